@@ -1,0 +1,484 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The vocabulary: every operation that a pool can be asked for.
+//!
+//! Operations are *typed* (padding and encoding happen where the key is), because a service that
+//! answers raw RSA is a signing oracle and a decryption oracle at once. The one raw operation,
+//! [`Operation::RsaRaw`], is for keys that the caller itself imported into its session.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::error::JobError;
+use crate::key::{Curve, KeyType};
+
+/// The result bytes of an operation. Zeroised on drop, because a decryption or a key agreement
+/// yields a secret and the type should not depend on which it was.
+pub type Output = Zeroizing<Vec<u8>>;
+
+/// A digest algorithm, as far as an operation names one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Hash {
+    /// MD5 followed by SHA-1, 36 bytes, no `DigestInfo` (TLS 1.0 and 1.1, RFC 4346 section 7.4.3).
+    /// Only for PKCS#1 v1.5 signatures.
+    Md5Sha1 = 0x01,
+    /// SHA-1, 20 bytes.
+    Sha1 = 0x02,
+    /// SHA-224, 28 bytes.
+    Sha224 = 0x03,
+    /// SHA-256, 32 bytes.
+    Sha256 = 0x04,
+    /// SHA-384, 48 bytes.
+    Sha384 = 0x05,
+    /// SHA-512, 64 bytes.
+    Sha512 = 0x06,
+    /// SHA-512/256, 32 bytes.
+    Sha512_256 = 0x07,
+}
+
+impl Hash {
+    /// Every digest, in the order of its code.
+    pub const ALL: &'static [Self] = &[
+        Self::Md5Sha1,
+        Self::Sha1,
+        Self::Sha224,
+        Self::Sha256,
+        Self::Sha384,
+        Self::Sha512,
+        Self::Sha512_256,
+    ];
+
+    /// The code used on the wire and in stored policies.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The digest with this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|hash| hash.code() == code)
+    }
+
+    /// Length of a digest, in bytes.
+    #[must_use]
+    pub fn digest_len(self) -> usize {
+        match self {
+            Self::Md5Sha1 => 36,
+            Self::Sha1 => 20,
+            Self::Sha224 => 28,
+            Self::Sha256 | Self::Sha512_256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// The name used in policies, metrics and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Md5Sha1 => "md5sha1",
+            Self::Sha1 => "sha1",
+            Self::Sha224 => "sha224",
+            Self::Sha256 => "sha256",
+            Self::Sha384 => "sha384",
+            Self::Sha512 => "sha512",
+            Self::Sha512_256 => "sha512-256",
+        }
+    }
+
+    /// The digest with this name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|hash| hash.name() == name)
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One typed cryptographic request, without its key and its input.
+///
+/// What the input and the output are is said per variant; a job carries both as bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// RSASSA-PKCS1-v1_5 signature (RFC 8017 section 8.2) over a given digest.
+    /// Input: the digest. Output: the signature, as long as the modulus.
+    RsaPkcs1Sign {
+        /// Digest algorithm: selects the `DigestInfo` prefix and the length of the input.
+        hash: Hash,
+    },
+    /// RSASSA-PSS signature (RFC 8017 section 8.1) over a given digest.
+    /// Input: the digest. Output: the signature, as long as the modulus.
+    RsaPssSign {
+        /// Digest algorithm of the message.
+        hash: Hash,
+        /// Digest algorithm of MGF1.
+        mgf_hash: Hash,
+        /// Salt length in bytes.
+        salt_len: u16,
+    },
+    /// RSAES-OAEP decryption (RFC 8017 section 7.1.2).
+    /// Input: the ciphertext, as long as the modulus. Output: the message.
+    RsaOaepDecrypt {
+        /// Digest algorithm of the label.
+        hash: Hash,
+        /// Digest algorithm of MGF1.
+        mgf_hash: Hash,
+        /// The label, usually empty; at most [`MAX_LABEL_LEN`] bytes.
+        label: Vec<u8>,
+    },
+    /// RSAES-PKCS1-v1_5 decryption with implicit rejection: malformed padding yields a
+    /// message derived from key and ciphertext, never an error (draft-irtf-cfrg-rsa-guidance).
+    /// Only if the policy of the key allows it.
+    /// Input: the ciphertext, as long as the modulus. Output: a message.
+    RsaPkcs1Decrypt,
+    /// The premaster secret of a TLS RSA key exchange (RFC 5246 section 7.4.7.1): always 48 bytes,
+    /// random ones if the padding or the version is wrong, in constant time.
+    /// Only if the policy of the key allows it.
+    /// Input: the ciphertext, as long as the modulus. Output: 48 bytes.
+    RsaTlsPremaster {
+        /// The version in the `ClientHello`, e.g. `0x0303`.
+        client_version: u16,
+    },
+    /// The bare private operation `input^d mod n`. Only for a key that the caller imported.
+    /// Input: a number below the modulus, as long as the modulus. Output: the same length.
+    RsaRaw,
+    /// ECDSA signature (FIPS 186-5 section 6.4) over a given digest.
+    /// Input: the digest. Output: a DER `Ecdsa-Sig-Value` (RFC 3279 section 2.2.3).
+    EcdsaSign {
+        /// Digest algorithm: fixes the length of the input.
+        hash: Hash,
+    },
+    /// ECDH on P-256, P-384 or P-521 (SP 800-56A section 5.7.1.2, cofactor 1).
+    /// Input: the peer's uncompressed point. Output: the x coordinate, as long as the field.
+    Ecdh,
+    /// X25519 (RFC 7748). Input: the peer's 32 bytes. Output: 32 bytes; all-zero is refused.
+    X25519,
+    /// Ed25519 (RFC 8032), pure. Input: the message. Output: 64 bytes.
+    Ed25519Sign,
+    /// Finite-field Diffie-Hellman. Input: the peer's public value, big-endian.
+    /// Output: the shared secret, left-padded to the length of the prime.
+    DhDerive,
+    /// DSA signature over a given digest. Input: the digest. Output: a DER `Dss-Sig-Value`.
+    DsaSign {
+        /// Digest algorithm: fixes the length of the input.
+        hash: Hash,
+    },
+}
+
+/// Bound on an OAEP label, in bytes. RFC 8017 allows 2^61; every protocol in use sends none.
+pub const MAX_LABEL_LEN: usize = 256;
+
+/// Bound on the input of one job, in bytes: a ciphertext or group element of 8192 bits is 1024 bytes;
+/// Ed25519 takes whole messages, and certificates and transcripts stay below this.
+pub const MAX_INPUT_LEN: usize = 16 * 1024;
+
+impl Operation {
+    /// What kind of operation this is, without its parameters.
+    #[must_use]
+    pub fn kind(&self) -> OperationKind {
+        match self {
+            Self::RsaPkcs1Sign { .. } => OperationKind::RsaPkcs1Sign,
+            Self::RsaPssSign { .. } => OperationKind::RsaPssSign,
+            Self::RsaOaepDecrypt { .. } => OperationKind::RsaOaepDecrypt,
+            Self::RsaPkcs1Decrypt => OperationKind::RsaPkcs1Decrypt,
+            Self::RsaTlsPremaster { .. } => OperationKind::RsaTlsPremaster,
+            Self::RsaRaw => OperationKind::RsaRaw,
+            Self::EcdsaSign { .. } => OperationKind::EcdsaSign,
+            Self::Ecdh => OperationKind::Ecdh,
+            Self::X25519 => OperationKind::X25519,
+            Self::Ed25519Sign => OperationKind::Ed25519Sign,
+            Self::DhDerive => OperationKind::DhDerive,
+            Self::DsaSign { .. } => OperationKind::DsaSign,
+        }
+    }
+
+    /// The digest of the message that this operation names, if it names one. (Not that of MGF1.)
+    #[must_use]
+    pub fn hash(&self) -> Option<Hash> {
+        match self {
+            Self::RsaPkcs1Sign { hash }
+            | Self::RsaPssSign { hash, .. }
+            | Self::RsaOaepDecrypt { hash, .. }
+            | Self::EcdsaSign { hash }
+            | Self::DsaSign { hash } => Some(*hash),
+            _ => None,
+        }
+    }
+
+    /// Checks everything that can be checked without the key's secret: that `key_type` can do
+    /// this, and that the input has a possible length.
+    ///
+    /// # Errors
+    /// [`JobError::NotOffered`] for an operation that this type of key does not have,
+    /// [`JobError::BadInput`] for parameters or an input length that cannot be right.
+    pub fn check(&self, key_type: KeyType, input: &[u8]) -> Result<(), JobError> {
+        if !self.kind().fits(key_type) {
+            return Err(JobError::NotOffered);
+        }
+        let good = match self {
+            Self::RsaPkcs1Sign { hash } => input.len() == hash.digest_len(),
+            Self::RsaPssSign { hash, mgf_hash, salt_len } => {
+                let room = key_type.modulus_len().saturating_sub(hash.digest_len() + 2);
+                *hash != Hash::Md5Sha1
+                    && *mgf_hash != Hash::Md5Sha1
+                    && input.len() == hash.digest_len()
+                    && usize::from(*salt_len) <= room
+            }
+            Self::EcdsaSign { hash } | Self::DsaSign { hash } => {
+                *hash != Hash::Md5Sha1 && input.len() == hash.digest_len()
+            }
+            Self::RsaOaepDecrypt { hash, mgf_hash, label } => {
+                *hash != Hash::Md5Sha1
+                    && *mgf_hash != Hash::Md5Sha1
+                    && label.len() <= MAX_LABEL_LEN
+                    && input.len() == key_type.modulus_len()
+            }
+            Self::RsaPkcs1Decrypt | Self::RsaTlsPremaster { .. } | Self::RsaRaw => {
+                input.len() == key_type.modulus_len()
+            }
+            Self::Ecdh => match key_type {
+                KeyType::Ec(curve) => input.len() == 1 + 2 * curve.field_len(),
+                _ => false,
+            },
+            Self::X25519 => input.len() == 32,
+            Self::Ed25519Sign => input.len() <= MAX_INPUT_LEN,
+            Self::DhDerive => !input.is_empty() && input.len() <= key_type.modulus_len(),
+        };
+        if good { Ok(()) } else { Err(JobError::BadInput) }
+    }
+}
+
+/// An [`Operation`] without its parameters: for capabilities, policies, metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum OperationKind {
+    /// [`Operation::RsaPkcs1Sign`]
+    RsaPkcs1Sign = 0x01,
+    /// [`Operation::RsaPssSign`]
+    RsaPssSign = 0x02,
+    /// [`Operation::RsaOaepDecrypt`]
+    RsaOaepDecrypt = 0x03,
+    /// [`Operation::RsaPkcs1Decrypt`]
+    RsaPkcs1Decrypt = 0x04,
+    /// [`Operation::RsaTlsPremaster`]
+    RsaTlsPremaster = 0x05,
+    /// [`Operation::RsaRaw`]
+    RsaRaw = 0x06,
+    /// [`Operation::EcdsaSign`]
+    EcdsaSign = 0x07,
+    /// [`Operation::Ecdh`]
+    Ecdh = 0x08,
+    /// [`Operation::X25519`]
+    X25519 = 0x09,
+    /// [`Operation::Ed25519Sign`]
+    Ed25519Sign = 0x0a,
+    /// [`Operation::DhDerive`]
+    DhDerive = 0x0b,
+    /// [`Operation::DsaSign`]
+    DsaSign = 0x0c,
+}
+
+impl OperationKind {
+    /// Every kind, in the order of its code.
+    pub const ALL: &'static [Self] = &[
+        Self::RsaPkcs1Sign,
+        Self::RsaPssSign,
+        Self::RsaOaepDecrypt,
+        Self::RsaPkcs1Decrypt,
+        Self::RsaTlsPremaster,
+        Self::RsaRaw,
+        Self::EcdsaSign,
+        Self::Ecdh,
+        Self::X25519,
+        Self::Ed25519Sign,
+        Self::DhDerive,
+        Self::DsaSign,
+    ];
+
+    /// The code used on the wire and in stored policies.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.code() == code)
+    }
+
+    /// Position in [`Self::ALL`]: an index for tables of counters.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.code()) - 1
+    }
+
+    /// The name used in policies, metrics, the CLI and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RsaPkcs1Sign => "rsa-pkcs1-sign",
+            Self::RsaPssSign => "rsa-pss-sign",
+            Self::RsaOaepDecrypt => "rsa-oaep-decrypt",
+            Self::RsaPkcs1Decrypt => "rsa-pkcs1-decrypt",
+            Self::RsaTlsPremaster => "rsa-tls-premaster",
+            Self::RsaRaw => "rsa-raw",
+            Self::EcdsaSign => "ecdsa-sign",
+            Self::Ecdh => "ecdh-derive",
+            Self::X25519 => "x25519-derive",
+            Self::Ed25519Sign => "ed25519-sign",
+            Self::DhDerive => "dh-derive",
+            Self::DsaSign => "dsa-sign",
+        }
+    }
+
+    /// The kind with this name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
+    /// Whether keys of this type have this operation at all.
+    #[must_use]
+    pub fn fits(self, key_type: KeyType) -> bool {
+        match self {
+            Self::RsaPkcs1Sign
+            | Self::RsaPssSign
+            | Self::RsaOaepDecrypt
+            | Self::RsaPkcs1Decrypt
+            | Self::RsaTlsPremaster
+            | Self::RsaRaw => matches!(key_type, KeyType::Rsa { .. }),
+            Self::EcdsaSign | Self::Ecdh => matches!(key_type, KeyType::Ec(_)),
+            Self::X25519 => key_type == KeyType::X25519,
+            Self::Ed25519Sign => key_type == KeyType::Ed25519,
+            Self::DhDerive => matches!(key_type, KeyType::Dh { .. }),
+            Self::DsaSign => matches!(key_type, KeyType::Dsa { .. }),
+        }
+    }
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How expensive an operation is: jobs of one class share a queue and workers, so that a slow class
+/// never blocks a fast one.
+///
+/// The borders are those of one core of any current server: below about 100 µs, up to about
+/// 1.5 ms, above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// P-256, X25519, Ed25519: tens of microseconds.
+    Fast,
+    /// RSA up to 3072 bits, P-384, P-521, DSA: hundreds of microseconds.
+    Medium,
+    /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
+    Slow,
+}
+
+impl Class {
+    /// Every class, fastest first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
+
+    /// The class of every operation with a key of this type.
+    #[must_use]
+    pub fn of(key_type: KeyType) -> Self {
+        match key_type {
+            KeyType::Ec(Curve::P256) | KeyType::X25519 | KeyType::Ed25519 => Self::Fast,
+            KeyType::Ec(_) | KeyType::Dsa { .. } => Self::Medium,
+            KeyType::Rsa { bits } if bits <= 3072 => Self::Medium,
+            KeyType::Rsa { .. } | KeyType::Dh { .. } => Self::Slow,
+        }
+    }
+
+    /// Position in [`Self::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name used in metrics and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Medium => "medium",
+            Self::Slow => "slow",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_are_unique_and_round_trip() {
+        for (index, kind) in OperationKind::ALL.iter().enumerate() {
+            assert_eq!(kind.index(), index);
+            assert_eq!(OperationKind::from_code(kind.code()), Some(*kind));
+            assert_eq!(OperationKind::from_name(kind.name()), Some(*kind));
+        }
+        for hash in Hash::ALL {
+            assert_eq!(Hash::from_code(hash.code()), Some(*hash));
+            assert_eq!(Hash::from_name(hash.name()), Some(*hash));
+        }
+        assert_eq!(OperationKind::from_code(0), None);
+        assert_eq!(Hash::from_code(0xff), None);
+    }
+
+    #[test]
+    fn a_digest_of_the_wrong_length_is_bad_input() {
+        let key_type = KeyType::Rsa { bits: 2048 };
+        let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
+        assert_eq!(sign.check(key_type, &[0; 32]), Ok(()));
+        assert_eq!(sign.check(key_type, &[0; 31]), Err(JobError::BadInput));
+        assert_eq!(sign.check(key_type, &[0; 33]), Err(JobError::BadInput));
+    }
+
+    #[test]
+    fn a_pss_salt_fits_the_modulus_or_is_refused() {
+        let key_type = KeyType::Rsa { bits: 2048 };
+        let pss = |salt_len| Operation::RsaPssSign {
+            hash: Hash::Sha256,
+            mgf_hash: Hash::Sha256,
+            salt_len,
+        };
+        // emLen 256 - hLen 32 - 2 (RFC 8017 section 9.1.1 step 3).
+        assert_eq!(pss(222).check(key_type, &[0; 32]), Ok(()));
+        assert_eq!(pss(223).check(key_type, &[0; 32]), Err(JobError::BadInput));
+    }
+
+    #[test]
+    fn an_operation_of_another_key_type_is_not_offered() {
+        let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
+        assert_eq!(sign.check(KeyType::Rsa { bits: 2048 }, &[0; 32]), Err(JobError::NotOffered));
+        assert_eq!(sign.check(KeyType::X25519, &[0; 32]), Err(JobError::NotOffered));
+        assert_eq!(sign.check(KeyType::Ec(Curve::P384), &[0; 32]), Ok(()));
+    }
+
+    #[test]
+    fn md5sha1_is_for_pkcs1_signatures_alone() {
+        let digest = [0; 36];
+        let rsa = KeyType::Rsa { bits: 2048 };
+        let hash = Hash::Md5Sha1;
+        assert_eq!(Operation::RsaPkcs1Sign { hash }.check(rsa, &digest), Ok(()));
+        let pss = Operation::RsaPssSign { hash, mgf_hash: Hash::Sha1, salt_len: 20 };
+        assert_eq!(pss.check(rsa, &digest), Err(JobError::BadInput));
+        let ec = KeyType::Ec(Curve::P256);
+        assert_eq!(Operation::EcdsaSign { hash }.check(ec, &digest), Err(JobError::BadInput));
+    }
+}

@@ -1,0 +1,170 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Key policy: which identities may do which operations with which hashes.
+
+use crate::operation::{Hash, Operation, OperationKind};
+
+/// What may be done with a key, and by whom. Everything that is not allowed is denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPolicy {
+    /// Identities that may use the key, as exact names (`uid:33`, `cert:gateway-1`); `*` is
+    /// everybody whom the node has authenticated.
+    pub identities: Vec<String>,
+    /// The operations that are allowed.
+    pub operations: OperationSet,
+    /// The hashes that are allowed, for message and MGF1 alike, where an operation names one.
+    pub hashes: HashSet,
+}
+
+impl KeyPolicy {
+    /// The default: every authenticated identity; signatures, OAEP and key agreement; SHA-1 and
+    /// later. PKCS#1 v1.5 decryption, the TLS premaster operation and raw RSA are off.
+    #[must_use]
+    pub fn signing() -> Self {
+        let off = [
+            OperationKind::RsaPkcs1Decrypt,
+            OperationKind::RsaTlsPremaster,
+            OperationKind::RsaRaw,
+        ];
+        Self {
+            identities: vec!["*".to_owned()],
+            operations: OperationKind::ALL.iter().copied().filter(|k| !off.contains(k)).collect(),
+            hashes: Hash::ALL.iter().copied().collect(),
+        }
+    }
+
+    /// The policy of a key that a session imported for itself: the session owns it, so everything is
+    /// allowed, raw RSA included.
+    #[must_use]
+    pub fn session_owned() -> Self {
+        Self {
+            identities: vec!["*".to_owned()],
+            operations: OperationKind::ALL.iter().copied().collect(),
+            hashes: Hash::ALL.iter().copied().collect(),
+        }
+    }
+
+    /// Whether `identity` may use the key at all. If not, the key does not exist for it.
+    #[must_use]
+    pub fn admits(&self, identity: &str) -> bool {
+        self.identities.iter().any(|allowed| allowed == "*" || allowed == identity)
+    }
+
+    /// Whether the operation, with its hashes, is allowed.
+    #[must_use]
+    pub fn permits(&self, operation: &Operation) -> bool {
+        let mgf = match operation {
+            Operation::RsaPssSign { mgf_hash, .. }
+            | Operation::RsaOaepDecrypt { mgf_hash, .. } => Some(*mgf_hash),
+            _ => None,
+        };
+        self.operations.contains(operation.kind())
+            && operation.hash().is_none_or(|hash| self.hashes.contains(hash))
+            && mgf.is_none_or(|hash| self.hashes.contains(hash))
+    }
+}
+
+macro_rules! code_set {
+    ($(#[$doc:meta])* $name:ident of $item:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// The empty set.
+            #[must_use]
+            pub fn new() -> Self {
+                Self(0)
+            }
+
+            /// Adds an item.
+            pub fn insert(&mut self, item: $item) {
+                self.0 |= 1 << item.code();
+            }
+
+            /// Whether the item is in the set.
+            #[must_use]
+            pub fn contains(self, item: $item) -> bool {
+                self.0 & (1 << item.code()) != 0
+            }
+
+            /// The items, in the order of their codes.
+            pub fn iter(self) -> impl Iterator<Item = $item> {
+                <$item>::ALL.iter().copied().filter(move |item| self.contains(*item))
+            }
+
+            /// Bit `1 << code` for each item: the form used on the wire and in stored policies.
+            #[must_use]
+            pub fn bits(self) -> u32 {
+                self.0
+            }
+
+            /// The set of these bits; bits that name nothing are dropped.
+            #[must_use]
+            pub fn from_bits(bits: u32) -> Self {
+                <$item>::ALL.iter().copied().filter(|item| bits & (1 << item.code()) != 0).collect()
+            }
+        }
+
+        impl FromIterator<$item> for $name {
+            fn from_iter<I: IntoIterator<Item = $item>>(items: I) -> Self {
+                let mut set = Self::new();
+                for item in items {
+                    set.insert(item);
+                }
+                set
+            }
+        }
+    };
+}
+
+code_set! {
+    /// A set of operations.
+    OperationSet of OperationKind
+}
+code_set! {
+    /// A set of hashes.
+    HashSet of Hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_policy_denies_what_makes_an_oracle() {
+        let policy = KeyPolicy::signing();
+        assert!(!policy.permits(&Operation::RsaRaw));
+        assert!(!policy.permits(&Operation::RsaPkcs1Decrypt));
+        assert!(!policy.permits(&Operation::RsaTlsPremaster { client_version: 0x0303 }));
+        assert!(policy.permits(&Operation::RsaPkcs1Sign { hash: Hash::Sha256 }));
+        assert!(policy.permits(&Operation::Ecdh));
+    }
+
+    #[test]
+    fn the_hash_of_mgf1_counts_too() {
+        let mut policy = KeyPolicy::signing();
+        policy.hashes = [Hash::Sha256].into_iter().collect();
+        let pss = |mgf_hash| Operation::RsaPssSign { hash: Hash::Sha256, mgf_hash, salt_len: 32 };
+        assert!(policy.permits(&pss(Hash::Sha256)));
+        assert!(!policy.permits(&pss(Hash::Sha1)));
+    }
+
+    #[test]
+    fn identities_are_exact() {
+        let mut policy = KeyPolicy::signing();
+        policy.identities = vec!["uid:33".to_owned()];
+        assert!(policy.admits("uid:33"));
+        assert!(!policy.admits("uid:333"));
+        assert!(!policy.admits("uid:3"));
+        assert!(!policy.admits(""));
+    }
+
+    #[test]
+    fn sets_survive_their_bits_and_drop_unknown_ones() {
+        let set: OperationSet = [OperationKind::Ecdh, OperationKind::RsaRaw].into_iter().collect();
+        assert_eq!(OperationSet::from_bits(set.bits()), set);
+        assert_eq!(OperationSet::from_bits(0x8000_0001), OperationSet::new());
+    }
+}

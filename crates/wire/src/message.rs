@@ -1,0 +1,204 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What clients and nodes say to each other, as values. How each looks in bytes is in
+//! [`crate::codec`] and, for other implementations, in `docs/protocol.md`.
+
+use std::time::Duration;
+
+use millrace_engine::error::{JobError, KeyError};
+use millrace_engine::key::{KeyInfo, PrivateKey};
+use millrace_engine::operation::{Operation, Output};
+use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::BackendKind;
+
+/// Chosen by the client, unique among its open requests of that connection; echoed in the answer.
+pub type RequestId = u32;
+
+/// Chosen by the client, unique among its jobs in flight on that connection.
+pub type JobId = u64;
+
+/// Names a key inside one connection. Another connection's handles mean nothing here.
+pub type KeyHandle = u32;
+
+/// From client to node.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ClientMessage {
+    /// First message of a connection.
+    Hello(Hello),
+    /// Asks for a key that the node holds. Answered by `KeyOpened` or `KeyRefused`.
+    OpenKey {
+        /// Echoed in the answer.
+        request: RequestId,
+        /// Which key.
+        selector: KeySelector,
+    },
+    /// Brings a key for the life of this connection. Answered by `KeyOpened` or `KeyRefused`.
+    ImportKey {
+        /// Echoed in the answer.
+        request: RequestId,
+        /// The key.
+        key: PrivateKey,
+    },
+    /// Gives up a handle. Not answered; jobs in flight end normally.
+    CloseKey {
+        /// The handle.
+        handle: KeyHandle,
+    },
+    /// Jobs, in any number that fits the frame. Each is answered by exactly one completion.
+    Submit(Vec<SubmittedJob>),
+    /// Asks that a job ends soon. The job is still answered by exactly one completion.
+    Cancel {
+        /// The job.
+        job: JobId,
+    },
+    /// Answered by `Pong` with the same token.
+    Ping {
+        /// Echoed.
+        token: u64,
+    },
+}
+
+/// From node to client.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NodeMessage {
+    /// Answer to `Hello`: the version and features in force, and the node's bounds.
+    Welcome(Welcome),
+    /// A key is open under this handle.
+    KeyOpened {
+        /// From the request.
+        request: RequestId,
+        /// Its name on this connection.
+        handle: KeyHandle,
+        /// Its type and public half.
+        info: KeyInfo,
+        /// What this client may do with it.
+        operations: OperationSet,
+        /// With which hashes.
+        hashes: HashSet,
+    },
+    /// A key was not opened.
+    KeyRefused {
+        /// From the request.
+        request: RequestId,
+        /// Why.
+        reason: KeyRefusal,
+    },
+    /// Jobs that ended.
+    Complete(Vec<JobCompletion>),
+    /// Answer to `Ping`.
+    Pong {
+        /// From the ping.
+        token: u64,
+    },
+    /// The node takes no new jobs: finish what is in flight and go elsewhere (GOAWAY).
+    Drain,
+    /// The connection is closed after this message.
+    Fault(Fault),
+}
+
+/// First message of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Lowest protocol version that the client speaks.
+    pub min_version: u16,
+    /// Highest protocol version that the client speaks.
+    pub max_version: u16,
+    /// Features that the client would like, as bits.
+    pub features: u64,
+    /// Software name and version, for logs; at most 64 bytes of UTF-8.
+    pub agent: String,
+}
+
+/// First message of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The version in force.
+    pub version: u16,
+    /// The features in force: a subset of those asked for.
+    pub features: u64,
+    /// Name of the node, for logs and `served_by`; at most 64 bytes of UTF-8.
+    pub node: String,
+    /// Jobs that this connection may have in flight; more are answered `Busy`.
+    pub max_in_flight: u32,
+    /// Keys that this connection may have open.
+    pub max_keys: u32,
+}
+
+/// Which key a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeySelector {
+    /// By its name in the node's key store; at most 128 bytes of UTF-8.
+    Name(String),
+    /// By the SHA-256 of its DER `SubjectPublicKeyInfo`.
+    SpkiSha256([u8; 32]),
+}
+
+/// Why a key was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeyRefusal {
+    /// There is no such key *for this client*: also the answer for keys of others.
+    NoSuchKey,
+    /// The imported key was not accepted.
+    Key(KeyError),
+    /// The bound on keys of this connection is reached.
+    TooManyKeys,
+    /// The node is draining.
+    Draining,
+    /// This node does not take keys from its clients.
+    ImportDisabled,
+}
+
+/// One job in a `Submit`.
+#[derive(Debug)]
+pub struct SubmittedJob {
+    /// Its id.
+    pub id: JobId,
+    /// The key.
+    pub key: KeyHandle,
+    /// Time from its arrival until it is useless; 0 and anything above the node's own bound mean
+    /// that bound.
+    pub budget: Duration,
+    /// What to do.
+    pub operation: Operation,
+    /// The input.
+    pub input: Vec<u8>,
+}
+
+/// One completion in a `Complete`.
+#[derive(Debug)]
+pub struct JobCompletion {
+    /// The job.
+    pub id: JobId,
+    /// What came of it.
+    pub result: Result<Output, JobError>,
+    /// Who served it; nobody if it never reached a backend.
+    pub served_by: Option<BackendKind>,
+    /// Time it waited in the node.
+    pub queue_time: Duration,
+    /// Time the backend worked on it.
+    pub service_time: Duration,
+}
+
+/// Why a node closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Fault {
+    /// No common protocol version.
+    Version = 0x01,
+    /// Bytes that do not decode, an unknown message, or one out of order.
+    Protocol = 0x02,
+    /// A frame above the bound.
+    TooLarge = 0x03,
+    /// This identity may not use this node.
+    Unauthorized = 0x04,
+    /// Too many connections.
+    TooManyConnections = 0x05,
+    /// The client stayed silent in the handshake, or never read its completions.
+    TimedOut = 0x06,
+}
