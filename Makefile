@@ -1,0 +1,61 @@
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# The menu. Everything a developer or CI does is one of these targets; what needs more than a few
+# lines lives in scripts/ or in xtask/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# Extra flags for every cargo call that resolves dependencies; CI passes --locked.
+CARGO_FLAGS ?=
+# Seconds per fuzz target, and the one target to run (all if empty).
+SECS ?= 30
+TARGET ?=
+# Extra arguments for the benchmarks: make bench-pool ARGS="--seconds 3"
+ARGS ?=
+
+MILLRACE := target/release/millrace
+
+.PHONY: help setup build demo test check fuzz bench-pool bench-tls docs clean
+
+help: ## This menu
+	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'A fresh Debian machine needs only Rust: demo, test and check install the rest.'
+
+setup: ## Install the Debian packages that build and tests need (asks for root only if one is missing)
+	@scripts/setup.sh
+
+build: setup ## Build the millrace binary and the OpenSSL provider (release)
+	@$(CARGO) build --release $(CARGO_FLAGS)
+	@echo "built: $(MILLRACE) and target/release/libmillrace_provider.so"
+
+demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
+	@scripts/demo.sh
+
+test: setup ## Everything that has to pass: unit, integration and whole-system tests
+	@scripts/test.sh $(CARGO_FLAGS)
+
+check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
+	@scripts/check.sh $(CARGO_FLAGS)
+
+fuzz: ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
+	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
+
+bench-pool: build ## Pooled against direct operations, paired and verified (ARGS=... passes flags)
+	@$(MILLRACE) bench pool $(ARGS)
+
+bench-tls: build ## TLS handshakes with and without the pool, paired and verified (ARGS=...)
+	@$(MILLRACE) bench tls $(ARGS)
+
+docs: ## Regenerate docs/reference from the code (make check compares them)
+	@$(CARGO) xtask docs
+
+clean: ## Remove everything that was built
+	@$(CARGO) clean
+	@rm -rf fuzz/target

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Installs what building and testing Millrace needs beyond Rust, on Debian 12 or later and its
+# relatives. Quick and silent when everything is there. Starts no service: a policy-rc.d guard holds
+# back the daemons of the packages while they are installed, and they are left disabled.
+set -euo pipefail
+
+say() { printf '%s\n' "$*" >&2; }
+
+# what must be there -> the package that brings it. A leading "/" names a file, "lib:" a pkg-config
+# module, anything else a command (also looked for in /usr/sbin, where daemons live).
+NEEDS=(
+    "cc gcc"
+    "/usr/include/stdlib.h libc6-dev"
+    "make make"
+    "pkg-config pkg-config"
+    "lib:openssl libssl-dev"
+    "openssl openssl"
+    "curl curl"
+    "python3 python3"
+    "nginx nginx"
+    "haproxy haproxy"
+    "gnutls-cli gnutls-bin"
+    "git git"
+)
+
+present() {
+    case $1 in
+        /*) [[ -e $1 ]] ;;
+        lib:*) command -v pkg-config >/dev/null && pkg-config --exists "${1#lib:}" ;;
+        *) command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]] ;;
+    esac
+}
+
+missing=()
+for need in "${NEEDS[@]}"; do
+    read -r what package <<<"$need"
+    present "$what" || missing+=("$package")
+done
+
+if ! command -v cargo >/dev/null; then
+    say "setup: Rust is missing: install it from https://rustup.rs, then run this again"
+    exit 1
+fi
+if ((${#missing[@]} == 0)); then
+    exit 0
+fi
+if ! command -v apt-get >/dev/null; then
+    say "setup: this machine has no apt-get; install the equivalents of: ${missing[*]}"
+    exit 1
+fi
+
+# Runs a command as root: directly, or through sudo.
+as_root() {
+    if ((EUID == 0)); then "$@"; else sudo "$@"; fi
+}
+if ((EUID != 0)) && ! command -v sudo >/dev/null; then
+    say "setup: not root and no sudo; as root run: apt-get install --no-install-recommends ${missing[*]}"
+    exit 1
+fi
+
+say "setup: installing ${missing[*]}"
+
+# The guard: with policy-rc.d answering 101, package scripts start no daemon. An existing one is
+# somebody's decision and stays.
+GUARD=/usr/sbin/policy-rc.d
+guarded=no
+remove_guard() {
+    if [[ $guarded == yes ]]; then as_root rm -f "$GUARD"; fi
+}
+trap remove_guard EXIT
+if [[ ! -e $GUARD ]]; then
+    as_root install -m 0755 /dev/stdin "$GUARD" <<<$'#!/bin/sh\nexit 101'
+    guarded=yes
+fi
+
+log=$(mktemp)
+apt() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" >"$log" 2>&1
+}
+install_missing() { apt install --no-install-recommends "${missing[@]}"; }
+# Package lists may be absent (containers) or stale (mirrors drop old versions): update when needed.
+if ! install_missing; then
+    if ! apt update || ! install_missing; then
+        say "setup: apt-get failed:"
+        tail -n 25 "$log" >&2
+        exit 1
+    fi
+fi
+rm -f "$log"
+
+# What was installed here for tests must not come up at the next boot either.
+for daemon in nginx haproxy; do
+    for package in "${missing[@]}"; do
+        if [[ $package == "$daemon" ]] && command -v systemctl >/dev/null; then
+            as_root systemctl disable "$daemon.service" >/dev/null 2>&1 || true
+            say "setup: $daemon is installed but neither started nor enabled (systemctl enable --now $daemon changes that)"
+        fi
+    done
+done
+say "setup: done"

@@ -1,0 +1,257 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Rules over `cargo metadata`: the directions that dependencies may take, one version of each
+//! library, licences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::licences;
+
+/// Who may depend on whom. A crate that is not listed may not exist: a new crate or edge needs an
+/// architecture decision record and a row here.
+const DIRECTIONS: &[(&str, &[&str])] = &[
+    ("engine", &[]),
+    ("wire", &["engine"]),
+    ("backends", &["engine"]),
+    ("client", &["wire", "engine"]),
+    ("server", &["wire", "engine"]),
+    ("provider", &["client", "engine"]),
+    ("bench", &["backends", "client", "engine"]),
+    ("testkit", &["engine"]),
+    (
+        "cli",
+        &["engine", "backends", "wire", "client", "server", "bench"],
+    ),
+];
+
+/// Edges that only tests have. Everybody may test with the testkit; the others have their reason.
+const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[];
+
+/// Libraries that may be there in more than one version, each with its reason.
+const DUPLICATES: &[(&str, &str)] = &[];
+
+/// Only what is built on the platform that Millrace ships for counts.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
+/// What cargo knows about the workspace and everything it links.
+pub(crate) struct Metadata {
+    packages: Vec<Package>,
+}
+
+struct Package {
+    name: String,
+    version: String,
+    licence: Option<String>,
+    ours: bool,
+    /// Names of the direct dependencies on crates of ours, by kind.
+    normal: BTreeSet<String>,
+    test: BTreeSet<String>,
+}
+
+impl Metadata {
+    /// Asks cargo. The network is not used if the packages are there already.
+    ///
+    /// # Errors
+    /// Cargo's own words, or an answer that is not understood.
+    pub(crate) fn load(root: &Path) -> Result<Self> {
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--filter-platform",
+                PLATFORM,
+            ])
+            .current_dir(root)
+            .output()
+            .context("starting cargo metadata")?;
+        if !output.status.success() {
+            bail!(
+                "cargo metadata: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        let metadata: Value =
+            serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
+        Self::parse(&metadata).context("cargo metadata has another shape than expected")
+    }
+
+    fn parse(metadata: &Value) -> Option<Self> {
+        let members: BTreeSet<&str> = metadata["workspace_members"]
+            .as_array()?
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let used: BTreeSet<&str> = metadata["resolve"]["nodes"]
+            .as_array()?
+            .iter()
+            .filter_map(|node| node["id"].as_str())
+            .collect();
+        let mut packages = Vec::new();
+        for package in metadata["packages"].as_array()? {
+            let id = package["id"].as_str()?;
+            if used.contains(id) {
+                packages.push(Package::parse(package, members.contains(id))?);
+            }
+        }
+        Some(Self { packages })
+    }
+
+    /// How many packages are in the graph.
+    pub(crate) fn len(&self) -> usize {
+        self.packages.len()
+    }
+
+    /// Edges between crates of ours that the table does not allow.
+    pub(crate) fn check_directions(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for package in self.packages.iter().filter(|package| package.ours) {
+            let Some(folder) = package.name.strip_prefix("millrace-") else {
+                if package.name != "xtask" {
+                    complaints.push(format!("{}: name it millrace-<folder>", package.name));
+                }
+                continue;
+            };
+            let Some((_, allowed)) = DIRECTIONS.iter().find(|(name, _)| *name == folder) else {
+                complaints.push(format!("crate {folder}: not in the table of directions"));
+                continue;
+            };
+            for target in &package.normal {
+                if !allowed.contains(&target.as_str()) {
+                    complaints.push(format!("crate {folder}: may not depend on {target}"));
+                }
+            }
+            for target in &package.test {
+                let listed = TEST_DIRECTIONS
+                    .iter()
+                    .any(|(from, to, _)| *from == folder && to == target);
+                if !allowed.contains(&target.as_str()) && target != "testkit" && !listed {
+                    complaints.push(format!("crate {folder}: tests may not depend on {target}"));
+                }
+            }
+        }
+        complaints
+    }
+
+    /// Libraries in several versions that are not excused, and excuses that are no longer needed.
+    pub(crate) fn check_duplicates(&self) -> Vec<String> {
+        let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for package in &self.packages {
+            versions
+                .entry(&package.name)
+                .or_default()
+                .insert(&package.version);
+        }
+        let mut complaints = Vec::new();
+        for (name, found) in &versions {
+            let excused = DUPLICATES.iter().any(|(excused, _)| excused == name);
+            if found.len() > 1 && !excused {
+                let found: Vec<&str> = found.iter().copied().collect();
+                complaints.push(format!(
+                    "dependency {name}: {}: agree on one version, or list the reason in xtask",
+                    found.join(" and ")
+                ));
+            }
+        }
+        for (name, _) in DUPLICATES {
+            if versions.get(name).is_none_or(|found| found.len() < 2) {
+                complaints.push(format!(
+                    "dependency {name}: no longer duplicated: drop its excuse"
+                ));
+            }
+        }
+        complaints
+    }
+
+    /// Dependencies whose licence is not on the list.
+    pub(crate) fn check_licences(&self) -> Vec<String> {
+        let foreign = self.packages.iter().filter(|package| !package.ours);
+        foreign
+            .filter(|package| !package.licence.as_deref().is_some_and(licences::acceptable))
+            .map(|package| {
+                let licence = package.licence.as_deref().unwrap_or("none stated");
+                format!(
+                    "dependency {}: licence {licence} is not on the list",
+                    package.name
+                )
+            })
+            .collect()
+    }
+}
+
+impl Package {
+    fn parse(package: &Value, ours: bool) -> Option<Self> {
+        let mut normal = BTreeSet::new();
+        let mut test = BTreeSet::new();
+        for dependency in package["dependencies"].as_array()? {
+            let Some(folder) = dependency["name"].as_str()?.strip_prefix("millrace-") else {
+                continue;
+            };
+            let edges = if dependency["kind"].as_str() == Some("dev") {
+                &mut test
+            } else {
+                &mut normal
+            };
+            edges.insert(folder.to_owned());
+        }
+        Some(Self {
+            name: package["name"].as_str()?.to_owned(),
+            version: package["version"].as_str()?.to_owned(),
+            licence: package["license"].as_str().map(str::to_owned),
+            ours,
+            normal,
+            test,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, version: &str, normal: &[&str], test: &[&str]) -> Package {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Package {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            licence: Some("MIT".to_owned()),
+            ours: name.starts_with("millrace-"),
+            normal: set(normal),
+            test: set(test),
+        }
+    }
+
+    #[test]
+    fn edges_against_the_table_are_refused() {
+        let packages = vec![
+            package("millrace-engine", "1.0.0", &["wire"], &["testkit"]),
+            package("millrace-client", "1.0.0", &["wire", "engine"], &["server"]),
+            package("millrace-common", "1.0.0", &[], &[]),
+        ];
+        assert_eq!(
+            Metadata { packages }.check_directions(),
+            [
+                "crate engine: may not depend on wire",
+                "crate client: tests may not depend on server",
+                "crate common: not in the table of directions",
+            ]
+        );
+    }
+
+    #[test]
+    fn two_versions_need_an_excuse() {
+        let packages = vec![
+            package("syn", "1.0.0", &[], &[]),
+            package("syn", "2.0.0", &[], &[]),
+        ];
+        let complaints = Metadata { packages }.check_duplicates();
+        assert_eq!(complaints.len(), 1 + DUPLICATES.len(), "{complaints:?}");
+        assert!(complaints[0].contains("1.0.0 and 2.0.0"));
+    }
+}

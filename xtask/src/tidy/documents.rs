@@ -1,0 +1,115 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The pages that a newcomer and an operator need exist, and speak of the project alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Pages that must exist and not be empty.
+const REQUIRED: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "SECURITY.md",
+    "docs/protocol.md",
+];
+
+/// Complaints about documents.
+///
+/// # Errors
+/// A page that cannot be read.
+pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for page in REQUIRED {
+        let missing =
+            fs::read_to_string(root.join(page)).map_or(true, |text| text.trim().is_empty());
+        if missing {
+            complaints.push(format!("{page}: missing: write it"));
+        }
+    }
+    for path in files
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
+    {
+        let text = fs::read_to_string(root.join(path))
+            .with_context(|| format!("reading {}", path.display()))?;
+        complaints.extend(bare_references(path, &text));
+        complaints.extend(dead_links(root, path, &text));
+    }
+    Ok(complaints)
+}
+
+/// `#12` without a repository in front means nothing to a reader outside; `haproxy#3453` does.
+fn bare_references(path: &Path, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let bare = line.split_whitespace().any(|word| {
+            let word = word.trim_matches(|c: char| "()[],.;:".contains(c));
+            word.strip_prefix('#').is_some_and(|digits| {
+                !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+            })
+        });
+        if bare {
+            complaints.push(format!(
+                "{}:{}: a bare number after # refers to nothing a reader can open: say what it is",
+                path.display(),
+                number + 1
+            ));
+        }
+    }
+    complaints
+}
+
+/// Relative links must lead somewhere.
+fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<String> {
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    let mut complaints = Vec::new();
+    let mut fenced = false;
+    for (number, line) in text.lines().enumerate() {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced {
+            continue;
+        }
+        for link in line
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
+            let target = link.split(['#', ' ']).next().unwrap_or_default();
+            let local = !target.is_empty() && !target.contains(':') && !target.contains('`');
+            if local && !root.join(folder).join(target).exists() {
+                complaints.push(format!(
+                    "{}:{}: link to {target}, which does not exist",
+                    path.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bare_numbers_are_refused() {
+        let complaints = |text| bare_references(Path::new("x.md"), text).len();
+        assert_eq!(complaints("see haproxy#3453 and `rust#1`"), 0);
+        assert_eq!(complaints("# 1. Heading"), 0);
+        assert_eq!(complaints("fixes (#12)."), 1);
+    }
+
+    #[test]
+    fn links_inside_code_are_not_links() {
+        let complaints = |text| dead_links(Path::new("/nowhere"), Path::new("x.md"), text).len();
+        assert_eq!(complaints("[a](missing.md) [b](https://example.org)"), 1);
+        assert_eq!(complaints("```\n[a](missing.md)\n```"), 0);
+    }
+}

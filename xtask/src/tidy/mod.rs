@@ -1,0 +1,108 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What must hold in the repository and no compiler checks. Each rule is a function from the
+//! repository to a list of complaints, each naming its file and what to do.
+//!
+//! - [`dependencies`]: who may depend on whom, duplicate versions, licences of everything linked.
+//! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
+//! - [`documents`]: the pages that a newcomer needs exist.
+//!
+//! It runs as `cargo xtask tidy` and as a test, so that no path to a merge avoids it.
+
+mod dependencies;
+mod documents;
+mod lexer;
+mod licences;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Runs every rule.
+///
+/// # Errors
+/// All complaints at once, or why the repository could not be read.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let files = files(root)?;
+    let metadata = dependencies::Metadata::load(root)?;
+    let mut complaints = Vec::new();
+    complaints.extend(metadata.check_directions());
+    complaints.extend(metadata.check_duplicates());
+    complaints.extend(metadata.check_licences());
+    complaints.extend(sources::check(root, &files)?);
+    complaints.extend(documents::check(root, &files)?);
+    if complaints.is_empty() {
+        eprintln!(
+            "tidy: {} files, {} packages: all in order",
+            files.len(),
+            metadata.len()
+        );
+        return Ok(());
+    }
+    complaints.sort();
+    bail!(
+        "tidy: {} complaints\n  {}",
+        complaints.len(),
+        complaints.join("\n  ")
+    )
+}
+
+/// Every file of the repository that is tracked or could be, relative to `root`.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root)
+        .output();
+    if let Ok(output) = listed
+        && output.status.success()
+    {
+        let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+        let present = names
+            .split('\0')
+            .filter(|name| !name.is_empty())
+            .map(PathBuf::from);
+        return Ok(present.filter(|path| root.join(path).is_file()).collect());
+    }
+    // A source archive has no git: take everything that is not a build product.
+    let mut found = Vec::new();
+    walk(root, Path::new(""), &mut found)?;
+    Ok(found)
+}
+
+fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = root.join(folder);
+    for entry in entries
+        .read_dir()
+        .with_context(|| format!("reading {}", entries.display()))?
+    {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            if !matches!(entry.file_name().to_str(), Some("target" | ".git")) {
+                walk(root, &path, found)?;
+            }
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_repository_is_tidy() {
+        if let Err(complaints) = super::run(&crate::root().unwrap()) {
+            panic!("{complaints:#}");
+        }
+    }
+}
