@@ -43,8 +43,13 @@ pub enum BackendKind {
 
 impl BackendKind {
     /// Every kind, in the order of its code.
-    pub const ALL: &'static [Self] =
-        &[Self::Software, Self::Simd, Self::Cuda, Self::Kernel, Self::Qat];
+    pub const ALL: &'static [Self] = &[
+        Self::Software,
+        Self::Simd,
+        Self::Cuda,
+        Self::Kernel,
+        Self::Qat,
+    ];
 
     /// The code used on the wire.
     #[must_use]

@@ -29,7 +29,11 @@ impl KeyPolicy {
         ];
         Self {
             identities: vec!["*".to_owned()],
-            operations: OperationKind::ALL.iter().copied().filter(|k| !off.contains(k)).collect(),
+            operations: OperationKind::ALL
+                .iter()
+                .copied()
+                .filter(|k| !off.contains(k))
+                .collect(),
             hashes: Hash::ALL.iter().copied().collect(),
         }
     }
@@ -48,19 +52,24 @@ impl KeyPolicy {
     /// Whether `identity` may use the key at all. If not, the key does not exist for it.
     #[must_use]
     pub fn admits(&self, identity: &str) -> bool {
-        self.identities.iter().any(|allowed| allowed == "*" || allowed == identity)
+        self.identities
+            .iter()
+            .any(|allowed| allowed == "*" || allowed == identity)
     }
 
     /// Whether the operation, with its hashes, is allowed.
     #[must_use]
     pub fn permits(&self, operation: &Operation) -> bool {
         let mgf = match operation {
-            Operation::RsaPssSign { mgf_hash, .. }
-            | Operation::RsaOaepDecrypt { mgf_hash, .. } => Some(*mgf_hash),
+            Operation::RsaPssSign { mgf_hash, .. } | Operation::RsaOaepDecrypt { mgf_hash, .. } => {
+                Some(*mgf_hash)
+            }
             _ => None,
         };
         self.operations.contains(operation.kind())
-            && operation.hash().is_none_or(|hash| self.hashes.contains(hash))
+            && operation
+                .hash()
+                .is_none_or(|hash| self.hashes.contains(hash))
             && mgf.is_none_or(|hash| self.hashes.contains(hash))
     }
 }
@@ -137,7 +146,9 @@ mod tests {
         let policy = KeyPolicy::signing();
         assert!(!policy.permits(&Operation::RsaRaw));
         assert!(!policy.permits(&Operation::RsaPkcs1Decrypt));
-        assert!(!policy.permits(&Operation::RsaTlsPremaster { client_version: 0x0303 }));
+        assert!(!policy.permits(&Operation::RsaTlsPremaster {
+            client_version: 0x0303
+        }));
         assert!(policy.permits(&Operation::RsaPkcs1Sign { hash: Hash::Sha256 }));
         assert!(policy.permits(&Operation::Ecdh));
     }
@@ -146,7 +157,11 @@ mod tests {
     fn the_hash_of_mgf1_counts_too() {
         let mut policy = KeyPolicy::signing();
         policy.hashes = [Hash::Sha256].into_iter().collect();
-        let pss = |mgf_hash| Operation::RsaPssSign { hash: Hash::Sha256, mgf_hash, salt_len: 32 };
+        let pss = |mgf_hash| Operation::RsaPssSign {
+            hash: Hash::Sha256,
+            mgf_hash,
+            salt_len: 32,
+        };
         assert!(policy.permits(&pss(Hash::Sha256)));
         assert!(!policy.permits(&pss(Hash::Sha1)));
     }
@@ -163,7 +178,9 @@ mod tests {
 
     #[test]
     fn sets_survive_their_bits_and_drop_unknown_ones() {
-        let set: OperationSet = [OperationKind::Ecdh, OperationKind::RsaRaw].into_iter().collect();
+        let set: OperationSet = [OperationKind::Ecdh, OperationKind::RsaRaw]
+            .into_iter()
+            .collect();
         assert_eq!(OperationSet::from_bits(set.bits()), set);
         assert_eq!(OperationSet::from_bits(0x8000_0001), OperationSet::new());
     }

@@ -1,0 +1,200 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which backend serves a job, and which one is passed over because it computed something wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{BackendStatus, Key, StartError};
+use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Unusable};
+use crate::error::KeyError;
+use crate::key::{KeyInfo, PrivateKey};
+use crate::operation::OperationKind;
+
+/// How long a backend is passed over after its first fault; doubled by each further one.
+const FIRST_QUARANTINE: Duration = Duration::from_secs(30);
+
+/// Doublings at most: 30 s · 2^7 is a little over an hour.
+const MAX_DOUBLINGS: u32 = 7;
+
+/// Backends at most: the set of those already tried for a job is a 32-bit mask.
+const MAX_BACKENDS: usize = 32;
+
+/// The backends of an engine, in order of preference.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    usable: Vec<Entry>,
+    unusable: Vec<(Description, Unusable)>,
+    started: Instant,
+}
+
+#[derive(Debug)]
+struct Entry {
+    backend: Arc<dyn Backend>,
+    description: Description,
+    capabilities: Vec<Capability>,
+    faults: AtomicU32,
+    /// Milliseconds after `started` until which it is passed over.
+    quarantined_until_ms: AtomicU64,
+}
+
+impl Backends {
+    pub(crate) fn probe(backends: Vec<Arc<dyn Backend>>) -> Result<Self, StartError> {
+        let mut usable = Vec::new();
+        let mut unusable = Vec::new();
+        for backend in backends.into_iter().take(MAX_BACKENDS) {
+            let description = backend.describe();
+            match backend.probe() {
+                Ok(()) => usable.push(Entry {
+                    capabilities: backend.capabilities().to_vec(),
+                    backend,
+                    description,
+                    faults: AtomicU32::new(0),
+                    quarantined_until_ms: AtomicU64::new(0),
+                }),
+                Err(reason) => unusable.push((description, reason)),
+            }
+        }
+        if usable.is_empty() {
+            let reasons: Vec<String> = unusable
+                .iter()
+                .map(|(d, reason)| format!("{}: {reason}", d.kind))
+                .collect();
+            return Err(StartError::NoBackend(reasons.join("; ")));
+        }
+        Ok(Self {
+            usable,
+            unusable,
+            started: Instant::now(),
+        })
+    }
+
+    /// Opens a key in every backend that takes it. The first one that does says what it is.
+    pub(crate) fn open_key(
+        &self,
+        key: &PrivateKey,
+    ) -> Result<(KeyInfo, Vec<Option<BackendKey>>), KeyError> {
+        let mut names = vec![None; self.usable.len()];
+        let mut info: Option<KeyInfo> = None;
+        let mut refusal = KeyError::NotOffered;
+        for (name, entry) in names.iter_mut().zip(&self.usable) {
+            match entry.backend.open_key(key) {
+                // A backend that reads another key out of the same bytes must not serve it.
+                Ok(opened) if info.as_ref().is_some_and(|known| *known != opened.info) => {
+                    entry.backend.close_key(opened.key);
+                }
+                Ok(opened) => {
+                    *name = Some(opened.key);
+                    info = Some(opened.info);
+                }
+                // A special-purpose backend lacks most types; any other refusal says more.
+                Err(KeyError::NotOffered) => {}
+                Err(error) => refusal = error,
+            }
+        }
+        match info {
+            Some(info) => Ok((info, names)),
+            None => Err(refusal),
+        }
+    }
+
+    pub(crate) fn close_key(&self, names: &[Option<BackendKey>]) {
+        for (name, entry) in names.iter().zip(&self.usable) {
+            if let Some(name) = name {
+                entry.backend.close_key(*name);
+            }
+        }
+    }
+
+    /// The backend for an operation, not among those in the mask `tried`. A quarantined one comes
+    /// last: what it computes is verified, so it is better than none.
+    pub(crate) fn choose(
+        &self,
+        key: &Key,
+        operation: OperationKind,
+        tried: u32,
+    ) -> Option<(usize, BackendKey)> {
+        let able = |(index, entry): (usize, &Entry)| {
+            let name = key.names.get(index).copied().flatten()?;
+            let free = tried & (1 << index) == 0;
+            (free && entry.covers(operation, key)).then_some((index, name))
+        };
+        let candidates = || self.usable.iter().enumerate().filter_map(able);
+        candidates()
+            .find(|(index, _)| !self.is_quarantined(*index))
+            .or_else(|| candidates().next())
+    }
+
+    /// Passes over a backend for a while.
+    pub(crate) fn quarantine(&self, index: usize) {
+        let entry = &self.usable[index];
+        let faults = entry
+            .faults
+            .fetch_add(1, Ordering::Relaxed)
+            .min(MAX_DOUBLINGS);
+        let until = self.started.elapsed() + FIRST_QUARANTINE * (1 << faults);
+        entry
+            .quarantined_until_ms
+            .store(millis(until), Ordering::Relaxed);
+    }
+
+    fn is_quarantined(&self, index: usize) -> bool {
+        let until = self.usable[index]
+            .quarantined_until_ms
+            .load(Ordering::Relaxed);
+        // The clock is read only for a backend that ever failed.
+        until != 0 && millis(self.started.elapsed()) < until
+    }
+
+    /// Whether every backend computes on the calling thread.
+    pub(crate) fn all_on_cpu(&self) -> bool {
+        self.usable.iter().all(|entry| entry.description.on_cpu)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.usable.len()
+    }
+
+    pub(crate) fn kind(&self, index: usize) -> BackendKind {
+        self.usable[index].description.kind
+    }
+
+    pub(crate) fn backend(&self, index: usize) -> &dyn Backend {
+        self.usable[index].backend.as_ref()
+    }
+
+    pub(crate) fn status(&self) -> Vec<BackendStatus> {
+        let usable = self
+            .usable
+            .iter()
+            .enumerate()
+            .map(|(index, entry)| BackendStatus {
+                description: entry.description.clone(),
+                unusable: None,
+                quarantined: self.is_quarantined(index),
+            });
+        let unusable = self
+            .unusable
+            .iter()
+            .map(|(description, reason)| BackendStatus {
+                description: description.clone(),
+                unusable: Some(reason.to_string()),
+                quarantined: false,
+            });
+        usable.chain(unusable).collect()
+    }
+}
+
+impl Entry {
+    fn covers(&self, operation: OperationKind, key: &Key) -> bool {
+        self.capabilities
+            .iter()
+            .any(|row| row.covers(operation, key.info.key_type))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

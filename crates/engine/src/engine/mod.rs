@@ -1,0 +1,613 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! [`Engine`]: one queue and one set of worker threads per class, above backends that it is handed.
+//!
+//! A worker that is idle starts with whatever waits; nothing waits for a batch to fill. Each class
+//! has workers of its own and the operating system shares the cores between them, so an RSA-8192
+//! operation never stands in front of a P-256 signature. A lone job of the fast class is computed
+//! on the thread that brought it, when nothing waits before it: waking a worker would cost as much
+//! as the operation.
+//!
+//! Every job ends as exactly one completion. A job that still waits at its deadline ends as
+//! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; a job that a backend already holds ends when the
+//! backend answers, and whoever waits for it has a timer of its own.
+
+mod dispatch;
+mod worker;
+
+use std::fmt;
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::backend::{Backend, BackendKey, BackendKind, Description};
+use crate::error::{JobError, KeyError};
+use crate::key::{KeyInfo, PrivateKey};
+use crate::operation::{Class, Operation, Output};
+use crate::queue::{FairQueue, Waiting};
+use crate::stats::{Snapshot, Statistics};
+use dispatch::Backends;
+use worker::Runner;
+
+/// Names a job within its session.
+pub type JobId = u64;
+
+/// How often waiting jobs are checked for passed deadlines.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
+/// it holds up that thread's other work for no longer than a wake-up under load would.
+const INLINE_MAX: usize = 2;
+
+/// Settings of an engine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineConfig {
+    /// Worker threads per class. Default: the cores available to this process.
+    pub workers: usize,
+    /// Jobs that may wait per class; more end as [`JobError::Busy`]. Default 8192: at 0.3 ms each
+    /// and one core that is 2.5 s of work, more than any handshake waits.
+    pub queue_limit: usize,
+    /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
+    /// session can fill the queue alone.
+    pub session_queue_limit: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            workers: thread::available_parallelism().map_or(1, usize::from),
+            queue_limit: 8192,
+            session_queue_limit: 4096,
+        }
+    }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No backend can be used here. Holds the reasons, one per backend.
+    #[error("no backend is usable on this machine: {0}")]
+    NoBackend(String),
+    /// The operating system refused a thread.
+    #[error("cannot start a worker thread")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Receives the completions of one session.
+pub trait CompletionSink: Send + Sync {
+    /// Takes all of `completions` out. Called from worker threads, from the sweeper, and from inside
+    /// [`Engine::submit`]; must not block and must not call back into the engine.
+    fn complete(&self, completions: &mut Vec<Completion>);
+}
+
+/// One caller of the engine, usually one connection. Cheap to clone.
+#[derive(Clone)]
+pub struct Session {
+    inner: Arc<SessionInner>,
+}
+
+struct SessionInner {
+    id: u64,
+    closed: AtomicBool,
+    sink: Arc<dyn CompletionSink>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.inner.id)
+    }
+}
+
+/// A key that is loaded in every backend that takes it; unloaded when the last clone is dropped.
+pub struct Key {
+    info: KeyInfo,
+    class: Class,
+    /// Its name in each backend, in the order of the backends.
+    names: Vec<Option<BackendKey>>,
+    backends: Arc<Backends>,
+}
+
+impl Key {
+    /// The type of the key and its public half.
+    #[must_use]
+    pub fn info(&self) -> &KeyInfo {
+        &self.info
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.info.key_type)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.backends.close_key(&self.names);
+    }
+}
+
+/// An operation with its key, input and deadline.
+#[derive(Debug)]
+pub struct Job {
+    /// Its name within the session: chosen by the caller, echoed in the completion.
+    pub id: JobId,
+    /// Whose it is.
+    pub session: Session,
+    /// The key.
+    pub key: Arc<Key>,
+    /// What to do.
+    pub operation: Operation,
+    /// The input.
+    pub input: Vec<u8>,
+    /// When it is useless.
+    pub deadline: Instant,
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub struct Completion {
+    /// The job.
+    pub id: JobId,
+    /// The verified result, or why there is none.
+    pub result: Result<Output, JobError>,
+    /// Who served it; nobody if it never reached a backend.
+    pub served_by: Option<BackendKind>,
+    /// Time between submission and the start of service.
+    pub queue_time: Duration,
+    /// Time the backend worked on it.
+    pub service_time: Duration,
+}
+
+/// State of one backend, for people.
+#[derive(Clone, Debug)]
+pub struct BackendStatus {
+    /// What it is.
+    pub description: Description,
+    /// Why it cannot be used, if it cannot.
+    pub unusable: Option<String>,
+    /// Whether it computed something wrong lately and is passed over.
+    pub quarantined: bool,
+}
+
+/// Runs jobs on backends. Cheap to clone; the threads end with [`Engine::stop`] or with the last
+/// clone.
+#[derive(Clone)]
+pub struct Engine {
+    threads: Arc<Threads>,
+}
+
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A job that waits, with what was decided about it at submission.
+pub(crate) struct Queued {
+    job: Job,
+    arrived: Instant,
+}
+
+impl Waiting for Queued {
+    fn session(&self) -> u64 {
+        self.job.session.inner.id
+    }
+    fn id(&self) -> u64 {
+        self.job.id
+    }
+    fn deadline(&self) -> Instant {
+        self.job.deadline
+    }
+}
+
+/// The queue of one class and what goes with it under the same lock.
+struct ClassState {
+    queue: FairQueue<Queued>,
+    idle_workers: usize,
+    stopping: bool,
+}
+
+struct ClassQueue {
+    state: Mutex<ClassState>,
+    work: Condvar,
+}
+
+pub(crate) struct Shared {
+    backends: Arc<Backends>,
+    statistics: Statistics,
+    classes: [ClassQueue; 3],
+    workers: usize,
+    /// Runners for jobs computed on the submitting thread.
+    inline: Mutex<Vec<Runner>>,
+    in_flight: AtomicUsize,
+    next_session: AtomicU64,
+    draining: AtomicBool,
+    stopping: Mutex<bool>,
+    stop_signal: Condvar,
+}
+
+impl Engine {
+    /// Starts the workers above `backends`, which are in order of preference. Those that cannot be
+    /// used here are listed by [`Self::backends`] and otherwise ignored.
+    ///
+    /// # Errors
+    /// If none can be used, or a thread cannot be started.
+    pub fn start(
+        config: EngineConfig,
+        backends: Vec<Arc<dyn Backend>>,
+    ) -> Result<Self, StartError> {
+        let backends = Arc::new(Backends::probe(backends)?);
+        let workers = config.workers.max(1);
+        let class = || ClassQueue {
+            state: Mutex::new(ClassState {
+                queue: FairQueue::new(config.queue_limit, config.session_queue_limit),
+                idle_workers: 0,
+                stopping: false,
+            }),
+            work: Condvar::new(),
+        };
+        let shared = Arc::new(Shared {
+            backends,
+            statistics: Statistics::new(),
+            classes: [class(), class(), class()],
+            workers,
+            inline: Mutex::new(Vec::new()),
+            in_flight: AtomicUsize::new(0),
+            next_session: AtomicU64::new(1),
+            draining: AtomicBool::new(false),
+            stopping: Mutex::new(false),
+            stop_signal: Condvar::new(),
+        });
+        // Built before the threads, so that a refused thread stops those already started.
+        let engine = Self {
+            threads: Arc::new(Threads {
+                shared,
+                handles: Mutex::new(Vec::new()),
+            }),
+        };
+        for class in Class::ALL {
+            for number in 0..workers {
+                let shared = Arc::clone(&engine.threads.shared);
+                let name = format!("mr-{}-{number}", class.name());
+                engine
+                    .threads
+                    .spawn(name, move || worker::run(&shared, class))?;
+            }
+        }
+        let shared = Arc::clone(&engine.threads.shared);
+        engine
+            .threads
+            .spawn("mr-sweep".to_owned(), move || sweep(&shared))?;
+        Ok(engine)
+    }
+
+    /// Loads a key into every backend that takes it.
+    ///
+    /// # Errors
+    /// What is wrong with the key, or [`KeyError::NotOffered`] if no backend takes its type.
+    pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
+        let backends = &self.shared().backends;
+        let (info, names) = backends.open_key(key)?;
+        let class = Class::of(info.key_type);
+        Ok(Arc::new(Key {
+            info,
+            class,
+            names,
+            backends: Arc::clone(backends),
+        }))
+    }
+
+    /// Opens a session whose completions go to `sink`.
+    #[must_use]
+    pub fn open_session(&self, sink: Arc<dyn CompletionSink>) -> Session {
+        let id = self.shared().next_session.fetch_add(1, Ordering::Relaxed);
+        Session {
+            inner: Arc::new(SessionInner {
+                id,
+                closed: AtomicBool::new(false),
+                sink,
+            }),
+        }
+    }
+
+    /// Takes jobs; each ends as exactly one completion at its session's sink, some of them possibly
+    /// before this returns. Never waits for a worker.
+    pub fn submit(&self, jobs: Vec<Job>) {
+        let shared = self.shared();
+        let arrived = Instant::now();
+        let count = jobs.len();
+        shared
+            .statistics
+            .submitted
+            .fetch_add(count as u64, Ordering::Relaxed);
+        shared.in_flight.fetch_add(count, Ordering::Relaxed);
+        let mut ended = Vec::new();
+        let mut accepted: [Vec<Queued>; 3] = Default::default();
+        for job in jobs {
+            let class = job.key.class.index();
+            let queued = Queued { job, arrived };
+            match shared.refusal(&queued) {
+                None => accepted[class].push(queued),
+                Some(error) => ended.push((queued, error)),
+            }
+        }
+        for class in Class::ALL {
+            let batch = mem::take(&mut accepted[class.index()]);
+            if batch.is_empty() {
+                continue;
+            }
+            if let Some(batch) = shared.try_inline(class, batch) {
+                shared.enqueue(class, batch, &mut ended);
+            }
+        }
+        shared.end(ended);
+    }
+
+    /// Ends a job that still waits, as [`JobError::Cancelled`]. Returns whether it did; a job that a
+    /// backend already holds ends normally.
+    pub fn cancel(&self, session: &Session, id: JobId) -> bool {
+        let shared = self.shared();
+        for class in &shared.classes {
+            let removed = lock(&class.state).queue.remove(session.inner.id, id);
+            if let Some(queued) = removed {
+                shared.end(vec![(queued, JobError::Cancelled)]);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends a session: its waiting jobs are dropped, and completions of jobs that a backend holds are
+    /// dropped when they come. The sink is not called again, except by a call already under way.
+    pub fn close_session(&self, session: &Session) {
+        let shared = self.shared();
+        session.inner.closed.store(true, Ordering::Release);
+        for class in &shared.classes {
+            let removed = lock(&class.state).queue.remove_session(session.inner.id);
+            shared.end(
+                removed
+                    .into_iter()
+                    .map(|q| (q, JobError::Cancelled))
+                    .collect(),
+            );
+        }
+    }
+
+    /// From now on new jobs end as [`JobError::Draining`]; those already taken are served.
+    pub fn drain(&self) {
+        self.shared().draining.store(true, Ordering::Release);
+    }
+
+    /// Stops the workers and waits for them. What still waits ends as [`JobError::Draining`].
+    pub fn stop(&self) {
+        self.threads.stop();
+    }
+
+    /// Jobs submitted and not yet completed.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared().in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A copy of all counters.
+    #[must_use]
+    pub fn stats(&self) -> Snapshot {
+        let shared = self.shared();
+        let waiting = [0, 1, 2].map(|class| lock(&shared.classes[class].state).queue.len());
+        shared.statistics.snapshot(waiting, self.in_flight())
+    }
+
+    /// All backends that this engine was handed, usable or not, in order of preference.
+    #[must_use]
+    pub fn backends(&self) -> Vec<BackendStatus> {
+        self.shared().backends.status()
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.threads.shared
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Threads {
+    fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let handle = thread::Builder::new().name(name).spawn(body)?;
+        lock(&self.handles).push(handle);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let shared = &self.shared;
+        shared.draining.store(true, Ordering::Release);
+        *lock(&shared.stopping) = true;
+        shared.stop_signal.notify_all();
+        for class in &shared.classes {
+            lock(&class.state).stopping = true;
+            class.work.notify_all();
+        }
+        let handles = mem::take(&mut *lock(&self.handles));
+        for handle in handles {
+            // The last clone may be dropped by a sink, on a worker: that one ends by itself.
+            if handle.thread().id() != thread::current().id() {
+                // A worker catches the panics of backends; one of its own was already reported.
+                let _ = handle.join();
+            }
+        }
+        for class in &shared.classes {
+            let left = lock(&class.state).queue.remove_all();
+            shared.end(left.into_iter().map(|q| (q, JobError::Draining)).collect());
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    /// Why a job is not even queued, if it is not.
+    fn refusal(&self, queued: &Queued) -> Option<JobError> {
+        let job = &queued.job;
+        let key_type = job.key.info.key_type;
+        if self.draining.load(Ordering::Acquire) {
+            return Some(JobError::Draining);
+        }
+        if let Err(error) = job.operation.check(key_type, &job.input) {
+            return Some(error);
+        }
+        if job.deadline <= queued.arrived {
+            return Some(JobError::Expired);
+        }
+        if self
+            .backends
+            .choose(&job.key, job.operation.kind(), 0)
+            .is_none()
+        {
+            return Some(JobError::NotOffered);
+        }
+        None
+    }
+
+    /// Runs a tiny batch of the fast class right here if nothing waits before it; gives it back
+    /// otherwise.
+    fn try_inline(&self, class: Class, batch: Vec<Queued>) -> Option<Vec<Queued>> {
+        if class != Class::Fast || batch.len() > INLINE_MAX || !self.backends.all_on_cpu() {
+            return Some(batch);
+        }
+        {
+            let state = lock(&self.classes[class.index()].state);
+            if !state.queue.is_empty() || state.stopping {
+                return Some(batch);
+            }
+        }
+        self.statistics
+            .ran_inline
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let runner = lock(&self.inline).pop();
+        let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
+        runner.run(self, batch);
+        lock(&self.inline).push(runner);
+        None
+    }
+
+    fn enqueue(&self, class: Class, batch: Vec<Queued>, ended: &mut Vec<(Queued, JobError)>) {
+        let class = &self.classes[class.index()];
+        let mut state = lock(&class.state);
+        for queued in batch {
+            if state.stopping {
+                ended.push((queued, JobError::Draining));
+            } else if let Err(queued) = state.queue.push(queued) {
+                ended.push((queued, JobError::Busy));
+            }
+        }
+        let wake = state.idle_workers.min(state.queue.len());
+        drop(state);
+        for _ in 0..wake {
+            class.work.notify_one();
+        }
+    }
+
+    /// Ends jobs that no backend served.
+    fn end(&self, ended: Vec<(Queued, JobError)>) {
+        if ended.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut outbox = Outbox::default();
+        for (Queued { job, arrived }, error) in ended {
+            let completion = Completion {
+                id: job.id,
+                result: Err(error),
+                served_by: None,
+                queue_time: now.saturating_duration_since(arrived),
+                service_time: Duration::ZERO,
+            };
+            outbox.push(job.session, completion);
+        }
+        outbox.flush(self);
+    }
+}
+
+/// Completions on their way to their sinks, grouped so that a sink is called once per batch.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    by_session: Vec<(Session, Vec<Completion>)>,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, session: Session, completion: Completion) {
+        // Few sessions share a batch, and neighbours tend to be of the same one.
+        let same =
+            |(known, _): &&mut (Session, Vec<Completion>)| known.inner.id == session.inner.id;
+        match self.by_session.iter_mut().rev().find(same) {
+            Some((_, completions)) => completions.push(completion),
+            None => self.by_session.push((session, vec![completion])),
+        }
+    }
+
+    pub(crate) fn flush(&mut self, shared: &Shared) {
+        for (session, mut completions) in self.by_session.drain(..) {
+            shared
+                .in_flight
+                .fetch_sub(completions.len(), Ordering::Relaxed);
+            for completion in &completions {
+                if let Err(error) = completion.result {
+                    shared.statistics.count_error(error);
+                }
+            }
+            if session.inner.closed.load(Ordering::Acquire) {
+                let count = completions.len() as u64;
+                shared
+                    .statistics
+                    .dropped
+                    .fetch_add(count, Ordering::Relaxed);
+            } else {
+                session.inner.sink.complete(&mut completions);
+            }
+        }
+    }
+}
+
+/// The sweeper thread: ends waiting jobs whose deadline has passed although no worker came by.
+fn sweep(shared: &Shared) {
+    let mut stopping = lock(&shared.stopping);
+    while !*stopping {
+        let waited = shared.stop_signal.wait_timeout(stopping, SWEEP_INTERVAL);
+        stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if shared.in_flight.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let now = Instant::now();
+        let mut expired = Vec::new();
+        for class in &shared.classes {
+            lock(&class.state).queue.remove_expired(now, &mut expired);
+        }
+        shared.end(
+            expired
+                .into_iter()
+                .map(|queued| (queued, JobError::Expired))
+                .collect(),
+        );
+    }
+}
+
+/// Locks, also after a panic elsewhere: every critical section here leaves its data consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,335 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Workers: take what waits in their class, run it on queues of the backends, hand out completions.
+
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Completion, Job, JobId, Key, Outbox, Queued, Session, Shared, lock};
+use crate::backend::{BackendKey, Done, Queue, Task};
+use crate::engine::dispatch::Backends;
+use crate::error::{BackendError, JobError};
+use crate::operation::Class;
+
+/// Completions are handed out at least this often while a batch is being computed: a result should
+/// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
+const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
+
+/// The body of a worker thread.
+pub(crate) fn run(shared: &Shared, class: Class) {
+    let mut runner = Runner::new(&shared.backends);
+    let mut batch = Vec::new();
+    let mut expired = Vec::new();
+    while wait_for_work(shared, class, &mut batch, &mut expired) {
+        shared.end(
+            expired
+                .drain(..)
+                .map(|queued| (queued, JobError::Expired))
+                .collect(),
+        );
+        runner.run(shared, std::mem::take(&mut batch));
+    }
+}
+
+/// Sleeps until there is work and takes a fair share of it; false when the engine stops.
+fn wait_for_work(
+    shared: &Shared,
+    class: Class,
+    batch: &mut Vec<Queued>,
+    expired: &mut Vec<Queued>,
+) -> bool {
+    let class = &shared.classes[class.index()];
+    let mut state = lock(&class.state);
+    while state.queue.is_empty() {
+        if state.stopping {
+            return false;
+        }
+        state.idle_workers += 1;
+        state = class
+            .work
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.idle_workers -= 1;
+    }
+    // A share, not everything: the other workers of the class should have something to do as well.
+    let share = state.queue.len().div_ceil(shared.workers).min(MAX_BATCH);
+    state.queue.pop(share, Instant::now(), batch, expired);
+    true
+}
+
+/// Jobs that one worker takes at once: enough to fill every lane of every backend several times.
+const MAX_BATCH: usize = 256;
+
+/// Runs batches of jobs on queues that it owns, one per backend, opened at first use.
+pub(crate) struct Runner {
+    slots: Vec<Slot>,
+    in_flight: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+    done: Vec<Done>,
+}
+
+/// One backend as this runner sees it.
+struct Slot {
+    queue: Option<Box<dyn Queue>>,
+    waiting: VecDeque<Task>,
+    busy: bool,
+}
+
+/// What is remembered of a job while a backend holds its task.
+struct InFlight {
+    id: JobId,
+    session: Session,
+    key: Arc<Key>,
+    arrived: Instant,
+    backend: usize,
+    /// Backends that had this job, as a mask.
+    tried: u32,
+}
+
+impl Runner {
+    pub(crate) fn new(backends: &Backends) -> Self {
+        let slot = || Slot {
+            queue: None,
+            waiting: VecDeque::new(),
+            busy: false,
+        };
+        Self {
+            slots: (0..backends.len()).map(|_| slot()).collect(),
+            in_flight: Vec::new(),
+            free: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Runs a batch to its end.
+    pub(crate) fn run(&mut self, shared: &Shared, batch: Vec<Queued>) {
+        let mut outbox = Outbox::default();
+        for Queued { job, arrived } in batch {
+            let Job {
+                id,
+                session,
+                key,
+                operation,
+                input,
+                deadline: _,
+            } = job;
+            let origin = InFlight {
+                id,
+                session,
+                key,
+                arrived,
+                backend: 0,
+                tried: 0,
+            };
+            // The token and the backend's name of the key are filled in by `place`.
+            let task = Task {
+                token: 0,
+                key: BackendKey(0),
+                operation,
+                input,
+            };
+            self.place(shared, origin, task, JobError::NotOffered, &mut outbox);
+        }
+        let mut flushed = Instant::now();
+        while self.turn(shared, &mut outbox) {
+            if flushed.elapsed() >= FLUSH_INTERVAL {
+                outbox.flush(shared);
+                flushed = Instant::now();
+            }
+        }
+        outbox.flush(shared);
+    }
+
+    /// Gives a task to the best backend that has not had it, or ends its job with `otherwise`.
+    fn place(
+        &mut self,
+        shared: &Shared,
+        mut origin: InFlight,
+        mut task: Task,
+        otherwise: JobError,
+        outbox: &mut Outbox,
+    ) {
+        let kind = task.operation.kind();
+        while let Some((index, name)) = shared.backends.choose(&origin.key, kind, origin.tried) {
+            origin.tried |= 1 << index;
+            if !self.open(shared, index) {
+                continue;
+            }
+            origin.backend = index;
+            task.key = name;
+            task.token = self.remember(origin);
+            self.slots[index].waiting.push_back(task);
+            return;
+        }
+        let queue_time = origin.arrived.elapsed();
+        let completion = Completion {
+            id: origin.id,
+            result: Err(otherwise),
+            served_by: None,
+            queue_time,
+            service_time: Duration::ZERO,
+        };
+        outbox.push(origin.session, completion);
+    }
+
+    /// Makes sure that there is a queue to this backend.
+    fn open(&mut self, shared: &Shared, index: usize) -> bool {
+        let slot = &mut self.slots[index];
+        if slot.queue.is_none() {
+            slot.queue = shared.backends.backend(index).open_queue().ok();
+        }
+        slot.queue.is_some()
+    }
+
+    fn remember(&mut self, origin: InFlight) -> u32 {
+        if let Some(token) = self.free.pop() {
+            self.in_flight[token as usize] = Some(origin);
+            return token;
+        }
+        self.in_flight.push(Some(origin));
+        // A batch is at most MAX_BATCH jobs.
+        u32::try_from(self.in_flight.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    fn recall(&mut self, token: u32) -> Option<InFlight> {
+        let origin = self.in_flight.get_mut(token as usize)?.take()?;
+        self.free.push(token);
+        Some(origin)
+    }
+
+    /// One round over all backends: submit, poll, settle. False when nothing is left to do.
+    fn turn(&mut self, shared: &Shared, outbox: &mut Outbox) -> bool {
+        let mut progress = false;
+        let mut left = false;
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if slot.waiting.is_empty() && !slot.busy {
+                continue;
+            }
+            let Some(queue) = slot.queue.as_mut() else {
+                continue;
+            };
+            let (waiting, done) = (&mut slot.waiting, &mut self.done);
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
+                let taken = if waiting.is_empty() {
+                    0
+                } else {
+                    queue.submit(waiting)
+                };
+                (taken, queue.poll(done))
+            }));
+            match outcome {
+                Ok((taken, in_flight)) => {
+                    slot.busy = in_flight > 0;
+                    progress |= taken > 0 || !self.done.is_empty();
+                    left = true;
+                }
+                Err(_) => self.abandon(shared, index, outbox),
+            }
+            let mut done = std::mem::take(&mut self.done);
+            for done in done.drain(..) {
+                self.settle(shared, done, outbox);
+            }
+            self.done = done;
+        }
+        let left = left
+            || self
+                .slots
+                .iter()
+                .any(|slot| slot.busy || !slot.waiting.is_empty());
+        if left && !progress {
+            // A device is working: let others use the core meanwhile.
+            thread::yield_now();
+        }
+        left
+    }
+
+    /// Turns what a backend answered into a completion or into another try.
+    fn settle(&mut self, shared: &Shared, done: Done, outbox: &mut Outbox) {
+        let Done {
+            task,
+            result,
+            service_time,
+        } = done;
+        let Some(origin) = self.recall(task.token) else {
+            return;
+        };
+        let kind = shared.backends.kind(origin.backend);
+        let series = shared.statistics.series(kind, task.operation.kind());
+        let result = match result {
+            Ok(output) => Ok(output),
+            Err(error) => {
+                series.failed.fetch_add(1, Ordering::Relaxed);
+                if error == BackendError::Fault {
+                    shared.statistics.faults.fetch_add(1, Ordering::Relaxed);
+                    shared.backends.quarantine(origin.backend);
+                }
+                if error.retry_elsewhere() {
+                    shared.statistics.retried.fetch_add(1, Ordering::Relaxed);
+                    let otherwise = match error {
+                        BackendError::NotOffered => JobError::NotOffered,
+                        _ => JobError::Failed,
+                    };
+                    self.place(shared, origin, task, otherwise, outbox);
+                    return;
+                }
+                Err(JobError::BadInput)
+            }
+        };
+        let queue_time = origin.arrived.elapsed().saturating_sub(service_time);
+        if result.is_ok() {
+            series.completed.fetch_add(1, Ordering::Relaxed);
+            series.queue_time.record(queue_time);
+            series.service_time.record(service_time);
+        }
+        let served_by = Some(kind);
+        let completion = Completion {
+            id: origin.id,
+            result,
+            served_by,
+            queue_time,
+            service_time,
+        };
+        outbox.push(origin.session, completion);
+    }
+
+    /// After a panic inside a backend: forget the queue, pass over the backend, try what waited for
+    /// it elsewhere, and end what it held.
+    fn abandon(&mut self, shared: &Shared, index: usize, outbox: &mut Outbox) {
+        shared.statistics.panics.fetch_add(1, Ordering::Relaxed);
+        shared.backends.quarantine(index);
+        let slot = &mut self.slots[index];
+        slot.queue = None;
+        slot.busy = false;
+        let waiting = std::mem::take(&mut slot.waiting);
+        for task in waiting {
+            if let Some(origin) = self.recall(task.token) {
+                self.place(shared, origin, task, JobError::Failed, outbox);
+            }
+        }
+        let finished: Vec<u32> = self.done.iter().map(|done| done.task.token).collect();
+        for token in 0..self.in_flight.len() {
+            let token = u32::try_from(token).unwrap_or(u32::MAX);
+            let held = self.in_flight[token as usize]
+                .as_ref()
+                .is_some_and(|origin| origin.backend == index && !finished.contains(&token));
+            let Some(origin) = held.then(|| self.recall(token)).flatten() else {
+                continue;
+            };
+            let completion = Completion {
+                id: origin.id,
+                result: Err(JobError::Failed),
+                served_by: None,
+                queue_time: origin.arrived.elapsed(),
+                service_time: Duration::ZERO,
+            };
+            outbox.push(origin.session, completion);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The engine above scripted backends: every job ends once, and faults never get out.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use millrace_engine::{
+    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, JobError, KeyError, PrivateKey,
+};
+use support::{Behaviour, Collector, Fixture, Scripted, Shared};
+
+#[test]
+fn every_job_ends_exactly_once_with_its_own_result() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 2);
+    let mut ended = BTreeSet::new();
+    for round in 0..20u64 {
+        let jobs: Vec<_> = (0..30)
+            .map(|i| {
+                let id = round * 30 + i;
+                if i % 3 == 0 {
+                    fixture.slow_job(id)
+                } else {
+                    fixture.fast_job(id)
+                }
+            })
+            .collect();
+        fixture.engine.submit(jobs);
+        for completion in fixture.sink.take(30) {
+            assert!(ended.insert(completion.id), "{} ended twice", completion.id);
+            let output = completion.result.unwrap();
+            assert_eq!(u64::from(output[0]), completion.id % 251);
+            assert_eq!(completion.served_by, Some(BackendKind::Software));
+        }
+    }
+    assert_eq!(ended.len(), 600);
+    assert_eq!(fixture.engine.in_flight(), 0);
+}
+
+#[test]
+fn a_lone_fast_job_ends_before_submit_returns() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    fixture.engine.submit(vec![fixture.fast_job(1)]);
+    assert_eq!(fixture.engine.in_flight(), 0);
+    assert_eq!(fixture.engine.stats().ran_inline, 1);
+}
+
+#[test]
+fn a_slow_class_never_blocks_a_fast_one() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture
+        .engine
+        .submit((0..8).map(|id| fixture.slow_job(id)).collect());
+    backend.gate.wait_for(1);
+    // Enough jobs that they cannot run inline.
+    fixture
+        .engine
+        .submit((100..120).map(|id| fixture.fast_job(id)).collect());
+    let fast = fixture.sink.take(20);
+    assert!(fast.iter().all(|completion| completion.id >= 100));
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(8).len(), 8);
+}
+
+#[test]
+fn a_faulty_backend_is_quarantined_and_its_job_served_elsewhere() {
+    let faulty = Scripted::new(BackendKind::Simd);
+    let good = Scripted::new(BackendKind::Software);
+    *faulty.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::Fault);
+    let fixture = Fixture::new(&[&faulty, &good], 1);
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    let first = fixture.sink.take(1).remove(0);
+    assert_eq!(first.served_by, Some(BackendKind::Software));
+    assert!(first.result.is_ok());
+    assert!(fixture.engine.backends()[0].quarantined);
+    fixture.engine.submit(vec![fixture.slow_job(2)]);
+    assert!(fixture.sink.take(1)[0].result.is_ok());
+    // The second job did not even reach it.
+    assert_eq!(faulty.served.load(Ordering::SeqCst), 1);
+    let stats = fixture.engine.stats();
+    assert_eq!((stats.faults, stats.retried), (1, 1));
+}
+
+#[test]
+fn when_every_backend_is_faulty_the_job_fails_and_nothing_wrong_gets_out() {
+    let backends = [
+        Scripted::new(BackendKind::Simd),
+        Scripted::new(BackendKind::Software),
+    ];
+    for backend in &backends {
+        *backend.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::Fault);
+    }
+    let fixture = Fixture::new(&[&backends[0], &backends[1]], 1);
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    assert_eq!(
+        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
+        &JobError::Failed
+    );
+}
+
+#[test]
+fn bad_input_is_the_callers_and_is_not_tried_elsewhere() {
+    let first = Scripted::new(BackendKind::Simd);
+    let second = Scripted::new(BackendKind::Software);
+    *first.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::BadInput);
+    let fixture = Fixture::new(&[&first, &second], 1);
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    assert_eq!(
+        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
+        &JobError::BadInput
+    );
+    assert_eq!(second.served.load(Ordering::SeqCst), 0);
+    assert!(!fixture.engine.backends()[0].quarantined);
+}
+
+#[test]
+fn a_panic_in_a_backend_ends_its_jobs_and_not_the_worker() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    *backend.behaviour.lock().unwrap() = Behaviour::Panic;
+    fixture
+        .engine
+        .submit((0..10).map(|id| fixture.slow_job(id)).collect());
+    let completions = fixture.sink.take(10);
+    assert!(
+        completions
+            .iter()
+            .all(|c| c.result.as_ref().unwrap_err() == &JobError::Failed)
+    );
+    assert!(fixture.engine.stats().panics >= 1);
+    *backend.behaviour.lock().unwrap() = Behaviour::Answer;
+    fixture.engine.submit(vec![fixture.slow_job(11)]);
+    assert!(fixture.sink.take(1)[0].result.is_ok());
+}
+
+#[test]
+fn a_panic_moves_waiting_tasks_to_another_backend() {
+    let broken = Scripted::new(BackendKind::Simd);
+    let good = Scripted::new(BackendKind::Software);
+    *broken.behaviour.lock().unwrap() = Behaviour::Panic;
+    let fixture = Fixture::new(&[&broken, &good], 1);
+    // More than the queue of the broken backend holds (4), so that some still wait for it.
+    fixture
+        .engine
+        .submit((0..10).map(|id| fixture.slow_job(id)).collect());
+    let completions = fixture.sink.take(10);
+    let served = completions.iter().filter(|c| c.result.is_ok()).count();
+    assert!(served >= 6, "{served} of 10 served");
+    assert_eq!(fixture.engine.in_flight(), 0);
+}
+
+#[test]
+fn a_job_that_waits_expires_although_the_worker_is_stuck() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    backend.gate.wait_for(1);
+    let mut late = fixture.slow_job(2);
+    late.deadline = Instant::now() + Duration::from_millis(1);
+    fixture.engine.submit(vec![late]);
+    let completion = fixture.sink.take(1).remove(0);
+    assert_eq!(
+        (completion.id, completion.result.unwrap_err()),
+        (2, JobError::Expired)
+    );
+    backend.gate.open();
+    assert!(fixture.sink.take(1)[0].result.is_ok());
+}
+
+#[test]
+fn a_waiting_job_can_be_cancelled_and_one_in_service_cannot() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    backend.gate.wait_for(1);
+    fixture.engine.submit(vec![fixture.slow_job(2)]);
+    assert!(fixture.engine.cancel(&fixture.session, 2));
+    assert!(!fixture.engine.cancel(&fixture.session, 2));
+    assert!(!fixture.engine.cancel(&fixture.session, 1));
+    let other = Arc::new(Collector::default()) as Arc<dyn CompletionSink>;
+    assert!(
+        !fixture
+            .engine
+            .cancel(&fixture.engine.open_session(other), 1)
+    );
+    assert_eq!(
+        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
+        &JobError::Cancelled
+    );
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(1)[0].id, 1);
+}
+
+#[test]
+fn a_closed_session_hears_nothing_more_and_leaks_nothing() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture
+        .engine
+        .submit((0..5).map(|id| fixture.slow_job(id)).collect());
+    backend.gate.wait_for(1);
+    fixture.engine.close_session(&fixture.session);
+    backend.gate.open();
+    fixture.engine.stop();
+    assert_eq!(fixture.engine.in_flight(), 0);
+    assert_eq!(fixture.engine.stats().dropped, 5);
+    assert!(fixture.sink.take(0).is_empty());
+}
+
+#[test]
+fn a_full_queue_answers_busy_at_once() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture.engine.submit(vec![fixture.slow_job(0)]);
+    backend.gate.wait_for(1);
+    // The session's share is 32.
+    fixture
+        .engine
+        .submit((1..=33).map(|id| fixture.slow_job(id)).collect());
+    let refused = fixture.sink.take(1).remove(0);
+    assert_eq!(
+        (refused.id, refused.result.unwrap_err()),
+        (33, JobError::Busy)
+    );
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(33).len(), 33);
+}
+
+#[test]
+fn draining_serves_what_was_taken_and_refuses_what_is_new() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    backend.gate.close();
+    fixture.engine.submit(vec![fixture.slow_job(1)]);
+    backend.gate.wait_for(1);
+    fixture.engine.drain();
+    fixture.engine.submit(vec![fixture.slow_job(2)]);
+    assert_eq!(
+        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
+        &JobError::Draining
+    );
+    backend.gate.open();
+    assert!(fixture.sink.take(1)[0].result.is_ok());
+}
+
+#[test]
+fn a_wrong_digest_length_never_reaches_a_backend() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    let mut job = fixture.slow_job(1);
+    job.input.pop();
+    fixture.engine.submit(vec![job]);
+    assert_eq!(
+        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
+        &JobError::BadInput
+    );
+    assert_eq!(backend.served.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn keys_are_closed_with_their_last_clone_and_bad_ones_refused() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 1);
+    let before = backend.open_keys.load(Ordering::SeqCst);
+    let key = PrivateKey::from_pkcs8(b"rsa".to_vec().into());
+    let loaded = fixture.engine.load_key(&key).unwrap();
+    assert_eq!(backend.open_keys.load(Ordering::SeqCst), before + 1);
+    drop(loaded);
+    assert_eq!(backend.open_keys.load(Ordering::SeqCst), before);
+    let bad = PrivateKey::from_pkcs8(b"?".to_vec().into());
+    assert_eq!(
+        fixture.engine.load_key(&bad).unwrap_err(),
+        KeyError::Malformed
+    );
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_its_threads() {
+    let backend = Scripted::new(BackendKind::Software);
+    let weak = Arc::downgrade(&backend);
+    let engine = Engine::start(EngineConfig::default(), vec![Arc::new(Shared(backend))]).unwrap();
+    drop(engine);
+    assert!(weak.upgrade().is_none());
+}
