@@ -4,13 +4,15 @@
 //! What clients and nodes say to each other, as values. How each looks in bytes is in
 //! [`crate::codec`] and, for other implementations, in `docs/protocol.md`.
 
+use std::fmt;
 use std::time::Duration;
 
+use millrace_engine::BackendKind;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, PrivateKey};
 use millrace_engine::operation::{Operation, Output};
 use millrace_engine::policy::{HashSet, OperationSet};
-use millrace_engine::BackendKind;
+use thiserror::Error;
 
 /// Chosen by the client, unique among its open requests of that connection; echoed in the answer.
 pub type RequestId = u32;
@@ -108,7 +110,8 @@ pub struct Hello {
     pub max_version: u16,
     /// Features that the client would like, as bits.
     pub features: u64,
-    /// Software name and version, for logs; at most 64 bytes of UTF-8.
+    /// Software name and version, for logs; at most [`crate::MAX_NAME_LEN`] bytes of UTF-8 without
+    /// control characters. What is too long is cut, a control character becomes `_`.
     pub agent: String,
 }
 
@@ -119,7 +122,7 @@ pub struct Welcome {
     pub version: u16,
     /// The features in force: a subset of those asked for.
     pub features: u64,
-    /// Name of the node, for logs and `served_by`; at most 64 bytes of UTF-8.
+    /// Name of the node, for logs; bounded like [`Hello::agent`].
     pub node: String,
     /// Jobs that this connection may have in flight; more are answered `Busy`.
     pub max_in_flight: u32,
@@ -131,30 +134,36 @@ pub struct Welcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeySelector {
-    /// By its name in the node's key store; at most 128 bytes of UTF-8.
+    /// By its name in the node's key store; at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8
+    /// without control characters. Another string cannot name a key: it is sent as the empty name,
+    /// which no key has.
     Name(String),
     /// By the SHA-256 of its DER `SubjectPublicKeyInfo`.
     SpkiSha256([u8; 32]),
 }
 
 /// Why a key was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum KeyRefusal {
     /// There is no such key *for this client*: also the answer for keys of others.
+    #[error("no such key")]
     NoSuchKey,
     /// The imported key was not accepted.
+    #[error("the key was not accepted: {0}")]
     Key(KeyError),
     /// The bound on keys of this connection is reached.
+    #[error("too many keys on this connection: close some first")]
     TooManyKeys,
     /// The node is draining.
+    #[error("the node is draining: use another one")]
     Draining,
     /// This node does not take keys from its clients.
+    #[error("this node takes no keys from its clients")]
     ImportDisabled,
 }
 
-/// One job in a `Submit`.
-#[derive(Debug)]
+/// One job in a `Submit`. Its `Debug` shows the length of the input only.
 pub struct SubmittedJob {
     /// Its id.
     pub id: JobId,
@@ -169,8 +178,27 @@ pub struct SubmittedJob {
     pub input: Vec<u8>,
 }
 
-/// One completion in a `Complete`.
-#[derive(Debug)]
+impl fmt::Debug for SubmittedJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            key,
+            budget,
+            operation,
+            input,
+        } = self;
+        f.debug_struct("SubmittedJob")
+            .field("id", id)
+            .field("key", key)
+            .field("budget", budget)
+            .field("operation", operation)
+            .field("input", &format_args!("{} bytes", input.len()))
+            .finish()
+    }
+}
+
+/// One completion in a `Complete`. Its `Debug` shows the length of the output only, because a
+/// decryption or a key agreement yields a secret.
 pub struct JobCompletion {
     /// The job.
     pub id: JobId,
@@ -184,21 +212,50 @@ pub struct JobCompletion {
     pub service_time: Duration,
 }
 
+impl fmt::Debug for JobCompletion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            result,
+            served_by,
+            queue_time,
+            service_time,
+        } = self;
+        let mut shown = f.debug_struct("JobCompletion");
+        shown.field("id", id);
+        match result {
+            Ok(output) => shown.field("output", &format_args!("{} bytes", output.len())),
+            Err(error) => shown.field("error", error),
+        };
+        shown
+            .field("served_by", served_by)
+            .field("queue_time", queue_time)
+            .field("service_time", service_time)
+            .finish()
+    }
+}
+
 /// Why a node closes a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Fault {
     /// No common protocol version.
+    #[error("no common protocol version: update the older side")]
     Version = 0x01,
     /// Bytes that do not decode, an unknown message, or one out of order.
+    #[error("protocol violation")]
     Protocol = 0x02,
     /// A frame above the bound.
+    #[error("frame too large")]
     TooLarge = 0x03,
     /// This identity may not use this node.
+    #[error("this identity may not use this node")]
     Unauthorized = 0x04,
     /// Too many connections.
+    #[error("too many connections: use another node, or later")]
     TooManyConnections = 0x05,
     /// The client stayed silent in the handshake, or never read its completions.
+    #[error("timed out")]
     TimedOut = 0x06,
 }

@@ -1,0 +1,552 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Every message as bytes, and back. Encoding is canonical: one value has one form, and `decode`
+//! accepts no other, so that bytes that were decoded encode to themselves.
+//!
+//! Encoding cannot fail. A value that the bounds do not allow (which a caller should not have
+//! built) becomes the nearest one that ends well: a job that is certain to be refused, a completion
+//! that says that the operation failed, a name that no key has.
+
+use std::time::Duration;
+
+use millrace_engine::BackendKind;
+use millrace_engine::error::{JobError, KeyError};
+use millrace_engine::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
+use millrace_engine::operation::{
+    Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation, OperationKind, Output,
+};
+use millrace_engine::policy::{HashSet, OperationSet};
+use zeroize::Zeroizing;
+
+use crate::codes::{self, Kind};
+use crate::error::WireError;
+use crate::message::{
+    ClientMessage, Fault, Hello, JobCompletion, KeyRefusal, KeySelector, NodeMessage, SubmittedJob,
+    Welcome,
+};
+use crate::reader::Reader;
+use crate::{
+    HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_OUTPUT_LEN,
+    MAX_SPKI_LEN,
+};
+
+pub use crate::writer::{
+    CompleteWriter, MAX_COMPLETION_LEN, MAX_JOB_LEN, SubmitWriter, encode_completions,
+    encode_submit_batch, job_fits, wipe,
+};
+
+/// Fewest bytes of a job in a `Submit`: everything fixed, no parameters, no input.
+pub(crate) const MIN_JOB_LEN: usize = 8 + 4 + 4 + 1 + 2;
+
+/// Bytes of a completion in a `Complete` without its output.
+pub(crate) const MIN_COMPLETION_LEN: usize = 8 + 1 + 1 + 4 + 4 + 2;
+
+/// One direction of the protocol.
+pub trait Message: Sized {
+    /// Every kind of message of this direction.
+    const KINDS: &'static [Kind];
+
+    /// Every kind of message of the other direction.
+    const FOREIGN_KINDS: &'static [Kind];
+
+    /// Appends the message with its header. A batch that does not fit one frame becomes several;
+    /// one of no jobs becomes nothing.
+    fn encode(&self, out: &mut Vec<u8>);
+
+    /// The message of this kind with this payload.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError>;
+
+    /// Whether payloads of this kind may hold secrets, so that their bytes are to be overwritten.
+    fn may_be_secret(kind: u8) -> bool;
+}
+
+/// Kind and payload length of a frame, if a message of `M` can start like this.
+///
+/// # Errors
+/// An unknown kind, one of the other direction, an impossible length, flags, reserved bytes.
+pub fn parse_header<M: Message>(header: [u8; HEADER_LEN]) -> Result<(u8, usize), WireError> {
+    let [l0, l1, l2, l3, code, flags, r0, r1] = header;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]);
+    let Some(kind) = M::KINDS.iter().find(|kind| kind.code == code) else {
+        let foreign = M::FOREIGN_KINDS.iter().any(|kind| kind.code == code);
+        return Err(if foreign {
+            WireError::WrongDirection(code)
+        } else {
+            WireError::UnknownKind(code)
+        });
+    };
+    if flags != 0 {
+        return Err(WireError::Flags(flags));
+    }
+    match u16::from_le_bytes([r0, r1]) {
+        0 => {}
+        reserved => return Err(WireError::Reserved(reserved)),
+    }
+    match usize::try_from(length) {
+        Ok(payload) if payload <= kind.max_payload => Ok((code, payload)),
+        _ => Err(WireError::TooLarge {
+            kind: code,
+            length,
+            limit: kind.max_payload,
+        }),
+    }
+}
+
+impl Message for ClientMessage {
+    const KINDS: &'static [Kind] = codes::CLIENT_KINDS;
+    const FOREIGN_KINDS: &'static [Kind] = codes::NODE_KINDS;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => frame(out, codes::HELLO, |out| {
+                out.extend_from_slice(&MAGIC);
+                out.extend_from_slice(&hello.min_version.to_le_bytes());
+                out.extend_from_slice(&hello.max_version.to_le_bytes());
+                out.extend_from_slice(&hello.features.to_le_bytes());
+                put_name(out, &hello.agent);
+            }),
+            Self::OpenKey { request, selector } => frame(out, codes::OPEN_KEY, |out| {
+                out.extend_from_slice(&request.to_le_bytes());
+                put_selector(out, selector);
+            }),
+            Self::ImportKey { request, key } => frame(out, codes::IMPORT_KEY, |out| {
+                out.extend_from_slice(&request.to_le_bytes());
+                put_bytes(out, at_most(key.dangerous_pkcs8(), MAX_PRIVATE_KEY_LEN));
+            }),
+            Self::CloseKey { handle } => {
+                frame(out, codes::CLOSE_KEY, |out| {
+                    out.extend_from_slice(&handle.to_le_bytes())
+                });
+            }
+            Self::Submit(jobs) => encode_submit_batch(jobs, out),
+            Self::Cancel { job } => {
+                frame(out, codes::CANCEL, |out| {
+                    out.extend_from_slice(&job.to_le_bytes())
+                });
+            }
+            Self::Ping { token } => {
+                frame(out, codes::PING, |out| {
+                    out.extend_from_slice(&token.to_le_bytes())
+                });
+            }
+        }
+    }
+
+    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let r = &mut reader;
+        let message = match kind {
+            k if k == codes::HELLO.code => Self::Hello(hello(r)?),
+            k if k == codes::OPEN_KEY.code => Self::OpenKey {
+                request: r.u32("request")?,
+                selector: selector(r)?,
+            },
+            k if k == codes::IMPORT_KEY.code => {
+                let request = r.u32("request")?;
+                let pkcs8 = r.bytes("pkcs8", MAX_PRIVATE_KEY_LEN)?;
+                let key = PrivateKey::from_pkcs8(Zeroizing::new(pkcs8.to_vec()));
+                Self::ImportKey { request, key }
+            }
+            k if k == codes::CLOSE_KEY.code => Self::CloseKey {
+                handle: r.u32("handle")?,
+            },
+            k if k == codes::SUBMIT.code => Self::Submit(batch(r, MIN_JOB_LEN, job, |j| j.id)?),
+            k if k == codes::CANCEL.code => Self::Cancel { job: r.u64("job")? },
+            k if k == codes::PING.code => Self::Ping {
+                token: r.u64("token")?,
+            },
+            unknown => return Err(WireError::UnknownKind(unknown)),
+        };
+        reader.finish()?;
+        Ok(message)
+    }
+
+    fn may_be_secret(kind: u8) -> bool {
+        kind == codes::IMPORT_KEY.code
+    }
+}
+
+impl Message for NodeMessage {
+    const KINDS: &'static [Kind] = codes::NODE_KINDS;
+    const FOREIGN_KINDS: &'static [Kind] = codes::CLIENT_KINDS;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Welcome(welcome) => frame(out, codes::WELCOME, |out| {
+                out.extend_from_slice(&MAGIC);
+                out.extend_from_slice(&welcome.version.to_le_bytes());
+                out.extend_from_slice(&welcome.features.to_le_bytes());
+                put_name(out, &welcome.node);
+                out.extend_from_slice(&welcome.max_in_flight.to_le_bytes());
+                out.extend_from_slice(&welcome.max_keys.to_le_bytes());
+            }),
+            Self::KeyOpened {
+                request,
+                handle,
+                info,
+                operations,
+                hashes,
+            } => {
+                let Some((code, bits)) = codes::key_type_to_codes(info.key_type)
+                    .filter(|_| info.spki.len() <= MAX_SPKI_LEN)
+                else {
+                    // A key that this version cannot say is one that it does not offer.
+                    let reason = KeyRefusal::Key(KeyError::NotOffered);
+                    return Self::KeyRefused {
+                        request: *request,
+                        reason,
+                    }
+                    .encode(out);
+                };
+                frame(out, codes::KEY_OPENED, |out| {
+                    out.extend_from_slice(&request.to_le_bytes());
+                    out.extend_from_slice(&handle.to_le_bytes());
+                    out.push(code);
+                    out.extend_from_slice(&bits.to_le_bytes());
+                    put_bytes(out, &info.spki);
+                    out.extend_from_slice(&operations.bits().to_le_bytes());
+                    out.extend_from_slice(&hashes.bits().to_le_bytes());
+                });
+            }
+            Self::KeyRefused { request, reason } => frame(out, codes::KEY_REFUSED, |out| {
+                let (reason, detail) = reason.codes();
+                out.extend_from_slice(&request.to_le_bytes());
+                out.extend_from_slice(&[reason, detail]);
+            }),
+            Self::Complete(completions) => encode_completions(completions, out),
+            Self::Pong { token } => {
+                frame(out, codes::PONG, |out| {
+                    out.extend_from_slice(&token.to_le_bytes())
+                });
+            }
+            Self::Drain => frame(out, codes::DRAIN, |_| {}),
+            Self::Fault(fault) => frame(out, codes::FAULT, |out| out.push(fault.code())),
+        }
+    }
+
+    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let r = &mut reader;
+        let message = match kind {
+            k if k == codes::WELCOME.code => Self::Welcome(welcome(r)?),
+            k if k == codes::KEY_OPENED.code => key_opened(r)?,
+            k if k == codes::KEY_REFUSED.code => {
+                let request = r.u32("request")?;
+                let (reason, detail) = (r.u8("reason")?, r.u8("detail")?);
+                let reason = KeyRefusal::from_codes(reason, detail).ok_or_else(|| {
+                    let code = u32::from(u16::from_be_bytes([reason, detail]));
+                    WireError::UnknownCode {
+                        field: "reason and detail",
+                        code,
+                    }
+                })?;
+                Self::KeyRefused { request, reason }
+            }
+            k if k == codes::COMPLETE.code => {
+                Self::Complete(batch(r, MIN_COMPLETION_LEN, completion, |c| c.id)?)
+            }
+            k if k == codes::PONG.code => Self::Pong {
+                token: r.u64("token")?,
+            },
+            k if k == codes::DRAIN.code => Self::Drain,
+            k if k == codes::FAULT.code => {
+                let code = r.u8("fault")?;
+                Self::Fault(known("fault", code, Fault::from_code(code))?)
+            }
+            unknown => return Err(WireError::UnknownKind(unknown)),
+        };
+        reader.finish()?;
+        Ok(message)
+    }
+
+    fn may_be_secret(kind: u8) -> bool {
+        kind == codes::COMPLETE.code
+    }
+}
+
+fn hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
+    magic(r)?;
+    let (min, max) = (r.u16("min_version")?, r.u16("max_version")?);
+    if min > max {
+        return Err(WireError::VersionRange { min, max });
+    }
+    Ok(Hello {
+        min_version: min,
+        max_version: max,
+        features: r.u64("features")?,
+        agent: r.text("agent", MAX_NAME_LEN)?,
+    })
+}
+
+fn welcome(r: &mut Reader<'_>) -> Result<Welcome, WireError> {
+    magic(r)?;
+    Ok(Welcome {
+        version: r.u16("version")?,
+        features: r.u64("features")?,
+        node: r.text("node", MAX_NAME_LEN)?,
+        max_in_flight: r.u32("max_in_flight")?,
+        max_keys: r.u32("max_keys")?,
+    })
+}
+
+fn magic(r: &mut Reader<'_>) -> Result<(), WireError> {
+    if r.array("magic")? == MAGIC {
+        Ok(())
+    } else {
+        Err(WireError::Magic)
+    }
+}
+
+fn selector(r: &mut Reader<'_>) -> Result<KeySelector, WireError> {
+    match r.u8("selector")? {
+        codes::SELECT_NAME => Ok(KeySelector::Name(r.text("name", MAX_KEY_NAME_LEN)?)),
+        codes::SELECT_SPKI_SHA256 => Ok(KeySelector::SpkiSha256(r.array("spki_sha256")?)),
+        code => Err(WireError::UnknownCode {
+            field: "selector",
+            code: code.into(),
+        }),
+    }
+}
+
+fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
+    let (request, handle) = (r.u32("request")?, r.u32("handle")?);
+    let (code, bits) = (r.u8("key_type")?, r.u16("key_bits")?);
+    let key_type = codes::key_type_from_codes(code, bits)?;
+    let spki = r.bytes("spki", MAX_SPKI_LEN)?.to_vec();
+    let bits = r.u32("operations")?;
+    let operations = OperationSet::from_bits(bits);
+    if operations.bits() != bits {
+        return Err(WireError::OutOfRange {
+            field: "operations",
+            value: bits,
+        });
+    }
+    let bits = r.u32("hashes")?;
+    let hashes = HashSet::from_bits(bits);
+    if hashes.bits() != bits {
+        return Err(WireError::OutOfRange {
+            field: "hashes",
+            value: bits,
+        });
+    }
+    let info = KeyInfo { key_type, spki };
+    Ok(NodeMessage::KeyOpened {
+        request,
+        handle,
+        info,
+        operations,
+        hashes,
+    })
+}
+
+/// A batch: how many, then one after the other. No id may occur twice.
+fn batch<T>(
+    r: &mut Reader<'_>,
+    min_len: usize,
+    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, WireError>,
+    id: impl Fn(&T) -> u64,
+) -> Result<Vec<T>, WireError> {
+    let count = usize::from(r.u16("count")?);
+    if count == 0 {
+        return Err(WireError::EmptyBatch);
+    }
+    if count > MAX_JOBS_PER_FRAME {
+        return Err(WireError::TooManyJobs(count));
+    }
+    if r.left() < count * min_len {
+        // Found out before anything is allocated.
+        return Err(WireError::Truncated("batch"));
+    }
+    let mut items = Vec::with_capacity(count);
+    let mut ids = Ids::new();
+    for _ in 0..count {
+        let item = item(r)?;
+        ids.insert(id(&item))?;
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// The ids of a batch so far. Ids that ascend, as counters do, are not compared with each other; the
+/// scan over at most 255 others is a few vector instructions.
+struct Ids {
+    seen: [u64; MAX_JOBS_PER_FRAME],
+    count: usize,
+    highest: u64,
+}
+
+impl Ids {
+    fn new() -> Self {
+        Self {
+            seen: [0; MAX_JOBS_PER_FRAME],
+            count: 0,
+            highest: 0,
+        }
+    }
+
+    fn insert(&mut self, id: u64) -> Result<(), WireError> {
+        let seen = &self.seen[..self.count];
+        // No early exit: this is what lets the compiler compare several at once.
+        if id <= self.highest
+            && seen
+                .iter()
+                .fold(false, |found, other| found | (*other == id))
+        {
+            return Err(WireError::DuplicateJob(id));
+        }
+        self.highest = self.highest.max(id);
+        self.seen[self.count] = id;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+fn job(r: &mut Reader<'_>) -> Result<SubmittedJob, WireError> {
+    Ok(SubmittedJob {
+        id: r.u64("job")?,
+        key: r.u32("handle")?,
+        budget: Duration::from_micros(r.u32("budget")?.into()),
+        operation: operation(r)?,
+        input: r.bytes("input", MAX_INPUT_LEN)?.to_vec(),
+    })
+}
+
+fn operation(r: &mut Reader<'_>) -> Result<Operation, WireError> {
+    let code = r.u8("operation")?;
+    let kind = known("operation", code, OperationKind::from_code(code))?;
+    Ok(match kind {
+        OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign {
+            hash: hash(r, "hash")?,
+        },
+        OperationKind::RsaPssSign => Operation::RsaPssSign {
+            hash: hash(r, "hash")?,
+            mgf_hash: hash(r, "mgf_hash")?,
+            salt_len: r.u16("salt_len")?,
+        },
+        OperationKind::RsaOaepDecrypt => Operation::RsaOaepDecrypt {
+            hash: hash(r, "hash")?,
+            mgf_hash: hash(r, "mgf_hash")?,
+            label: r.bytes("label", MAX_LABEL_LEN)?.to_vec(),
+        },
+        OperationKind::RsaPkcs1Decrypt => Operation::RsaPkcs1Decrypt,
+        OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster {
+            client_version: r.u16("client_version")?,
+        },
+        OperationKind::RsaRaw => Operation::RsaRaw,
+        OperationKind::EcdsaSign => Operation::EcdsaSign {
+            hash: hash(r, "hash")?,
+        },
+        OperationKind::Ecdh => Operation::Ecdh,
+        OperationKind::X25519 => Operation::X25519,
+        OperationKind::Ed25519Sign => Operation::Ed25519Sign,
+        OperationKind::DhDerive => Operation::DhDerive,
+        OperationKind::DsaSign => Operation::DsaSign {
+            hash: hash(r, "hash")?,
+        },
+        // A kind that the engine has and this version of the protocol does not.
+        _ => {
+            return Err(WireError::UnknownCode {
+                field: "operation",
+                code: code.into(),
+            });
+        }
+    })
+}
+
+fn hash(r: &mut Reader<'_>, field: &'static str) -> Result<Hash, WireError> {
+    let code = r.u8(field)?;
+    known(field, code, Hash::from_code(code))
+}
+
+fn completion(r: &mut Reader<'_>) -> Result<JobCompletion, WireError> {
+    let id = r.u64("job")?;
+    let (status, server) = (r.u8("status")?, r.u8("served_by")?);
+    let served_by = match server {
+        codes::SERVED_BY_NOBODY => None,
+        code => Some(known("served_by", code, BackendKind::from_code(code))?),
+    };
+    let queue_time = Duration::from_nanos(r.u32("queue_time")?.into());
+    let service_time = Duration::from_nanos(r.u32("service_time")?.into());
+    let output = r.bytes("output", MAX_OUTPUT_LEN)?;
+    let result = match status {
+        codes::STATUS_OK => Ok(Output::new(output.to_vec())),
+        _ if !output.is_empty() => return Err(WireError::OutputOfFailedJob(id)),
+        code => Err(known("status", code, JobError::from_code(code))?),
+    };
+    Ok(JobCompletion {
+        id,
+        result,
+        served_by,
+        queue_time,
+        service_time,
+    })
+}
+
+fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireError> {
+    value.ok_or(WireError::UnknownCode {
+        field,
+        code: code.into(),
+    })
+}
+
+/// Appends one frame. The payload of a message that is not a batch is bounded by its kind, so the
+/// buffer is enlarged at most once, and without leaving a copy behind.
+fn frame(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
+    crate::writer::reserve(out, HEADER_LEN + kind.max_payload);
+    let start = crate::writer::begin_frame(out, kind);
+    payload(out);
+    crate::writer::end_frame(out, start);
+}
+
+/// Bytes with a `u16` length in front; the caller has seen to the bound.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    let length = u16::try_from(bytes.len()).expect("bounded far below 64 KiB by the caller");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// The bytes, or none of them: half a key is no better than none.
+fn at_most(bytes: &[u8], limit: usize) -> &[u8] {
+    if bytes.len() <= limit { bytes } else { &[] }
+}
+
+/// A name for logs: what is too long is cut, and control characters become `_`.
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    let start = out.len();
+    out.push(0);
+    let mut length: u8 = 0;
+    for c in name.chars().map(|c| if c.is_control() { '_' } else { c }) {
+        let mut utf8 = [0; 4];
+        let encoded = c.encode_utf8(&mut utf8).as_bytes();
+        match u8::try_from(usize::from(length) + encoded.len()) {
+            Ok(longer) if usize::from(longer) <= MAX_NAME_LEN => length = longer,
+            _ => break,
+        }
+        out.extend_from_slice(encoded);
+    }
+    out[start] = length;
+}
+
+fn put_selector(out: &mut Vec<u8>, selector: &KeySelector) {
+    match selector {
+        KeySelector::Name(name) => {
+            let possible = !name.chars().any(char::is_control);
+            let name = if possible {
+                at_most(name.as_bytes(), MAX_KEY_NAME_LEN)
+            } else {
+                &[]
+            };
+            let length = u8::try_from(name.len()).expect("MAX_KEY_NAME_LEN is below 256");
+            out.extend_from_slice(&[codes::SELECT_NAME, length]);
+            out.extend_from_slice(name);
+        }
+        KeySelector::SpkiSha256(digest) => {
+            out.push(codes::SELECT_SPKI_SHA256);
+            out.extend_from_slice(digest);
+        }
+    }
+}

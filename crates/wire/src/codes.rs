@@ -1,0 +1,209 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The numbers that stand for things on the wire, as tables. Those of operations, hashes, backends,
+//! job and key errors are the engine's own; here are those that only the wire has.
+
+use millrace_engine::error::KeyError;
+use millrace_engine::key::{
+    Curve, KeyType, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS,
+};
+
+use crate::error::WireError;
+use crate::message::{Fault, KeyRefusal};
+use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
+
+/// One kind of message: its number in the frame header, its name, and the most bytes its payload
+/// can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kind {
+    /// Number in the frame header.
+    pub code: u8,
+    /// Name, as in [`crate::message`] and in the specification.
+    pub name: &'static str,
+    /// Bound on the payload, in bytes: a longer one is refused from the header alone.
+    pub max_payload: usize,
+}
+
+macro_rules! kinds {
+    ($(#[$doc:meta])* $table:ident: $($constant:ident = $code:literal $name:literal $max:expr;)*) => {
+        $(
+            #[doc = concat!("Kind of `", $name, "`.")]
+            pub const $constant: Kind = Kind { code: $code, name: $name, max_payload: $max };
+        )*
+        $(#[$doc])*
+        pub const $table: &[Kind] = &[$($constant),*];
+    };
+}
+
+kinds! {
+    /// Every kind that clients send, in the order of the codes: all below 0x80.
+    CLIENT_KINDS:
+    HELLO = 0x01 "Hello" 8 + 2 + 2 + 8 + 1 + MAX_NAME_LEN;
+    OPEN_KEY = 0x02 "OpenKey" 4 + 1 + 1 + MAX_KEY_NAME_LEN;
+    IMPORT_KEY = 0x03 "ImportKey" 4 + 2 + MAX_PRIVATE_KEY_LEN;
+    CLOSE_KEY = 0x04 "CloseKey" 4;
+    SUBMIT = 0x05 "Submit" MAX_PAYLOAD_LEN;
+    CANCEL = 0x06 "Cancel" 8;
+    PING = 0x07 "Ping" 8;
+}
+
+kinds! {
+    /// Every kind that nodes send, in the order of the codes: all from 0x80.
+    NODE_KINDS:
+    WELCOME = 0x81 "Welcome" 8 + 2 + 8 + 1 + MAX_NAME_LEN + 4 + 4;
+    KEY_OPENED = 0x82 "KeyOpened" 4 + 4 + 1 + 2 + 2 + MAX_SPKI_LEN + 4 + 4;
+    KEY_REFUSED = 0x83 "KeyRefused" 4 + 1 + 1;
+    COMPLETE = 0x84 "Complete" MAX_PAYLOAD_LEN;
+    PONG = 0x85 "Pong" 8;
+    DRAIN = 0x86 "Drain" 0;
+    FAULT = 0x87 "Fault" 1;
+}
+
+/// Tag of [`crate::message::KeySelector::Name`].
+pub const SELECT_NAME: u8 = 0x01;
+/// Tag of [`crate::message::KeySelector::SpkiSha256`].
+pub const SELECT_SPKI_SHA256: u8 = 0x02;
+
+/// Status of a job that has an output. Every other status is a
+/// [`JobError`](millrace_engine::error::JobError).
+pub const STATUS_OK: u8 = 0x00;
+/// `served_by` of a job that no backend served.
+pub const SERVED_BY_NOBODY: u8 = 0x00;
+
+/// Bound on a DSA prime, in bits (FIPS 186-4 section 4.2).
+pub const MAX_DSA_BITS: u16 = 3072;
+
+impl Fault {
+    /// Every fault, in the order of its code.
+    pub const ALL: &'static [Self] = &[
+        Self::Version,
+        Self::Protocol,
+        Self::TooLarge,
+        Self::Unauthorized,
+        Self::TooManyConnections,
+        Self::TimedOut,
+    ];
+
+    /// The code used on the wire.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The fault with this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|fault| fault.code() == code)
+    }
+
+    /// The name used in logs, metrics and the specification.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::Protocol => "protocol",
+            Self::TooLarge => "too-large",
+            Self::Unauthorized => "unauthorized",
+            Self::TooManyConnections => "too-many-connections",
+            Self::TimedOut => "timed-out",
+        }
+    }
+}
+
+impl KeyRefusal {
+    /// Code and name of every refusal. `key-error` comes with a [`KeyError`] code, the others with 0.
+    pub const CODES: &'static [(u8, &'static str)] = &[
+        (0x01, "no-such-key"),
+        (0x02, "key-error"),
+        (0x03, "too-many-keys"),
+        (0x04, "draining"),
+        (0x05, "import-disabled"),
+    ];
+
+    /// The two bytes used on the wire: the refusal, and the [`KeyError`] if there is one.
+    #[must_use]
+    pub fn codes(self) -> (u8, u8) {
+        match self {
+            Self::NoSuchKey => (0x01, 0),
+            Self::Key(error) => (0x02, error.code()),
+            Self::TooManyKeys => (0x03, 0),
+            Self::Draining => (0x04, 0),
+            Self::ImportDisabled => (0x05, 0),
+        }
+    }
+
+    /// The refusal with these two bytes, if there is one.
+    #[must_use]
+    pub fn from_codes(reason: u8, detail: u8) -> Option<Self> {
+        match (reason, detail) {
+            (0x01, 0) => Some(Self::NoSuchKey),
+            (0x02, detail) => KeyError::from_code(detail).map(Self::Key),
+            (0x03, 0) => Some(Self::TooManyKeys),
+            (0x04, 0) => Some(Self::Draining),
+            (0x05, 0) => Some(Self::ImportDisabled),
+            _ => None,
+        }
+    }
+}
+
+/// Code and name of every type of key. `rsa`, `dh` and `dsa` come with their size in bits, the others
+/// with 0.
+pub const KEY_TYPES: &[(u8, &str)] = &[
+    (0x01, "rsa"),
+    (0x02, "p-256"),
+    (0x03, "p-384"),
+    (0x04, "p-521"),
+    (0x05, "x25519"),
+    (0x06, "ed25519"),
+    (0x07, "dh"),
+    (0x08, "dsa"),
+];
+
+/// Code and size of a type of key; none for one that this version cannot say.
+pub(crate) fn key_type_to_codes(key_type: KeyType) -> Option<(u8, u16)> {
+    let codes = match key_type {
+        KeyType::Rsa { bits } => (0x01, bits),
+        KeyType::Ec(Curve::P256) => (0x02, 0),
+        KeyType::Ec(Curve::P384) => (0x03, 0),
+        KeyType::Ec(Curve::P521) => (0x04, 0),
+        KeyType::X25519 => (0x05, 0),
+        KeyType::Ed25519 => (0x06, 0),
+        KeyType::Dh { bits } => (0x07, bits),
+        KeyType::Dsa { bits } => (0x08, bits),
+        _ => return None,
+    };
+    // What the other end would not accept is not sent.
+    key_type_from_codes(codes.0, codes.1)
+        .is_ok()
+        .then_some(codes)
+}
+
+/// The type of key of this code and size.
+pub(crate) fn key_type_from_codes(code: u8, bits: u16) -> Result<KeyType, WireError> {
+    let (key_type, sizes) = match code {
+        0x01 => (KeyType::Rsa { bits }, MIN_MODULUS_BITS..=MAX_MODULUS_BITS),
+        0x02 => (KeyType::Ec(Curve::P256), 0..=0),
+        0x03 => (KeyType::Ec(Curve::P384), 0..=0),
+        0x04 => (KeyType::Ec(Curve::P521), 0..=0),
+        0x05 => (KeyType::X25519, 0..=0),
+        0x06 => (KeyType::Ed25519, 0..=0),
+        0x07 => (KeyType::Dh { bits }, MIN_MODULUS_BITS..=MAX_MODULUS_BITS),
+        0x08 => (KeyType::Dsa { bits }, MIN_MODULUS_BITS..=MAX_DSA_BITS),
+        _ => {
+            return Err(WireError::UnknownCode {
+                field: "key type",
+                code: code.into(),
+            });
+        }
+    };
+    if sizes.contains(&bits) {
+        Ok(key_type)
+    } else {
+        Err(WireError::OutOfRange {
+            field: "key size",
+            value: bits.into(),
+        })
+    }
+}

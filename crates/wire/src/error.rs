@@ -1,0 +1,162 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What can be wrong with bytes from outside. All of it is the peer's fault, none of it can be
+//! retried on the same connection, and nothing of it repeats the peer's bytes beyond a number.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::message::Fault;
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The first bytes of the connection belong to another protocol.
+    #[error("the peer speaks {0}: check that address, port and TLS settings of both ends match")]
+    NotMillrace(Peer),
+    /// `Hello` or `Welcome` without the magic number.
+    #[error("the first message lacks the magic number: the peer is not Millrace")]
+    Magic,
+    /// A frame whose header announces more than a message of its kind can have.
+    #[error("frame of kind {kind:#04x} announces {length} bytes, at most {limit} are possible")]
+    TooLarge {
+        /// The kind in the header.
+        kind: u8,
+        /// The announced length of the payload.
+        length: u32,
+        /// The most that is possible.
+        limit: usize,
+    },
+    /// A kind of message that no version of the protocol has.
+    #[error("message kind {0:#04x} is unknown")]
+    UnknownKind(u8),
+    /// A message that only the other side sends.
+    #[error("message kind {0:#04x} belongs to the other direction")]
+    WrongDirection(u8),
+    /// Flags, of which there are none yet.
+    #[error("frame flags {0:#04x} are unknown")]
+    Flags(u8),
+    /// The reserved bytes of the header are not zero.
+    #[error("the reserved header field is {0:#06x} instead of zero")]
+    Reserved(u16),
+    /// The payload ends inside a field.
+    #[error("the payload ends inside the field \"{0}\"")]
+    Truncated(&'static str),
+    /// The payload goes on after the last field.
+    #[error("{0} bytes follow the last field of the message")]
+    Trailing(usize),
+    /// A field of variable length above its bound.
+    #[error("field \"{field}\" has {length} bytes, at most {limit} are allowed")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// Its length.
+        length: usize,
+        /// Its bound.
+        limit: usize,
+    },
+    /// A text that is not UTF-8.
+    #[error("field \"{0}\" is not UTF-8")]
+    NotUtf8(&'static str),
+    /// A text with control characters, which would forge lines in a log.
+    #[error("field \"{0}\" has a control character")]
+    ControlCharacter(&'static str),
+    /// A number that stands for nothing.
+    #[error("{field} {code:#04x} is unknown")]
+    UnknownCode {
+        /// The field.
+        field: &'static str,
+        /// The number.
+        code: u32,
+    },
+    /// A number outside its range.
+    #[error("{field} is {value}, which is out of range")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// The number.
+        value: u32,
+    },
+    /// A batch of nothing.
+    #[error("a batch without jobs")]
+    EmptyBatch,
+    /// A batch above the bound.
+    #[error("a batch of {0} jobs, at most 256 are allowed")]
+    TooManyJobs(usize),
+    /// Two entries of one batch have the same id.
+    #[error("job {0} occurs twice in one batch")]
+    DuplicateJob(u64),
+    /// A failed job with an output.
+    #[error("job {0} failed and has an output")]
+    OutputOfFailedJob(u64),
+    /// The peer's highest version is below its lowest.
+    #[error("the version range {min} to {max} is empty")]
+    VersionRange {
+        /// Lowest version.
+        min: u16,
+        /// Highest version.
+        max: u16,
+    },
+    /// No version that both ends speak.
+    #[error("the peer speaks versions {min} to {max}, which are not ours: update the older side")]
+    NoCommonVersion {
+        /// The peer's lowest version.
+        min: u16,
+        /// The peer's highest version.
+        max: u16,
+    },
+    /// The node chose a version that was not offered.
+    #[error("the node chose version {0}, which was not offered")]
+    VersionNotOffered(u16),
+    /// The node put features in force that were not asked for.
+    #[error("the node put features {0:#x} in force, which were not asked for")]
+    FeaturesNotOffered(u64),
+}
+
+impl WireError {
+    /// What a node tells its peer before it closes the connection for this reason.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::TooLarge { .. } => Fault::TooLarge,
+            Self::NoCommonVersion { .. } => Fault::Version,
+            _ => Fault::Protocol,
+        }
+    }
+}
+
+/// What a peer speaks that is not Millrace, as far as its first bytes tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Peer {
+    /// A TLS record: one end expects TLS, the other does not.
+    Tls,
+    /// Printable text: HTTP, SSH, SMTP or a person with a terminal.
+    Text,
+}
+
+impl Peer {
+    /// What a frame header that cannot be one looks like.
+    pub(crate) fn recognise(first: [u8; 4]) -> Option<Self> {
+        // Content type change_cipher_spec to application_data, legacy version 3.x (RFC 8446, 5.1).
+        if matches!(first, [0x14..=0x17, 0x03, 0x00..=0x04, _]) {
+            return Some(Self::Tls);
+        }
+        first
+            .iter()
+            .all(|byte| matches!(byte, 0x20..=0x7e | b'\r' | b'\n'))
+            .then_some(Self::Text)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "TLS where plain Millrace was expected",
+            Self::Text => "a text protocol such as HTTP",
+        })
+    }
+}
