@@ -1,0 +1,65 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stacks of ASYNC jobs: larger than OpenSSL's 32 KiB, with a guard page below.
+//!
+//! Only from OpenSSL 3.2 on can an application choose them; before, the 32 KiB have to do, and they
+//! do: the provider's own tests measure what a pooled operation needs.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Once;
+
+use super::next::Next;
+
+/// Size of a stack without its guard, in bytes: four times OpenSSL's own.
+const STACK_LEN: usize = 128 * 1024;
+
+/// Size of the guard, in bytes: a page of every x86-64 and most Arm kernels, and a multiple of none
+/// larger than 64 KiB.
+const GUARD_LEN: usize = 64 * 1024;
+
+/// Installs the functions below, once, where OpenSSL lets us. Has an effect only before the first
+/// job of the process.
+pub(super) fn install_guarded_stacks(next: &Next) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Some(set) = next.async_set_mem_functions {
+            // SAFETY: both functions have the required signatures and live as long as the process.
+            unsafe { set(allocate, free) };
+        }
+    });
+}
+
+unsafe extern "C" fn allocate(len: *mut usize) -> *mut c_void {
+    // SAFETY: an anonymous mapping touches nothing that exists.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            GUARD_LEN + STACK_LEN,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    // SAFETY: the first part of the mapping made above.
+    unsafe { libc::mprotect(base, GUARD_LEN, libc::PROT_NONE) };
+    // SAFETY: OpenSSL passes a valid pointer to the length, which may be changed.
+    unsafe { *len = STACK_LEN };
+    // SAFETY: within the mapping.
+    unsafe { base.byte_add(GUARD_LEN) }
+}
+
+unsafe extern "C" fn free(stack: *mut c_void) {
+    if stack.is_null() {
+        return;
+    }
+    // SAFETY: `stack` came from `allocate`, so the guard lies right before it.
+    let base = unsafe { stack.byte_sub(GUARD_LEN) };
+    // SAFETY: the whole mapping, nothing else.
+    unsafe { libc::munmap(base, GUARD_LEN + STACK_LEN) };
+}

@@ -1,0 +1,34 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Makes stock nginx asynchronous, as an `LD_PRELOAD` library.
+//!
+//! nginx has no notion of OpenSSL's ASYNC jobs: while a private operation is with the pool, its worker
+//! would block. This library stands between nginx and libssl:
+//!
+//! ```text
+//! nginx            SSL_do_handshake ──► preload: SSL_MODE_ASYNC on ──► libssl ──► provider pauses
+//!                  SSL_get_error    ◄── "want read"  ◄── WANT_ASYNC
+//!                                       the job's eventfd joins nginx's epoll instance under the
+//!                                       epoll data of the connection's socket (its "twin")
+//! epoll_wait       ◄── the eventfd fires: to nginx its socket seems readable
+//! nginx            SSL_do_handshake ──► the job goes on
+//! ```
+//!
+//! Only handshakes run as jobs. When nginx frees a connection whose job is paused, the job is resumed
+//! once with the order to give up (the provider asks [`millrace_preload_cancelling`]), so it ends
+//! within the call and leaks nothing.
+//!
+//! What it does not do: touch any process but nginx (another program is left alone; the first TLS
+//! handshake there says so once on standard error), change anything about connections without a
+//! socket (QUIC), or read a byte of what is encrypted.
+//!
+//! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
+#![deny(unsafe_code)]
+
+#[expect(
+    unsafe_code,
+    reason = "symbol interposition; the only room for it in this crate"
+)]
+pub mod ffi;
+mod table;
