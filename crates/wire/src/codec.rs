@@ -487,7 +487,7 @@ fn completion(r: &mut Reader<'_>) -> Result<JobCompletion, WireError> {
 }
 
 fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireError> {
-    value.ok_or(WireError::UnknownCode {
+    value.ok_or_else(|| WireError::UnknownCode {
         field,
         code: code.into(),
     })
