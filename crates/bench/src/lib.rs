@@ -1,4 +1,38 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! (written next)
+//! Measurements that verify their answers.
+//!
+//! ```text
+//!  millrace bench tls                             millrace bench pool
+//!    load generator ──TLS──► HAProxy / nginx        A: the library, called directly
+//!         │                    │  provider          B: client ──unix socket──► node
+//!         │ checks every       ▼                    outputs of A and B are both checked
+//!         └ signature         node (counts)
+//! ```
+//!
+//! Three rules hold for every figure that leaves this crate:
+//!
+//! - *Verified*: a round whose outputs were wrong yields no figure, it ends the run.
+//! - *Paired*: what is compared ran in the same process run on the same pinned cores, in interleaved
+//!   rounds (A B A B), and is given as a ratio with median, minimum and maximum.
+//! - *Repeatable*: the report names machine, kernel, versions and commit, and keeps the raw rounds.
+//!
+//! What it is not: a load tester for a network, or a tuner. Everything runs on this machine, over
+//! loopback and unix sockets, in a temporary directory.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod cores;
+mod error;
+mod keys;
+mod machine;
+mod node;
+mod process;
+mod progress;
+mod report;
+mod speed;
+mod stats;
+mod tls;
+
+pub use error::BenchError;

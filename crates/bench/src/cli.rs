@@ -1,0 +1,84 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The options of `millrace bench`, and the functions that run it. The binary only parses and calls.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::error::BenchError;
+pub use crate::keys::KeyKind;
+use crate::tls;
+pub use crate::tls::{Mode, Server, TlsVersion};
+
+/// Bound on rounds: beyond, a run takes hours and says nothing new.
+const MAX_ROUNDS: u64 = 100;
+
+/// Bound on handshakes at a time: the gateways' generated configurations hold so many.
+const MAX_CONCURRENCY: u64 = 2048;
+
+const TLS_EXAMPLE: &str = "\
+Examples:
+  millrace bench tls
+  millrace bench tls --server haproxy --key rsa-2048 --rounds 9 --json tls.json
+
+Needs the haproxy, nginx and openssl packages. Everything runs on this machine
+in a temporary folder: the gateway alone on one core, the node and the load
+generator on another.";
+
+/// TLS handshakes through real gateways, with the key on the gateway and in the pool
+///
+/// Starts a node and, for each server, one gateway with plain PEM keys
+/// (local) and one with files that only name keys of the pool (pooled).
+/// Drives full handshakes, checks each signature, and compares in interleaved
+/// rounds: handshakes/s, latency, CPU time of the gateway per handshake, and
+/// how much of what could be saved was saved.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = TLS_EXAMPLE)]
+pub struct TlsArgs {
+    /// Servers to measure, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Server::Haproxy, Server::Nginx])]
+    pub server: Vec<Server>,
+    /// Keys to measure, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [KeyKind::Rsa2048, KeyKind::P256])]
+    pub key: Vec<KeyKind>,
+    /// TLS versions to measure, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
+    pub tls: Vec<TlsVersion>,
+    /// Where the private-key work happens, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::Local, Mode::Pooled])]
+    pub mode: Vec<Mode>,
+    /// Interleaved rounds of everything [default: 5; 3 with --demo]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    pub rounds: Option<u64>,
+    /// Seconds per measurement [default: 3; 1.5 with --demo]
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// Handshakes at a time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=MAX_CONCURRENCY))]
+    pub concurrency: u64,
+    /// The provider module [default: found next to this binary]
+    #[arg(long, value_name = "FILE")]
+    pub provider: Option<PathBuf>,
+    /// Core of the gateway [default: the first usable one]
+    #[arg(long, value_name = "CORE")]
+    pub gateway_core: Option<usize>,
+    /// Core of the node and the load generator [default: the second usable one]
+    #[arg(long, value_name = "CORE")]
+    pub load_core: Option<usize>,
+    /// A walking tour: short rounds, and words about what is seen
+    #[arg(long)]
+    pub demo: bool,
+    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Runs `millrace bench tls`.
+///
+/// # Errors
+/// Why there are no figures, or that a verification failed (after the tables, which show where).
+pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
+    tls::run(args)
+}

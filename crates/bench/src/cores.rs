@@ -1,0 +1,125 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Pinning to cores, and the CPU time that processes took.
+//!
+//! A child inherits the affinity of the thread that starts it, so a process is pinned *before* its
+//! first thread exists: the starting thread moves to the core, starts it, and moves back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::BenchError;
+
+/// The cores that this process may use, lowest first.
+pub(crate) fn usable() -> Result<Vec<usize>, BenchError> {
+    let set = sched_getaffinity(None).map_err(BenchError::system("read the CPU affinity"))?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|core| set.is_set(*core))
+        .collect())
+}
+
+/// Moves the calling thread, and every thread or process it starts from now on, to one core.
+pub(crate) fn pin(core: usize) -> Result<(), BenchError> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(BenchError::system("pin to a core"))
+}
+
+/// Runs `f` on one core and moves back.
+pub(crate) fn pinned<T>(core: usize, f: impl FnOnce() -> T) -> Result<T, BenchError> {
+    let before = sched_getaffinity(None).map_err(BenchError::system("read the CPU affinity"))?;
+    pin(core)?;
+    let value = f();
+    sched_setaffinity(None, &before).map_err(BenchError::system("restore the CPU affinity"))?;
+    Ok(value)
+}
+
+/// CPU time of all threads of this process.
+pub(crate) fn own_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
+}
+
+/// CPU time of a process and its descendants, all living threads, in nanosecond resolution
+/// (`/proc/PID/task/TID/schedstat`). A server that ends threads between two readings would be
+/// undercounted; the ones measured here do not.
+pub(crate) fn tree_cpu_time(root: u32) -> Duration {
+    let mut total = 0;
+    for pid in tree(root) {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for task in tasks.flatten() {
+            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let first = text.split_ascii_whitespace().next().unwrap_or("0");
+            total += first.parse::<u64>().unwrap_or(0);
+        }
+    }
+    Duration::from_nanos(total)
+}
+
+/// A process and its descendants.
+fn tree(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        found.extend(children.remove(&pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name is in parentheses and may itself hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::process;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn work_shows_in_both_clocks() {
+        let (own, tree) = (own_cpu_time(), tree_cpu_time(process::id()));
+        let start = Instant::now();
+        while own_cpu_time() < own + Duration::from_millis(20) {
+            black_box(start.elapsed());
+        }
+        assert!(own_cpu_time() > own);
+        assert!(tree_cpu_time(process::id()) > tree);
+    }
+
+    #[test]
+    fn pinning_is_undone() {
+        let before = usable().expect("affinity");
+        let core = *before.last().expect("a core");
+        let inside = pinned(core, usable).expect("pin").expect("affinity");
+        assert_eq!(inside, [core]);
+        assert_eq!(usable().expect("affinity"), before);
+    }
+}

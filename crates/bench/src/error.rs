@@ -1,0 +1,84 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Why a measurement yields no figures.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a measurement ended without figures. Every message says what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// Caller: options that make no sense together or on this machine.
+    #[error("{0}")]
+    Usage(String),
+    /// Resource: a program that is needed is not installed.
+    #[error("{program} is not installed: {remedy}")]
+    Missing {
+        /// The program.
+        program: String,
+        /// How to get it.
+        remedy: String,
+    },
+    /// Resource: a file could not be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Resource: a system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A child process did not do its part; its last lines of output are attached.
+    #[error("{name} {problem}\n{log}")]
+    Child {
+        /// Which.
+        name: String,
+        /// What it did or did not do.
+        problem: String,
+        /// The end of its output.
+        log: String,
+    },
+    /// An output was wrong, or counters do not add up: there is no figure to report.
+    #[error("verification failed: {0}")]
+    Wrong(String),
+    /// Something in our own set-up failed, such as making a key.
+    #[error("{0}")]
+    Setup(String),
+    /// The user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl BenchError {
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
+    }
+
+    pub(crate) fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System {
+            action,
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! OpenSSL called directly: `openssl speed` as a child, on a given core.
+//!
+//! It is linked against the same libcrypto as the gateways from the same system, so it says what a
+//! private operation costs them: the offload ceiling of a handshake.
+
+use std::process::{Command, Stdio};
+
+use crate::cores;
+use crate::error::BenchError;
+use crate::keys::KeyKind;
+use crate::process::need;
+
+/// Signatures per second of the system's OpenSSL on this core, measured for about `seconds`.
+pub(crate) fn openssl_sign_rate(
+    core: usize,
+    kind: KeyKind,
+    seconds: u32,
+) -> Result<f64, BenchError> {
+    let openssl = need("openssl")?;
+    let mut command = Command::new(openssl);
+    let algorithm = match kind {
+        KeyKind::Rsa2048 => "rsa2048",
+        KeyKind::P256 => "ecdsap256",
+    };
+    command.args(["speed", "-mr", "-seconds", &seconds.to_string(), algorithm]);
+    command.env_remove("OPENSSL_CONF").stdin(Stdio::null());
+    let output = cores::pinned(core, || command.output())?
+        .map_err(BenchError::system("run openssl speed"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse(&text).ok_or_else(|| {
+        BenchError::Setup(format!(
+            "openssl speed {algorithm} printed no rate ({})",
+            output.status
+        ))
+    })
+}
+
+/// Takes the sign rate from a line such as `+F2:2:2048:4520.0:75278.0`.
+fn parse(text: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("+F2:") || line.starts_with("+F4:"))?;
+    line.split(':')
+        .nth(3)?
+        .parse()
+        .ok()
+        .filter(|rate: &f64| *rate > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_readable_line_is_understood() {
+        assert_eq!(
+            parse("+DTP:2048:private\n+F2:2:2048:4520.000000:75278.000000\n"),
+            Some(4520.0)
+        );
+        assert_eq!(
+            parse("+F4:3:256:67216.161616:18984.000000\n"),
+            Some(67_216.161_616)
+        );
+        assert_eq!(parse("nothing"), None);
+        assert_eq!(parse("+F2:2:2048:0:0\n"), None);
+    }
+}

@@ -1,0 +1,278 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Real gateways as children: HAProxy and nginx from the system's packages, with generated
+//! configurations in the run's directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cores;
+use crate::error::BenchError;
+use crate::keys::{Identity, KeyKind, write_private};
+use crate::process::{Process, free_ports, listens, need};
+
+/// Connections that a gateway may hold: above any concurrency that is offered here.
+const MAX_CONNECTIONS: u32 = 4096;
+
+/// A TLS-terminating server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Server {
+    /// HAProxy, one thread; with `ssl-mode-async` when pooled.
+    Haproxy,
+    /// nginx, one worker. It has no asynchronous mode: a pooled operation blocks its worker.
+    Nginx,
+}
+
+impl Server {
+    /// The name of the program.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where the private-key work happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// On the gateway, with the key in a plain PEM file and the system's OpenSSL as it is.
+    Local,
+    /// In the pool; the gateway has a file that names the key, and never the key.
+    Pooled,
+}
+
+impl Mode {
+    /// The name used in options and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Pooled => "pooled",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What puts the pool under a gateway: environment variables and, per key, the file that names it.
+pub(super) struct Edge {
+    pub(super) environment: Vec<(&'static str, OsString)>,
+    pub(super) key_files: BTreeMap<KeyKind, PathBuf>,
+}
+
+/// A running gateway with one port per key.
+pub(super) struct Gateway {
+    process: Process,
+    ports: BTreeMap<KeyKind, u16>,
+}
+
+impl Gateway {
+    /// Starts a server on one core, with the pool under it if there is an `edge`.
+    pub(super) fn start(
+        server: Server,
+        edge: Option<&Edge>,
+        identities: &[Identity],
+        core: usize,
+        dir: &Path,
+    ) -> Result<Self, BenchError> {
+        let program = need(server.name())?;
+        let mode = if edge.is_some() {
+            Mode::Pooled
+        } else {
+            Mode::Local
+        };
+        let name = format!("{server}-{mode}");
+        let dir = dir.join(&name);
+        fs::create_dir(&dir).map_err(BenchError::file("create", &dir))?;
+        let ports: BTreeMap<_, _> = identities
+            .iter()
+            .map(|identity| identity.kind)
+            .zip(free_ports(identities.len())?)
+            .collect();
+        let mut command = Command::new(program);
+        // Local means the system's OpenSSL as it is, whatever the caller's environment says.
+        command
+            .env_remove("OPENSSL_CONF")
+            .env_remove("OPENSSL_MODULES");
+        command.envs(edge.iter().flat_map(|edge| edge.environment.clone()));
+        let site = Site {
+            identities,
+            edge,
+            ports: &ports,
+            dir: &dir,
+        };
+        let config = dir.join("server.conf");
+        let text = match server {
+            Server::Haproxy => site.haproxy()?,
+            Server::Nginx => site.nginx(),
+        };
+        fs::write(&config, text).map_err(BenchError::file("write", &config))?;
+        match server {
+            Server::Haproxy => command.arg("-db").arg("-f").arg(&config),
+            Server::Nginx => command
+                .arg("-p")
+                .arg(&dir)
+                .arg("-e")
+                .arg("error.log")
+                .arg("-c")
+                .arg(&config),
+        };
+        let mut process = Process::start(&name, core, &command, &dir.join("output.log"))?;
+        process.wait_until(|| ports.values().all(|port| listens(loopback(*port))))?;
+        Ok(Self { process, ports })
+    }
+
+    /// Where it serves this key.
+    pub(super) fn address(&self, kind: KeyKind) -> Result<SocketAddr, BenchError> {
+        let port = self.ports.get(&kind);
+        port.map(|port| loopback(*port))
+            .ok_or_else(|| BenchError::Setup(format!("the gateway has no {kind} key")))
+    }
+
+    /// CPU time of the whole gateway so far.
+    pub(super) fn cpu_time(&self) -> Duration {
+        cores::tree_cpu_time(self.process.id())
+    }
+
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn check(&mut self) -> Result<(), BenchError> {
+        self.process.check()
+    }
+
+    /// An error about this gateway, with the end of its log.
+    pub(super) fn problem(&self, problem: impl Into<String>) -> BenchError {
+        self.process.problem(problem)
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// What a configuration is made from.
+struct Site<'a> {
+    identities: &'a [Identity],
+    edge: Option<&'a Edge>,
+    ports: &'a BTreeMap<KeyKind, u16>,
+    dir: &'a Path,
+}
+
+impl Site<'_> {
+    fn port(&self, kind: KeyKind) -> u16 {
+        self.ports.get(&kind).copied().unwrap_or(0)
+    }
+
+    fn key_file<'a>(&'a self, identity: &'a Identity) -> &'a Path {
+        let named = self
+            .edge
+            .and_then(|edge| edge.key_files.get(&identity.kind));
+        named.unwrap_or(&identity.key_file)
+    }
+
+    /// HAProxy wants certificate and key in one file.
+    fn haproxy(&self) -> Result<String, BenchError> {
+        let asynchronous = if self.edge.is_some() {
+            "  ssl-mode-async\n"
+        } else {
+            ""
+        };
+        let mut text = format!(
+            "global\n\
+             \x20 nbthread 1\n\
+             \x20 maxconn {MAX_CONNECTIONS}\n\
+             \x20 tune.ssl.cachesize 0\n\
+             {asynchronous}\
+             defaults\n\
+             \x20 mode http\n\
+             \x20 timeout client 10s\n\
+             \x20 timeout connect 10s\n\
+             \x20 timeout server 10s\n"
+        );
+        for identity in self.identities {
+            let kind = identity.kind;
+            let bundle = self.dir.join(format!("{kind}.pem"));
+            let key_file = self.key_file(identity);
+            let key = fs::read_to_string(key_file).map_err(BenchError::file("read", key_file))?;
+            write_private(&bundle, &format!("{}{key}", identity.certificate_pem))?;
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "frontend {kind}\n\
+                 \x20 bind 127.0.0.1:{} ssl crt {} no-tls-tickets ssl-min-ver TLSv1.2\n\
+                 \x20 http-request return status 200 content-type text/plain string ok\n",
+                self.port(kind),
+                bundle.display(),
+            );
+        }
+        Ok(text)
+    }
+
+    fn nginx(&self) -> String {
+        let mut text =
+            String::from("daemon off;\nworker_processes 1;\nerror_log error.log warn;\n");
+        if rustix::process::geteuid().is_root() {
+            // So that the worker may use the node's socket, which belongs to whoever runs this.
+            text.push_str("user root root;\n");
+        }
+        for (name, _) in self.edge.iter().flat_map(|edge| &edge.environment) {
+            let _ = writeln!(text, "env {name};");
+        }
+        let _ = write!(
+            text,
+            "pid nginx.pid;\n\
+             events {{ worker_connections {MAX_CONNECTIONS}; }}\n\
+             http {{\n\
+             \x20 access_log off;\n\
+             \x20 client_body_temp_path client;\n\
+             \x20 proxy_temp_path proxy;\n\
+             \x20 fastcgi_temp_path fastcgi;\n\
+             \x20 uwsgi_temp_path uwsgi;\n\
+             \x20 scgi_temp_path scgi;\n\
+             \x20 ssl_protocols TLSv1.2 TLSv1.3;\n\
+             \x20 ssl_session_cache off;\n\
+             \x20 ssl_session_tickets off;\n",
+        );
+        for identity in self.identities {
+            let _ = write!(
+                text,
+                "  server {{\n\
+                 \x20   listen 127.0.0.1:{} ssl backlog={MAX_CONNECTIONS};\n\
+                 \x20   ssl_certificate {};\n\
+                 \x20   ssl_certificate_key {};\n\
+                 \x20   location / {{ return 200 ok; }}\n\
+                 \x20 }}\n",
+                self.port(identity.kind),
+                identity.certificate_file.display(),
+                self.key_file(identity).display(),
+            );
+        }
+        text.push_str("}\n");
+        text
+    }
+}

@@ -1,0 +1,385 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A TLS load generator: full handshakes from one thread, a fixed number at a time.
+//!
+//! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN, and then it
+//! waits for the gateway's own end, so that all work for it is done when it counts. Its latency is
+//! the time from before `connect` until the client has finished the handshake. The load is closed:
+//! a new connection starts when one has ended, so throughput and offered load are the same.
+//!
+//! Every handshake is checked: the certificate must be the expected one, byte for byte, the
+//! signature in it must verify, the version must be the one asked for, and it must not be a
+//! resumption. A handshake that is not so is a failure with a reason.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConfig, ClientConnection, Resumption};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error as TlsError, HandshakeKind, NamedGroup,
+    ProtocolVersion, SignatureScheme, version,
+};
+
+use super::TlsVersion;
+use crate::error::BenchError;
+use crate::process::Stop;
+use crate::stats::Latencies;
+
+/// A connection on which nothing happens for so long has failed. Clients give up later than that.
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long to wait for events before looking at the clock and at `Stop`.
+const WAIT_SLICE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// After this many failures a round is hopeless, and its reasons are told instead.
+const MAX_FAILURES: u64 = 1000;
+
+/// Where handshakes go, and what they must look like.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    address: SocketAddr,
+    version: ProtocolVersion,
+    config: Arc<ClientConfig>,
+}
+
+impl Target {
+    /// Full handshakes of one version with a server that has this certificate.
+    pub(super) fn new(
+        address: SocketAddr,
+        certificate: CertificateDer<'static>,
+        version: TlsVersion,
+    ) -> Result<Self, BenchError> {
+        let mut provider = aws_lc_rs::default_provider();
+        // One cipher per version and, in effect, one group: what differs between rounds is the key,
+        // not luck. P-256 must be named too, since TLS 1.2 takes it as leave to use such a
+        // certificate (RFC 8422 section 5.1.1); that it is not used is checked below.
+        provider.kx_groups = vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1];
+        let algorithms = provider.signature_verification_algorithms;
+        let versions: &[&'static rustls::SupportedProtocolVersion] = match version {
+            TlsVersion::Tls12 => &[&version::TLS12],
+            TlsVersion::Tls13 => &[&version::TLS13],
+        };
+        let mut config = ClientConfig::builder_with_provider(Arc::new(only_aes128(provider)))
+            .with_protocol_versions(versions)
+            .map_err(|error| BenchError::Setup(format!("cannot set up a TLS client: {error}")))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned {
+                certificate,
+                algorithms,
+            }))
+            .with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        config.enable_sni = true;
+        let version = match version {
+            TlsVersion::Tls12 => ProtocolVersion::TLSv1_2,
+            TlsVersion::Tls13 => ProtocolVersion::TLSv1_3,
+        };
+        Ok(Self {
+            address,
+            version,
+            config: Arc::new(config),
+        })
+    }
+}
+
+/// What a round of load brought.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Handshakes that were done and verified, with the gateway's end seen.
+    pub(super) completed: u64,
+    /// What went wrong, and how often.
+    pub(super) failures: BTreeMap<String, u64>,
+    /// From the start of the first connection to the end of the last.
+    pub(super) elapsed: Duration,
+    /// One per completed handshake.
+    pub(super) latencies: Latencies,
+}
+
+impl Outcome {
+    /// How many handshakes failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+}
+
+/// Keeps `concurrency` handshakes going for `duration`, then lets them end.
+pub(super) fn drive(
+    target: &Target,
+    concurrency: usize,
+    duration: Duration,
+    stop: &Stop,
+) -> Result<Outcome, BenchError> {
+    Generator::new(target, concurrency)?.run(duration, stop)
+}
+
+struct Generator<'a> {
+    target: &'a Target,
+    epoll: rustix::fd::OwnedFd,
+    slots: Vec<Option<Connection>>,
+    outcome: Outcome,
+}
+
+impl<'a> Generator<'a> {
+    fn new(target: &'a Target, concurrency: usize) -> Result<Self, BenchError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(BenchError::system("create an epoll instance"))?;
+        let slots = (0..concurrency).map(|_| None).collect();
+        Ok(Self {
+            target,
+            epoll,
+            slots,
+            outcome: Outcome::default(),
+        })
+    }
+
+    fn run(mut self, duration: Duration, stop: &Stop) -> Result<Outcome, BenchError> {
+        let start = Instant::now();
+        for slot in 0..self.slots.len() {
+            self.open(slot);
+        }
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.slots.len());
+        let mut last_look = start;
+        while self.slots.iter().any(Option::is_some) {
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&WAIT_SLICE),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    return Err(BenchError::System {
+                        action: "wait for events",
+                        source: error.into(),
+                    });
+                }
+            }
+            stop.check()?;
+            let more = start.elapsed() < duration && self.outcome.failed() < MAX_FAILURES;
+            for event in &events {
+                let slot = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                self.advance(slot, more);
+            }
+            if last_look.elapsed() > Duration::from_secs(1) {
+                last_look = Instant::now();
+                self.end_idle(more);
+            }
+        }
+        self.outcome.elapsed = start.elapsed();
+        Ok(self.outcome)
+    }
+
+    /// Starts a connection in a slot. One that cannot even start leaves the slot empty.
+    fn open(&mut self, slot: usize) {
+        let opened = Connection::open(self.target).and_then(|connection| {
+            let data = epoll::EventData::new_u64(slot as u64);
+            epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
+                .map_err(|error| format!("epoll: {error}"))?;
+            Ok(connection)
+        });
+        match opened {
+            Ok(connection) => self.slots[slot] = Some(connection),
+            Err(reason) => self.fail(reason),
+        }
+    }
+
+    fn advance(&mut self, slot: usize, more: bool) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else {
+            return;
+        };
+        match connection.advance(self.target.version) {
+            Ok(None) => return,
+            Ok(Some(latency)) => {
+                self.outcome.completed += 1;
+                self.outcome.latencies.push(latency);
+            }
+            Err(reason) => self.fail(reason),
+        }
+        self.slots[slot] = None;
+        if more {
+            self.open(slot);
+        }
+    }
+
+    fn end_idle(&mut self, more: bool) {
+        for slot in 0..self.slots.len() {
+            let idle = |connection: &Connection| connection.last_event.elapsed() > IDLE_LIMIT;
+            if self.slots[slot].as_ref().is_some_and(idle) {
+                self.slots[slot] = None;
+                self.fail(format!("nothing happened for {} s", IDLE_LIMIT.as_secs()));
+            }
+            if more && self.slots[slot].is_none() {
+                self.open(slot);
+            }
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        *self.outcome.failures.entry(reason).or_default() += 1;
+    }
+}
+
+struct Connection {
+    socket: TcpStream,
+    tls: ClientConnection,
+    started: Instant,
+    last_event: Instant,
+    latency: Option<Duration>,
+}
+
+impl Connection {
+    fn open(target: &Target) -> Result<Self, String> {
+        let started = Instant::now();
+        let name = ServerName::try_from("localhost").map_err(|error| error.to_string())?;
+        let mut tls = ClientConnection::new(Arc::clone(&target.config), name)
+            .map_err(|error| error.to_string())?;
+        // On loopback connect returns at once: the kernel does both sides in the call.
+        let mut socket =
+            TcpStream::connect(target.address).map_err(|error| format!("connect: {error}"))?;
+        socket
+            .set_nonblocking(true)
+            .map_err(|error| error.to_string())?;
+        socket
+            .set_nodelay(true)
+            .map_err(|error| error.to_string())?;
+        flush(&mut tls, &mut socket)?;
+        Ok(Self {
+            socket,
+            tls,
+            started,
+            last_event: started,
+            latency: None,
+        })
+    }
+
+    /// Handles readability. Returns the latency once both sides have ended.
+    fn advance(&mut self, version: ProtocolVersion) -> Result<Option<Duration>, String> {
+        self.last_event = Instant::now();
+        match self.tls.read_tls(&mut self.socket) {
+            Ok(0) => {
+                return self
+                    .latency
+                    .map(Some)
+                    .ok_or_else(|| "closed by the gateway".to_owned());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(format!("read: {}", error.kind())),
+        }
+        let processed = self.tls.process_new_packets();
+        if let Err(error) = processed {
+            // The alert that tells the gateway why; the failure is counted either way.
+            drop(flush(&mut self.tls, &mut self.socket));
+            return Err(error.to_string());
+        }
+        if self.latency.is_none() && !self.tls.is_handshaking() {
+            self.latency = Some(self.started.elapsed());
+            self.check(version)?;
+            self.tls.send_close_notify();
+            flush(&mut self.tls, &mut self.socket)?;
+            self.socket
+                .shutdown(Shutdown::Write)
+                .map_err(|error| format!("shutdown: {error}"))?;
+        } else {
+            flush(&mut self.tls, &mut self.socket)?;
+        }
+        Ok(None)
+    }
+
+    fn check(&self, version: ProtocolVersion) -> Result<(), String> {
+        if self.tls.protocol_version() != Some(version) {
+            return Err(format!("version {:?}", self.tls.protocol_version()));
+        }
+        let group = self
+            .tls
+            .negotiated_key_exchange_group()
+            .map(|group| group.name());
+        if group != Some(NamedGroup::X25519) {
+            return Err(format!("key exchange group {group:?}"));
+        }
+        match self.tls.handshake_kind() {
+            Some(HandshakeKind::Full) => Ok(()),
+            other => Err(format!("not a plain full handshake: {other:?}")),
+        }
+    }
+}
+
+/// Writes what the client has to say. A fresh loopback socket takes a whole flight, so a full send
+/// buffer is an error here and not a state.
+fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), String> {
+    while tls.wants_write() {
+        tls.write_tls(socket)
+            .map_err(|error: io::Error| format!("write: {}", error.kind()))?;
+    }
+    Ok(())
+}
+
+fn only_aes128(mut provider: CryptoProvider) -> CryptoProvider {
+    use aws_lc_rs::cipher_suite as suite;
+    provider.cipher_suites = vec![
+        suite::TLS13_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    ];
+    provider
+}
+
+/// Accepts one certificate, byte for byte, and checks the signatures made with its key.
+#[derive(Debug)]
+struct Pinned {
+    certificate: CertificateDer<'static>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        if *end_entity == self.certificate {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::UnknownIssuer.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, cert, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, cert, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,103 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `bench tls`: handshakes with real gateways, the key on the gateway against the key in the pool.
+//!
+//! ```text
+//!   core 0                        core 1
+//!   HAProxy or nginx   ◄──TLS──   load generator (this process)
+//!     local:  key.pem
+//!     pooled: a file that     ──►  node: the key, the work, the counters
+//!             names the key
+//! ```
+//!
+//! One *cell* is a server, a key, a TLS version and a mode. In every round each cell is measured once,
+//! local next to pooled, in alternating order; what is compared is compared within the round.
+
+mod gateway;
+mod load;
+mod plan;
+mod results;
+mod testbed;
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+pub use self::gateway::{Mode, Server};
+use self::plan::Plan;
+use self::results::Results;
+use self::testbed::Testbed;
+use crate::cli::TlsArgs;
+use crate::cores;
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::process::Stop;
+use crate::progress::Progress;
+use crate::report;
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+pub enum TlsVersion {
+    /// TLS 1.2
+    #[value(name = "1.2")]
+    #[serde(rename = "1.2")]
+    Tls12,
+    /// TLS 1.3
+    #[value(name = "1.3")]
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+impl fmt::Display for TlsVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tls12 => "1.2",
+            Self::Tls13 => "1.3",
+        })
+    }
+}
+
+/// Measures, prints, and fails if anything did not verify.
+pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
+    let plan = Plan::new(args)?;
+    let stop = Stop::on_signals()?;
+    cores::pin(plan.load_core)?;
+    let results = measure(&plan, &stop)?;
+    match &args.json {
+        Some(path) if path.as_os_str() == "-" => report::write_json(&results, path)?,
+        json => {
+            report::print(&results.render(args.demo))?;
+            if let Some(path) = json {
+                report::write_json(&results, path)?;
+            }
+        }
+    }
+    results.verdict()
+}
+
+fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
+    let mut progress = Progress::new(plan.steps());
+    progress.now("starting the gateways");
+    let mut testbed = Testbed::start(plan)?;
+    let mut results = Results::new(Machine::here(), plan);
+    for round in 0..plan.rounds {
+        for key in &plan.keys {
+            progress.now(&format!(
+                "round {}: {key} signatures by OpenSSL itself",
+                round + 1
+            ));
+            results.add_operation(*key, testbed.openssl_sign_rate(*key)?);
+            progress.step();
+            stop.check()?;
+        }
+        for cell in plan.order(round) {
+            progress.now(&format!("round {}: {cell}", round + 1));
+            results.add(cell, testbed.measure(cell, stop)?);
+            progress.step();
+        }
+    }
+    results.finish();
+    Ok(results)
+}

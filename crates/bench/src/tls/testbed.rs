@@ -1,0 +1,221 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Everything that runs during a measurement: keys, the node, the gateways. Ends with its value.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::gateway::{Edge, Gateway};
+use super::load::{Outcome, Target, drive};
+use super::plan::{Cell, Plan};
+use super::{Mode, Server};
+use crate::cores;
+use crate::error::BenchError;
+use crate::keys::{Identity, KeyKind};
+use crate::node::{Node, NodeOptions};
+use crate::process::Stop;
+use crate::speed::openssl_sign_rate;
+use crate::stats::Latencies;
+
+/// Load before a measurement, so that caches, connections and key imports are warm.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// Seconds that `openssl speed` signs per round: 1 is the least that it takes.
+const SPEED_SECONDS: u32 = 1;
+
+/// How long the node's counters may lag behind the last handshake.
+const COUNTER_LAG: Duration = Duration::from_millis(300);
+
+/// One cell in one round.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measurement {
+    pub(super) completed: u64,
+    pub(super) failures: BTreeMap<String, u64>,
+    pub(super) elapsed_s: f64,
+    pub(super) handshakes_per_s: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) gateway_cpu_us_per_handshake: f64,
+    pub(super) node_cpu_us_per_handshake: f64,
+    pub(super) generator_cpu_us_per_handshake: f64,
+    /// By operation: what the node's own counters say it completed meanwhile.
+    pub(super) served: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub(super) latencies: Latencies,
+}
+
+/// The running parts. Fields are dropped in order: gateways before the node, the folder last.
+pub(super) struct Testbed {
+    gateways: BTreeMap<(Server, Mode), Gateway>,
+    node: Option<Node>,
+    identities: Vec<Identity>,
+    plan: Plan,
+    _dir: TempDir,
+}
+
+impl Testbed {
+    /// Makes keys, starts the node (if something is pooled) and all gateways.
+    pub(super) fn start(plan: &Plan) -> Result<Self, BenchError> {
+        let dir = tempfile::Builder::new()
+            .prefix("millrace-bench-")
+            .tempdir()
+            .map_err(BenchError::system("create a temporary folder"))?;
+        let made: Result<Vec<_>, _> = plan
+            .keys
+            .iter()
+            .map(|key| Identity::make(*key, dir.path()))
+            .collect();
+        let identities = made?;
+        let mut node = None;
+        let mut edge = None;
+        if plan.pools() {
+            let options = NodeOptions {
+                core: plan.load_core,
+                workers: 1,
+            };
+            let started = Node::start(dir.path(), &options)?;
+            let mut key_files = BTreeMap::new();
+            for identity in &identities {
+                let name = identity.kind.name();
+                started.import_key(name, &identity.key_file)?;
+                key_files.insert(identity.kind, started.write_stub(name)?);
+            }
+            let config = started.openssl_config(plan.provider.as_deref())?;
+            let environment = vec![("OPENSSL_CONF", config.into_os_string())];
+            edge = Some(Edge {
+                environment,
+                key_files,
+            });
+            node = Some(started);
+        }
+        let mut gateways = BTreeMap::new();
+        for &server in &plan.servers {
+            for &mode in &plan.modes {
+                let edge = edge.as_ref().filter(|_| mode == Mode::Pooled);
+                let gateway =
+                    Gateway::start(server, edge, &identities, plan.gateway_core, dir.path())?;
+                gateways.insert((server, mode), gateway);
+            }
+        }
+        Ok(Self {
+            gateways,
+            node,
+            identities,
+            plan: plan.clone(),
+            _dir: dir,
+        })
+    }
+
+    /// What OpenSSL itself does on the gateway's core.
+    pub(super) fn openssl_sign_rate(&self, key: KeyKind) -> Result<f64, BenchError> {
+        openssl_sign_rate(self.plan.gateway_core, key, SPEED_SECONDS)
+    }
+
+    /// Measures one cell once.
+    pub(super) fn measure(&mut self, cell: Cell, stop: &Stop) -> Result<Measurement, BenchError> {
+        let target = self.target(cell)?;
+        let concurrency = self.plan.concurrency;
+        let warm = drive(&target, concurrency, WARM_UP, stop)?;
+        self.alive(cell, &warm)?;
+        let gateway = self.gateway(cell)?;
+        let served_before = self.served()?;
+        let gateway_before = gateway.cpu_time();
+        let node_before = self.node_cpu_time();
+        let own_before = cores::own_cpu_time();
+        let mut outcome = drive(&target, concurrency, self.plan.duration, stop)?;
+        let own = cores::own_cpu_time().saturating_sub(own_before);
+        let node = self.node_cpu_time().saturating_sub(node_before);
+        let gateway = gateway.cpu_time().saturating_sub(gateway_before);
+        let served = self.served_since(&served_before, cell, outcome.completed)?;
+        self.alive(cell, &outcome)?;
+        let per_handshake = |time: Duration| time.as_secs_f64() * 1e6 / outcome.completed as f64;
+        Ok(Measurement {
+            completed: outcome.completed,
+            elapsed_s: outcome.elapsed.as_secs_f64(),
+            handshakes_per_s: outcome.completed as f64 / outcome.elapsed.as_secs_f64(),
+            p50_us: outcome.latencies.quantile_us(0.5),
+            p99_us: outcome.latencies.quantile_us(0.99),
+            gateway_cpu_us_per_handshake: per_handshake(gateway),
+            node_cpu_us_per_handshake: per_handshake(node),
+            generator_cpu_us_per_handshake: per_handshake(own),
+            served,
+            failures: outcome.failures,
+            latencies: outcome.latencies,
+        })
+    }
+
+    fn target(&self, cell: Cell) -> Result<Target, BenchError> {
+        let address = self.gateway(cell)?.address(cell.key)?;
+        let identity = self
+            .identities
+            .iter()
+            .find(|identity| identity.kind == cell.key);
+        let identity =
+            identity.ok_or_else(|| BenchError::Setup(format!("no {} key was made", cell.key)))?;
+        Target::new(address, identity.certificate.clone(), cell.tls)
+    }
+
+    fn gateway(&self, cell: Cell) -> Result<&Gateway, BenchError> {
+        self.gateways
+            .get(&(cell.server, cell.mode))
+            .ok_or_else(|| BenchError::Setup(format!("no gateway was started for {cell}")))
+    }
+
+    /// A round without any handshake has no figures: then something is broken, and the first reasons
+    /// and the log say what.
+    fn alive(&mut self, cell: Cell, outcome: &Outcome) -> Result<(), BenchError> {
+        if let Some(node) = &mut self.node {
+            node.check()?;
+        }
+        if let Some(gateway) = self.gateways.get_mut(&(cell.server, cell.mode)) {
+            gateway.check()?;
+            if outcome.completed == 0 {
+                let reasons = &outcome.failures;
+                return Err(gateway.problem(format!("did no handshake ({cell}): {reasons:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn served(&self) -> Result<BTreeMap<String, u64>, BenchError> {
+        self.node
+            .as_ref()
+            .map_or_else(|| Ok(BTreeMap::new()), Node::completed)
+    }
+
+    fn node_cpu_time(&self) -> Duration {
+        self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time)
+    }
+
+    /// What the node completed since `before`: read until it agrees with the handshakes or the lag
+    /// that is allowed is over.
+    fn served_since(
+        &self,
+        before: &BTreeMap<String, u64>,
+        cell: Cell,
+        handshakes: u64,
+    ) -> Result<BTreeMap<String, u64>, BenchError> {
+        let expected = if cell.mode == Mode::Pooled {
+            handshakes
+        } else {
+            0
+        };
+        let start = Instant::now();
+        loop {
+            let mut served = self.served()?;
+            for (operation, count) in &mut served {
+                *count = count.saturating_sub(before.get(operation).copied().unwrap_or(0));
+            }
+            served.retain(|_, count| *count > 0);
+            if served.values().sum::<u64>() >= expected || start.elapsed() > COUNTER_LAG {
+                return Ok(served);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
