@@ -1,4 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! (written next)
+//! What the tests of several crates share. A dev-dependency, never part of a product: it may panic
+//! where a product may not.
+//!
+//! - [`keys`]: fixed private keys, good and bad.
+//! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
+//! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
+//! - [`vectors`]: Wycheproof files, with the number of tests in each.
+//! - `conformance` (feature of that name): the one suite that every backend passes.
+#![forbid(unsafe_code)]
+
+pub mod fake;
+pub mod faulty;
+pub mod keys;
+pub mod vectors;

@@ -1,0 +1,227 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One function per operation, on a loaded key.
+//!
+//! Each checks its own arguments once more ([`Operation::check`] is cheap), so that a backend can be
+//! called without the dispatcher. Lengths are right after that.
+
+use millrace_engine::{BackendError, Hash, JobError, KeyType, Operation, Output};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroize;
+
+use super::keys::{LoadedKey, RsaSecret, Secret};
+use super::sys::{self, Dh, Dsa, EcKey, Number};
+use crate::padding;
+
+/// Does one operation.
+pub(super) fn run(
+    key: &LoadedKey,
+    operation: &Operation,
+    input: &[u8],
+) -> Result<Output, BackendError> {
+    operation
+        .check(key.info.key_type, input)
+        .map_err(|error| match error {
+            JobError::NotOffered => BackendError::NotOffered,
+            _ => BackendError::BadInput,
+        })?;
+    match (operation, &key.secret) {
+        (Operation::RsaPkcs1Sign { hash }, Secret::Rsa(rsa)) => rsa_pkcs1_sign(rsa, *hash, input),
+        (
+            Operation::RsaPssSign {
+                hash,
+                mgf_hash,
+                salt_len,
+            },
+            Secret::Rsa(rsa),
+        ) => {
+            let KeyType::Rsa { bits } = key.info.key_type else {
+                return Err(BackendError::Failed);
+            };
+            let salt_len = usize::from(*salt_len);
+            let modulus_bits = usize::from(bits);
+            rsa_sign(rsa, |encoded| {
+                padding::encode_pss(*hash, *mgf_hash, salt_len, input, modulus_bits, encoded)
+            })
+        }
+        (
+            Operation::RsaOaepDecrypt {
+                hash,
+                mgf_hash,
+                label,
+            },
+            Secret::Rsa(rsa),
+        ) => rsa_decrypt(rsa, input, |encoded| {
+            padding::decode_oaep(*hash, *mgf_hash, label, encoded)
+        }),
+        (Operation::RsaPkcs1Decrypt, Secret::Rsa(rsa)) => rsa_decrypt(rsa, input, |encoded| {
+            padding::decode_pkcs1_implicit(&rsa.rejection_key, input, encoded)
+        }),
+        (Operation::RsaTlsPremaster { client_version }, Secret::Rsa(rsa)) => {
+            rsa_decrypt(rsa, input, |encoded| {
+                padding::decode_premaster(*client_version, encoded)
+            })
+        }
+        (Operation::RsaRaw, Secret::Rsa(rsa)) => rsa_raw(rsa, input),
+        (Operation::EcdsaSign { .. }, Secret::Ec(ec)) => ecdsa_sign(ec, input),
+        (Operation::Ecdh, Secret::Ec(ec)) => ecdh(ec, input),
+        (Operation::X25519, Secret::X25519(secret)) => x25519(secret, input),
+        (Operation::Ed25519Sign, Secret::Ed25519(secret)) => ed25519_sign(secret, input),
+        (Operation::DhDerive, Secret::Dh(dh)) => {
+            dh_derive(dh, key.info.key_type.modulus_len(), input)
+        }
+        (Operation::DsaSign { .. }, Secret::Dsa(dsa)) => dsa_sign(dsa, input),
+        _ => Err(BackendError::NotOffered),
+    }
+}
+
+fn rsa_pkcs1_sign(rsa: &RsaSecret, hash: Hash, digest: &[u8]) -> Result<Output, BackendError> {
+    rsa_sign(rsa, |encoded| {
+        padding::encode_pkcs1_signature(hash, digest, encoded)
+    })
+}
+
+/// Encodes, then signs what was encoded.
+fn rsa_sign(
+    rsa: &RsaSecret,
+    encode: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
+) -> Result<Output, BackendError> {
+    let mut encoded = padding::block();
+    let encoded = &mut encoded[..rsa.modulus.len()];
+    encode(encoded)?;
+    rsa_raw(rsa, encoded)
+}
+
+/// Decrypts, then decodes what was decrypted.
+fn rsa_decrypt(
+    rsa: &RsaSecret,
+    ciphertext: &[u8],
+    decode: impl FnOnce(&mut [u8]) -> Result<Output, BackendError>,
+) -> Result<Output, BackendError> {
+    let mut encoded = padding::block();
+    let encoded = &mut encoded[..rsa.modulus.len()];
+    rsa_private(rsa, ciphertext, encoded)?;
+    decode(encoded)
+}
+
+fn rsa_raw(rsa: &RsaSecret, input: &[u8]) -> Result<Output, BackendError> {
+    let mut output = Output::new(vec![0; rsa.modulus.len()]);
+    rsa_private(rsa, input, &mut output)?;
+    Ok(output)
+}
+
+/// `input^d mod n`, verified. Both slices are as long as the modulus. The input is public or at
+/// least known to the caller, so comparing it may take a varying time.
+///
+/// # Errors
+/// `BadInput` for a number that is not below n; `Fault`, with `output` zeroised, for a result that
+/// does not verify.
+pub(super) fn rsa_private(
+    rsa: &RsaSecret,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), BackendError> {
+    if input >= rsa.modulus.as_slice() {
+        return Err(BackendError::BadInput);
+    }
+    if is_own_root(&rsa.modulus, input) {
+        output.copy_from_slice(input);
+        return Ok(());
+    }
+    rsa.key.private(input, output)?;
+    verify(rsa, input, output)
+}
+
+/// Whether the result is `input^d`: one public operation, compared in constant time.
+fn verify(rsa: &RsaSecret, input: &[u8], output: &mut [u8]) -> Result<(), BackendError> {
+    let mut check = padding::block();
+    let check = &mut check[..rsa.modulus.len()];
+    let computed = rsa.key.public(output, check);
+    if computed.is_ok() && bool::from(check.ct_eq(input)) {
+        return Ok(());
+    }
+    output.zeroize();
+    Err(BackendError::Fault)
+}
+
+/// Whether a number below n is 0, 1 or n-1: each is its own d-th power, since d is odd, and AWS-LC
+/// refuses to compute it.
+fn is_own_root(modulus: &[u8], input: &[u8]) -> bool {
+    let (Some((last, head)), Some((modulus_last, modulus_head))) =
+        (input.split_last(), modulus.split_last())
+    else {
+        return false;
+    };
+    (*last <= 1 && head.iter().all(|byte| *byte == 0))
+        // n is odd, so n-1 differs in the last byte alone.
+        || (*last == modulus_last - 1 && head == modulus_head)
+}
+
+fn ecdsa_sign(key: &EcKey, digest: &[u8]) -> Result<Output, BackendError> {
+    let mut signature = Output::new(vec![0; key.max_signature_len()]);
+    let len = key.sign(digest, &mut signature)?;
+    signature.truncate(len);
+    Ok(signature)
+}
+
+fn ecdh(key: &EcKey, peer: &[u8]) -> Result<Output, BackendError> {
+    // Only the uncompressed form has this length, but for the hybrid one, which nobody sends.
+    if peer.first() != Some(&4) {
+        return Err(BackendError::BadInput);
+    }
+    let mut secret = Output::new(vec![0; (peer.len() - 1) / 2]);
+    key.agree(peer, &mut secret)?;
+    Ok(secret)
+}
+
+fn x25519(private: &[u8; 32], peer: &[u8]) -> Result<Output, BackendError> {
+    let peer = peer.try_into().map_err(|_| BackendError::BadInput)?;
+    let mut secret = Output::new(vec![0; 32]);
+    let place = secret
+        .as_mut_slice()
+        .try_into()
+        .map_err(|_| BackendError::Failed)?;
+    sys::x25519(private, peer, place)?;
+    Ok(secret)
+}
+
+fn ed25519_sign(private: &[u8; 64], message: &[u8]) -> Result<Output, BackendError> {
+    let mut signature = Output::new(vec![0; 64]);
+    let place = signature
+        .as_mut_slice()
+        .try_into()
+        .map_err(|_| BackendError::Failed)?;
+    sys::ed25519_sign(private, message, place)?;
+    Ok(signature)
+}
+
+fn dh_derive(key: &Dh, prime_len: usize, peer: &[u8]) -> Result<Output, BackendError> {
+    let peer = Number::from_bytes(peer).ok_or(BackendError::Failed)?;
+    let mut secret = Output::new(vec![0; prime_len]);
+    key.agree(&peer, &mut secret)?;
+    Ok(secret)
+}
+
+fn dsa_sign(key: &Dsa, digest: &[u8]) -> Result<Output, BackendError> {
+    let mut signature = Output::new(vec![0; key.max_signature_len()]);
+    let len = key.sign(digest, &mut signature)?;
+    signature.truncate(len);
+    Ok(signature)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_one_and_minus_one_are_their_own_roots() {
+        let modulus = [0xc5, 0x00, 0x01];
+        for root in [[0, 0, 0], [0, 0, 1], [0xc5, 0, 0]] {
+            assert!(is_own_root(&modulus, &root));
+        }
+        for other in [[0, 0, 2], [0, 1, 0], [0xc4, 0, 0], [0xc5, 0, 1]] {
+            assert!(!is_own_root(&modulus, &other));
+        }
+    }
+}

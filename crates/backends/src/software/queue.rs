@@ -1,0 +1,66 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The fast face: holds tasks with their keys, and computes one per poll on the calling thread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_engine::BackendError;
+use millrace_engine::backend::{Done, Queue, Task};
+
+use super::KeyTable;
+use super::keys::LoadedKey;
+use super::operations;
+
+/// How many tasks a queue holds. More would gain nothing, since they are computed one by one, and
+/// would keep them from other workers; fewer would cost a look at the dispatcher's queue too often.
+pub(super) const CAPACITY: usize = 32;
+
+/// A queue of the software backend.
+pub(super) struct SoftwareQueue {
+    keys: Arc<KeyTable>,
+    /// Tasks with the key that their name had when they came, so that closing it does not hurt them.
+    waiting: VecDeque<(Task, Option<Arc<LoadedKey>>)>,
+}
+
+impl SoftwareQueue {
+    pub(super) fn new(keys: Arc<KeyTable>) -> Self {
+        Self {
+            keys,
+            waiting: VecDeque::with_capacity(CAPACITY),
+        }
+    }
+}
+
+impl Queue for SoftwareQueue {
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+        let taken = tasks.len().min(CAPACITY - self.waiting.len());
+        for task in tasks.drain(..taken) {
+            let key = self.keys.find(task.key);
+            self.waiting.push_back((task, key));
+        }
+        taken
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+        if let Some((task, key)) = self.waiting.pop_front() {
+            let start = Instant::now();
+            let result = match key {
+                Some(key) => operations::run(&key, &task.operation, &task.input),
+                None => Err(BackendError::Failed),
+            };
+            done.push(Done {
+                task,
+                result,
+                service_time: start.elapsed(),
+            });
+        }
+        self.waiting.len()
+    }
+}

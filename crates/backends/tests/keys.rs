@@ -1,0 +1,96 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which keys are accepted, and what is said about the others.
+
+use millrace_backends::Software;
+use millrace_engine::KeyError;
+use millrace_engine::backend::Backend;
+use millrace_testkit::keys;
+use openssl::pkey::PKey;
+
+#[test]
+fn good_keys_are_accepted_with_the_public_half_that_openssl_sees() {
+    let backend = Software::new();
+    for key in keys::all() {
+        let opened = backend.open_key(&key.private_key()).expect(key.name);
+        assert_eq!(opened.info.key_type, key.key_type, "{}", key.name);
+        // OpenSSL 3.0 does not read version 2 of PKCS#8.
+        if key.name != "ed25519_v2" {
+            let theirs = PKey::private_key_from_pkcs8(key.der).expect(key.name);
+            let spki = theirs.public_key_to_der().expect(key.name);
+            assert_eq!(hex(&opened.info.spki), hex(&spki), "{}", key.name);
+        }
+    }
+}
+
+#[test]
+fn bad_keys_are_refused_with_their_reason() {
+    let backend = Software::new();
+    for key in keys::bad() {
+        let error = backend
+            .open_key(&key.private_key())
+            .map(|opened| opened.info.key_type);
+        assert_eq!(error, Err(key.error), "{}", key.name);
+    }
+}
+
+#[test]
+fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
+    let backend = Software::new();
+    for key in [keys::p_256(), keys::ed25519(), keys::x25519()] {
+        for len in 0..key.der.len() {
+            let refused = backend
+                .open_key(&keys::private_key(&key.der[..len]))
+                .map(|_| ());
+            assert_eq!(
+                refused,
+                Err(KeyError::Malformed),
+                "{} cut to {len}",
+                key.name
+            );
+        }
+        for at in 0..key.der.len() {
+            let mut der = key.der.to_vec();
+            der[at] ^= 0x01;
+            // Some changes make another good key; none may do harm.
+            if let Ok(opened) = backend.open_key(&keys::private_key(&der)) {
+                backend.close_key(opened.key);
+            }
+        }
+    }
+    for len in 0..keys::rsa_2048().der.len() {
+        let refused = backend.open_key(&keys::private_key(&keys::rsa_2048().der[..len]));
+        assert_eq!(
+            refused.map(|_| ()),
+            Err(KeyError::Malformed),
+            "RSA cut to {len}"
+        );
+    }
+}
+
+#[test]
+fn an_oversized_key_is_refused_unread() {
+    let backend = Software::new();
+    let huge = vec![0x30; 100_000];
+    assert_eq!(
+        backend.open_key(&keys::private_key(&huge)).map(|_| ()),
+        Err(KeyError::Malformed)
+    );
+}
+
+#[test]
+fn neither_key_nor_backend_shows_secrets() {
+    let backend = Software::new();
+    let key = keys::rsa_2048().private_key();
+    backend.open_key(&key).expect("a good key");
+    assert_eq!(
+        format!("{key:?}"),
+        format!("PrivateKey({} bytes)", keys::rsa_2048().der.len())
+    );
+    assert_eq!(format!("{backend:?}"), "Software(1 keys)");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

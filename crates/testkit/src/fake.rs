@@ -1,0 +1,185 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A backend that computes nothing: it answers at once with a fixed output. For tests of what is
+//! around a backend: queues, batching, fairness, accounting.
+//!
+//! It counts what it does, so that a test can tell which of several backends served.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use millrace_engine::backend::{
+    Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+};
+use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey};
+
+/// What a [`FakeBackend`] is told to be.
+#[derive(Clone, Debug)]
+pub struct FakeOptions {
+    /// The kind it claims.
+    pub kind: BackendKind,
+    /// Whether it claims to compute on the calling CPU.
+    pub on_cpu: bool,
+    /// The type of every key that it opens.
+    pub key_type: KeyType,
+    /// The output of every task.
+    pub output: Vec<u8>,
+    /// How many tasks a queue holds.
+    pub capacity: usize,
+    /// How many tasks one poll completes; at least 1.
+    pub batch: usize,
+}
+
+impl Default for FakeOptions {
+    /// A software backend with RSA-2048 keys, whose queues hold 32 tasks and complete one per poll.
+    fn default() -> Self {
+        Self {
+            kind: BackendKind::Software,
+            on_cpu: true,
+            key_type: KeyType::Rsa { bits: 2048 },
+            output: b"fake".to_vec(),
+            capacity: 32,
+            batch: 1,
+        }
+    }
+}
+
+/// A backend that answers at once with a fixed output, whatever the key bytes are.
+#[derive(Debug)]
+pub struct FakeBackend {
+    options: FakeOptions,
+    capabilities: Vec<Capability>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    next_key: AtomicU64,
+    open_keys: AtomicUsize,
+    tasks: AtomicU64,
+    largest_batch: AtomicUsize,
+}
+
+impl FakeBackend {
+    /// A backend as told. It can do everything that its type of key has.
+    #[must_use]
+    pub fn new(options: FakeOptions) -> Self {
+        let key_type = options.key_type;
+        let capabilities = OperationKind::ALL
+            .iter()
+            .filter(|kind| kind.fits(key_type))
+            .map(|kind| Capability {
+                operation: *kind,
+                smallest: key_type,
+                largest: key_type,
+            })
+            .collect();
+        Self {
+            options,
+            capabilities,
+            counters: Arc::default(),
+        }
+    }
+
+    /// How many tasks it has completed.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.counters.tasks.load(Ordering::SeqCst)
+    }
+
+    /// How many keys are open.
+    #[must_use]
+    pub fn open_keys(&self) -> usize {
+        self.counters.open_keys.load(Ordering::SeqCst)
+    }
+
+    /// The most tasks that were in flight in one queue.
+    #[must_use]
+    pub fn largest_batch(&self) -> usize {
+        self.counters.largest_batch.load(Ordering::SeqCst)
+    }
+}
+
+impl Default for FakeBackend {
+    fn default() -> Self {
+        Self::new(FakeOptions::default())
+    }
+}
+
+impl Backend for FakeBackend {
+    fn describe(&self) -> Description {
+        Description {
+            kind: self.options.kind,
+            version: "fake".to_owned(),
+            on_cpu: self.options.on_cpu,
+        }
+    }
+
+    fn capabilities(&self) -> &[Capability] {
+        &self.capabilities
+    }
+
+    fn probe(&self) -> Result<(), Unusable> {
+        Ok(())
+    }
+
+    fn open_key(&self, _key: &PrivateKey) -> Result<OpenedKey, KeyError> {
+        self.counters.open_keys.fetch_add(1, Ordering::SeqCst);
+        Ok(OpenedKey {
+            key: BackendKey(self.counters.next_key.fetch_add(1, Ordering::SeqCst)),
+            info: KeyInfo {
+                key_type: self.options.key_type,
+                spki: b"fake".to_vec(),
+            },
+        })
+    }
+
+    fn close_key(&self, _key: BackendKey) {
+        self.counters.open_keys.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
+        Ok(Box::new(FakeQueue {
+            options: self.options.clone(),
+            counters: Arc::clone(&self.counters),
+            waiting: VecDeque::new(),
+        }))
+    }
+}
+
+struct FakeQueue {
+    options: FakeOptions,
+    counters: Arc<Counters>,
+    waiting: VecDeque<Task>,
+}
+
+impl Queue for FakeQueue {
+    fn capacity(&self) -> usize {
+        self.options.capacity
+    }
+
+    fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+        let taken = tasks.len().min(self.options.capacity - self.waiting.len());
+        self.waiting.extend(tasks.drain(..taken));
+        self.counters
+            .largest_batch
+            .fetch_max(self.waiting.len(), Ordering::SeqCst);
+        taken
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+        let count = self.waiting.len().min(self.options.batch.max(1));
+        for task in self.waiting.drain(..count) {
+            self.counters.tasks.fetch_add(1, Ordering::SeqCst);
+            done.push(Done {
+                task,
+                result: Ok(Output::new(self.options.output.clone())),
+                service_time: Duration::ZERO,
+            });
+        }
+        self.waiting.len()
+    }
+}

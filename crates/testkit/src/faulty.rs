@@ -1,0 +1,316 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A backend that fails on command. It wraps another one and changes what comes out of it.
+//!
+//! The [`Controls`] of a [`FaultyBackend`] stay with the test, which can change its mind while the
+//! backend is in use:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use millrace_testkit::fake::FakeBackend;
+//! use millrace_testkit::faulty::{Fault, FaultyBackend};
+//!
+//! let faulty = FaultyBackend::new(Arc::new(FakeBackend::default()));
+//! let controls = faulty.controls();
+//! controls.inject(Fault::BitFlip);   // every task ends as a fault from here on
+//! controls.every(10);                // ... or every tenth
+//! controls.close_gate();             // nothing completes
+//! controls.open_gate();              // until now
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use millrace_engine::backend::{
+    Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+};
+use millrace_engine::{BackendError, BackendKind, KeyError, PrivateKey};
+
+/// What happens to a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its result is wrong by one bit, and the backend notices, as each must: it answers
+    /// [`BackendError::Fault`].
+    BitFlip,
+    /// Its result is wrong by one bit, and the backend hands it out. For tests of what is outside.
+    Lie,
+    /// It ends with this error.
+    Error(BackendError),
+    /// The backend panics in `poll`.
+    Panic,
+    /// The task disappears: it is counted as in flight for ever.
+    Lose,
+}
+
+/// The handle by which a test makes a [`FaultyBackend`] fail. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Controls {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fault: Option<Fault>,
+    /// The fault hits every so many tasks; 0 is every one.
+    every: u64,
+    /// The fault hits so many more tasks; without a number, all.
+    remaining: Option<u64>,
+    seen: u64,
+    injected: u64,
+    gate_closed: bool,
+    at_gate: usize,
+    refuse_queues: bool,
+    refuse_keys: Option<KeyError>,
+    unusable: bool,
+}
+
+impl Controls {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.shared.changed.notify_all();
+    }
+
+    /// From here on tasks meet this fault: all, or as [`Self::every`] and [`Self::times`] say.
+    pub fn inject(&self, fault: Fault) {
+        self.change(|state| state.fault = Some(fault));
+    }
+
+    /// The fault hits only every `n`th task.
+    pub fn every(&self, n: u64) {
+        self.change(|state| state.every = n);
+    }
+
+    /// The fault hits only the next `n` tasks that it would hit.
+    pub fn times(&self, n: u64) {
+        self.change(|state| state.remaining = Some(n));
+    }
+
+    /// From here on tasks meet no fault.
+    pub fn heal(&self) {
+        self.change(|state| {
+            state.fault = None;
+            state.every = 0;
+            state.remaining = None;
+        });
+    }
+
+    /// Makes every `poll` that has something to do wait, on its own thread, until the gate opens:
+    /// a slow backend without a clock.
+    pub fn close_gate(&self) {
+        self.change(|state| state.gate_closed = true);
+    }
+
+    /// Lets them go on.
+    pub fn open_gate(&self) {
+        self.change(|state| state.gate_closed = false);
+    }
+
+    /// Blocks until `n` threads wait at the gate.
+    pub fn wait_at_gate(&self, n: usize) {
+        let mut state = self.lock();
+        while state.at_gate < n {
+            state = self
+                .shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether `open_queue` is refused.
+    pub fn refuse_queues(&self, refuse: bool) {
+        self.change(|state| state.refuse_queues = refuse);
+    }
+
+    /// With which error `open_key` is refused, if at all.
+    pub fn refuse_keys(&self, error: Option<KeyError>) {
+        self.change(|state| state.refuse_keys = error);
+    }
+
+    /// Whether `probe` says that the backend cannot be used.
+    pub fn unusable(&self, unusable: bool) {
+        self.change(|state| state.unusable = unusable);
+    }
+
+    /// How many faults have been injected.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.lock().injected
+    }
+
+    fn pass_gate(&self) {
+        let mut state = self.lock();
+        if !state.gate_closed {
+            return;
+        }
+        state.at_gate += 1;
+        self.shared.changed.notify_all();
+        while state.gate_closed {
+            state = self
+                .shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.at_gate -= 1;
+    }
+
+    /// The fault for the next task.
+    fn draw(&self) -> Option<Fault> {
+        let mut state = self.lock();
+        let fault = state.fault?;
+        state.seen += 1;
+        let due = state.every == 0 || state.seen.is_multiple_of(state.every);
+        if !due || state.remaining == Some(0) {
+            return None;
+        }
+        state.remaining = state.remaining.map(|left| left - 1);
+        state.injected += 1;
+        Some(fault)
+    }
+}
+
+/// A backend that does what another one does, except for what its [`Controls`] say.
+#[derive(Debug)]
+pub struct FaultyBackend {
+    inner: Arc<dyn Backend>,
+    kind: BackendKind,
+    controls: Controls,
+}
+
+impl FaultyBackend {
+    /// Wraps a backend; it claims to be of the same kind.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        let kind = inner.describe().kind;
+        Self::posing_as(kind, inner)
+    }
+
+    /// Wraps a backend and claims to be of another kind: a device made of software.
+    #[must_use]
+    pub fn posing_as(kind: BackendKind, inner: Arc<dyn Backend>) -> Self {
+        Self {
+            inner,
+            kind,
+            controls: Controls::default(),
+        }
+    }
+
+    /// The handle that makes it fail.
+    #[must_use]
+    pub fn controls(&self) -> Controls {
+        self.controls.clone()
+    }
+}
+
+impl Backend for FaultyBackend {
+    fn describe(&self) -> Description {
+        Description {
+            kind: self.kind,
+            ..self.inner.describe()
+        }
+    }
+
+    fn capabilities(&self) -> &[Capability] {
+        self.inner.capabilities()
+    }
+
+    fn probe(&self) -> Result<(), Unusable> {
+        if self.controls.lock().unusable {
+            return Err(Unusable("told to be unusable".to_owned()));
+        }
+        self.inner.probe()
+    }
+
+    fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
+        let refusal = self.controls.lock().refuse_keys;
+        refusal.map_or_else(|| self.inner.open_key(key), Err)
+    }
+
+    fn close_key(&self, key: BackendKey) {
+        self.inner.close_key(key);
+    }
+
+    fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
+        if self.controls.lock().refuse_queues {
+            return Err(Unusable("told to refuse queues".to_owned()));
+        }
+        let inner = self.inner.open_queue()?;
+        Ok(Box::new(FaultyQueue {
+            inner,
+            controls: self.controls.clone(),
+            lost: 0,
+        }))
+    }
+}
+
+struct FaultyQueue {
+    inner: Box<dyn Queue>,
+    controls: Controls,
+    /// Tasks that never come back, and so take up room for ever.
+    lost: usize,
+}
+
+impl Queue for FaultyQueue {
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+        if self.lost >= self.inner.capacity() {
+            return 0;
+        }
+        self.inner.submit(tasks)
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+        self.controls.pass_gate();
+        let before = done.len();
+        let in_flight = self.inner.poll(done);
+        let fresh = done.split_off(before);
+        for task in fresh {
+            done.extend(self.spoil(task));
+        }
+        in_flight + self.lost
+    }
+}
+
+impl FaultyQueue {
+    fn spoil(&mut self, mut done: Done) -> Option<Done> {
+        match self.controls.draw() {
+            None => {}
+            Some(Fault::BitFlip) => done.result = Err(BackendError::Fault),
+            Some(Fault::Lie) => {
+                if let Some(byte) = done
+                    .result
+                    .iter_mut()
+                    .flat_map(|out| out.first_mut())
+                    .next()
+                {
+                    *byte ^= 1;
+                }
+            }
+            Some(Fault::Error(error)) => done.result = Err(error),
+            Some(Fault::Panic) => panic!("told to panic"),
+            Some(Fault::Lose) => {
+                self.lost += 1;
+                return None;
+            }
+        }
+        Some(done)
+    }
+}

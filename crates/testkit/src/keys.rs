@@ -1,0 +1,173 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Fixed private keys: good ones of every type, and bad ones with the error each deserves.
+//!
+//! They are files in `keys/` of this crate, as PEM and as DER; tests that start a program can pass
+//! it [`TestKey::path`].
+
+use std::path::{Path, PathBuf};
+
+use millrace_engine::{Curve, KeyError, KeyType, PrivateKey};
+use zeroize::Zeroizing;
+
+/// A good key.
+#[derive(Clone, Copy, Debug)]
+pub struct TestKey {
+    /// Its name, which is that of its file.
+    pub name: &'static str,
+    /// What it is.
+    pub key_type: KeyType,
+    /// DER `PrivateKeyInfo`.
+    pub der: &'static [u8],
+    /// The same as PEM.
+    pub pem: &'static str,
+}
+
+impl TestKey {
+    /// The key as a backend takes it.
+    #[must_use]
+    pub fn private_key(&self) -> PrivateKey {
+        private_key(self.der)
+    }
+
+    /// Where its PEM file is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("keys")
+            .join(format!("{}.pem", self.name))
+    }
+}
+
+/// A key that must be refused.
+#[derive(Clone, Copy, Debug)]
+pub struct BadKey {
+    /// Its name, which is that of its file.
+    pub name: &'static str,
+    /// How it must be refused.
+    pub error: KeyError,
+    /// The bytes.
+    pub der: &'static [u8],
+}
+
+impl BadKey {
+    /// The key as a backend takes it.
+    #[must_use]
+    pub fn private_key(&self) -> PrivateKey {
+        private_key(self.der)
+    }
+}
+
+/// The key in these DER bytes.
+#[must_use]
+pub fn private_key(der: &[u8]) -> PrivateKey {
+    PrivateKey::from_pkcs8(Zeroizing::new(der.to_vec()))
+}
+
+macro_rules! good {
+    ($($(#[$doc:meta])* $function:ident: $key_type:expr,)*) => {
+        $($(#[$doc])*
+        #[must_use]
+        pub fn $function() -> TestKey {
+            TestKey {
+                name: stringify!($function),
+                key_type: $key_type,
+                der: include_bytes!(concat!("../keys/", stringify!($function), ".der")),
+                pem: include_str!(concat!("../keys/", stringify!($function), ".pem")),
+            }
+        })*
+
+        /// Every good key.
+        #[must_use]
+        pub fn all() -> Vec<TestKey> {
+            vec![$($function()),*]
+        }
+    };
+}
+
+good! {
+    /// RSA, 2048 bits.
+    rsa_2048: KeyType::Rsa { bits: 2048 },
+    /// RSA, 3072 bits.
+    rsa_3072: KeyType::Rsa { bits: 3072 },
+    /// RSA, 4096 bits.
+    rsa_4096: KeyType::Rsa { bits: 4096 },
+    /// RSA, 8192 bits: the largest.
+    rsa_8192: KeyType::Rsa { bits: 8192 },
+    /// P-256.
+    p_256: KeyType::Ec(Curve::P256),
+    /// The same without its public point, which is optional.
+    p_256_without_point: KeyType::Ec(Curve::P256),
+    /// P-384.
+    p_384: KeyType::Ec(Curve::P384),
+    /// P-521.
+    p_521: KeyType::Ec(Curve::P521),
+    /// X25519.
+    x25519: KeyType::X25519,
+    /// Ed25519.
+    ed25519: KeyType::Ed25519,
+    /// The same with its public key (`OneAsymmetricKey`, RFC 5958).
+    ed25519_v2: KeyType::Ed25519,
+    /// PKCS#3 Diffie-Hellman on the named group ffdhe2048.
+    dh_ffdhe2048: KeyType::Dh { bits: 2048 },
+    /// PKCS#3 Diffie-Hellman on the named group ffdhe8192: the largest.
+    dh_ffdhe8192: KeyType::Dh { bits: 8192 },
+    /// PKCS#3 Diffie-Hellman on a safe prime that nobody has named.
+    dh_explicit_2048: KeyType::Dh { bits: 2048 },
+    /// X9.42 Diffie-Hellman with a subgroup order, on a prime that is not safe.
+    dhx_2048: KeyType::Dh { bits: 2048 },
+    /// DSA, 2048 bits with an order of 256.
+    dsa_2048: KeyType::Dsa { bits: 2048 },
+}
+
+macro_rules! bad {
+    ($($name:ident: $error:ident,)*) => {
+        /// Every key that must be refused, with the reason.
+        #[must_use]
+        pub fn bad() -> Vec<BadKey> {
+            vec![$(BadKey {
+                name: stringify!($name),
+                error: KeyError::$error,
+                der: include_bytes!(concat!("../keys/", stringify!($name), ".der")),
+            }),*]
+        }
+    };
+}
+
+bad! {
+    bad_truncated: Malformed,
+    bad_trailing: Malformed,
+    bad_rsa_inner_trailing: Malformed,
+    bad_ed25519_short: Malformed,
+    bad_rsa_three_primes: NotOffered,
+    bad_rsa_pss: NotOffered,
+    bad_secp256k1: NotOffered,
+    bad_ed448: NotOffered,
+    bad_dh_not_safe_prime: NotOffered,
+    bad_rsa_1024: Size,
+    bad_rsa_no_exponent: NoPublicExponent,
+    bad_rsa_even_exponent: NoPublicExponent,
+    bad_rsa_large_exponent: NoPublicExponent,
+    bad_rsa_exponent_mismatch: Inconsistent,
+    bad_rsa_modulus: Inconsistent,
+    bad_rsa_private_exponent: Inconsistent,
+    bad_rsa_prime: Inconsistent,
+    bad_rsa_composite_prime: Inconsistent,
+    bad_rsa_exponent1: Inconsistent,
+    bad_rsa_exponent2: Inconsistent,
+    bad_rsa_coefficient: Inconsistent,
+    bad_rsa_no_primes: Inconsistent,
+    bad_p_256_off_curve: Inconsistent,
+    bad_p_256_other_point: Inconsistent,
+    bad_p_256_zero: Inconsistent,
+    bad_p_256_order: Inconsistent,
+    bad_ed25519_public: Inconsistent,
+    bad_dh_zero: Inconsistent,
+    bad_dh_private_too_large: Inconsistent,
+    bad_dh_generator: Inconsistent,
+    bad_dh_composite: Inconsistent,
+    bad_dsa_generator: Inconsistent,
+    bad_dsa_private_too_large: Inconsistent,
+    bad_dsa_order: Inconsistent,
+}

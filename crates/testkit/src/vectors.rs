@@ -1,0 +1,80 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Known answers from C2SP/wycheproof, kept in `vectors/wycheproof` at the root of the repository.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// One Wycheproof file.
+#[derive(Clone, Debug)]
+pub struct Wycheproof {
+    /// The name of the file, without `_test.json`.
+    pub name: String,
+    /// Its groups of tests, each with a key.
+    pub groups: Vec<Value>,
+    /// How many tests there are in all groups.
+    pub number_of_tests: usize,
+}
+
+impl Wycheproof {
+    /// Loads `vectors/wycheproof/<name>_test.json`.
+    ///
+    /// # Panics
+    /// If the file is missing, is not of the expected form, or lacks tests that it announces.
+    #[must_use]
+    pub fn load(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../vectors/wycheproof")
+            .join(format!("{name}_test.json"));
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let file: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let groups = file["testGroups"]
+            .as_array()
+            .expect("a list of groups")
+            .clone();
+        let number_of_tests = groups.iter().map(|group| tests(group).len()).sum();
+        assert_eq!(
+            file["numberOfTests"].as_u64(),
+            u64::try_from(number_of_tests).ok(),
+            "{name}"
+        );
+        Self {
+            name: name.to_owned(),
+            groups,
+            number_of_tests,
+        }
+    }
+}
+
+/// The tests of a group.
+///
+/// # Panics
+/// If there is no list of tests.
+#[must_use]
+pub fn tests(group: &Value) -> &[Value] {
+    group["tests"].as_array().expect("a list of tests")
+}
+
+/// A field of hexadecimal digits.
+///
+/// # Panics
+/// If there is no such field.
+#[must_use]
+pub fn bytes(value: &Value, field: &str) -> Vec<u8> {
+    hex::decode(text(value, field)).expect("hexadecimal digits")
+}
+
+/// A text field.
+///
+/// # Panics
+/// If there is no such field.
+#[must_use]
+pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field]
+        .as_str()
+        .unwrap_or_else(|| panic!("no field {field}"))
+}
