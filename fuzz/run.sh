@@ -6,6 +6,8 @@
 #
 #   fuzz/run.sh [SECONDS] [TARGET...]        default: 60 seconds, every target of fuzz/Cargo.toml
 #
+# SECONDS and TARGET may also come as SECS and TARGET from the environment.
+#
 # Needs the stable toolchain and a C++ compiler, no cargo-fuzz: the compiler's own coverage pass is
 # switched on with the flags that cargo-fuzz uses, and libfuzzer-sys brings the engine.
 #
@@ -18,13 +20,14 @@
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-secs=${1:-60}
+secs=${1:-${SECS:-60}}
 case $secs in
     '' | *[!0-9]*) echo "usage: fuzz/run.sh [SECONDS] [TARGET...]" >&2; exit 2 ;;
 esac
 [ $# -eq 0 ] || shift
 all=$(sed -n '/^\[\[bin\]\]/,/^path/s/^name = "\(.*\)"$/\1/p' "$here/Cargo.toml")
-[ $# -gt 0 ] || eval "set -- \$all"
+# shellcheck disable=SC2086 # words are meant
+[ $# -gt 0 ] || set -- ${TARGET:-$all}
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
@@ -39,9 +42,10 @@ flags=$(echo $flags)
 
 bins=
 for target in "$@"; do
+    # shellcheck disable=SC2086,SC2116 # joins the lines
     case " $(echo $all) " in
         *" $target "*) bins="$bins --bin $target" ;;
-        *) echo "fuzz: no target \"$target\"; there are:" $all >&2; exit 2 ;;
+        *) echo "fuzz: no target \"$target\"; there are: $(echo $all)" >&2; exit 2 ;;
     esac
 done
 # --target keeps the flags away from build scripts and procedural macros.
