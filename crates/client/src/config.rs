@@ -1,0 +1,300 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a pool is told: which nodes, with which identity, within which bounds.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use millrace_wire::{KeySelector, MAX_NAME_LEN};
+use thiserror::Error;
+
+use crate::error::ClientError;
+
+/// Bound on the nodes of one pool: each has a connection, and a job remembers in one word of 64 bits
+/// which it has tried.
+pub const MAX_NODES: usize = 64;
+
+/// Configuration of a [`crate::Pool`]. Nothing in it is looked at before the first job or key, except
+/// that [`PoolConfig::check`] may be called by whoever read it from a file.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// The nodes; at least one, at most [`MAX_NODES`].
+    pub nodes: Vec<Endpoint>,
+    /// How long a connection may take, TLS and protocol handshake included. Default 1 s.
+    pub connect_timeout: Duration,
+    /// What [`crate::Pool::deadline`] adds to now. Default 2 s: below every TLS server's own handshake
+    /// timeout.
+    pub default_deadline: Duration,
+    /// Jobs that this process may have in flight; beyond, [`ClientError::Busy`] at once.
+    /// Default 8192: a second of one core's RSA-2048 a few times over, and 4 MiB.
+    pub max_in_flight: usize,
+    /// Keys that this process may have open. Default 4096.
+    pub max_keys: usize,
+    /// A connection with jobs in flight that is silent for so long is asked for a sign of life.
+    /// Default 250 ms.
+    pub ping_after: Duration,
+    /// A connection that is silent for so long after that is given up. Default 500 ms, so that a node
+    /// that hangs is replaced within a second.
+    pub dead_after: Duration,
+    /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
+    pub agent: String,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            connect_timeout: Duration::from_secs(1),
+            default_deadline: Duration::from_secs(2),
+            max_in_flight: 8192,
+            max_keys: 4096,
+            ping_after: Duration::from_millis(250),
+            dead_after: Duration::from_millis(500),
+            agent: concat!("millrace-client/", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+impl PoolConfig {
+    /// The defaults with these nodes.
+    #[must_use]
+    pub fn new(nodes: Vec<Endpoint>) -> Self {
+        Self {
+            nodes,
+            ..Self::default()
+        }
+    }
+
+    /// Sets [`Self::connect_timeout`].
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets [`Self::default_deadline`].
+    #[must_use]
+    pub fn default_deadline(mut self, deadline: Duration) -> Self {
+        self.default_deadline = deadline;
+        self
+    }
+
+    /// Sets [`Self::max_in_flight`].
+    #[must_use]
+    pub fn max_in_flight(mut self, jobs: usize) -> Self {
+        self.max_in_flight = jobs;
+        self
+    }
+
+    /// Sets [`Self::max_keys`].
+    #[must_use]
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Sets [`Self::ping_after`] and [`Self::dead_after`].
+    #[must_use]
+    pub fn health(mut self, ping_after: Duration, dead_after: Duration) -> Self {
+        self.ping_after = ping_after;
+        self.dead_after = dead_after;
+        self
+    }
+
+    /// Sets [`Self::agent`].
+    #[must_use]
+    pub fn agent(mut self, agent: impl Into<String>) -> Self {
+        self.agent = agent.into();
+        self
+    }
+
+    /// Checks what can be checked without I/O.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`], naming what is wrong.
+    pub fn check(&self) -> Result<(), ClientError> {
+        let wrong = |text: &str| Err(ClientError::Config(text.to_owned()));
+        if self.nodes.is_empty() {
+            return wrong("no node is configured");
+        }
+        if self.nodes.len() > MAX_NODES {
+            return wrong("more than 64 nodes are configured");
+        }
+        if self.max_in_flight == 0 {
+            return wrong("`max_in_flight` must be at least 1");
+        }
+        if self.max_in_flight > MAX_IN_FLIGHT {
+            return wrong("`max_in_flight` must be at most 1048576");
+        }
+        Ok(())
+    }
+
+    /// The agent, cut to what the protocol carries.
+    pub(crate) fn agent_name(&self) -> String {
+        let mut end = self.agent.len().min(MAX_NAME_LEN);
+        while !self.agent.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.agent[..end].to_owned()
+    }
+}
+
+/// Bound on `max_in_flight`: the table of jobs is scanned when a node is lost or a deadline passes.
+const MAX_IN_FLIGHT: usize = 1 << 20;
+
+/// Where a node listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A unix socket; the node knows the client by its user id.
+    Unix(PathBuf),
+    /// TCP with mutual TLS 1.3. An address is best: a name is resolved on the I/O thread, which keeps
+    /// callbacks and new connections waiting meanwhile (callers only until their deadlines).
+    Tcp {
+        /// Address or name.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Whom to trust and who to be.
+        tls: TlsConfig,
+    },
+}
+
+/// The files of a TLS client, PEM each; they are read at every connection, so renewed ones are picked
+/// up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Certificates that may sign the node's.
+    pub ca: PathBuf,
+    /// Chain of the client's certificate, its own first.
+    pub cert: PathBuf,
+    /// Private key of the client's certificate.
+    pub key: PathBuf,
+    /// Name that the node's certificate must hold, if it is not the host.
+    pub server_name: Option<String>,
+}
+
+impl Endpoint {
+    /// The same endpoint with these TLS files; a unix socket stays as it is.
+    #[must_use]
+    pub fn with_tls(self, tls: TlsConfig) -> Self {
+        match self {
+            Self::Tcp { host, port, .. } => Self::Tcp { host, port, tls },
+            unix @ Self::Unix(_) => unix,
+        }
+    }
+}
+
+/// What is wrong with the text of an [`Endpoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("an endpoint is `unix:/path` or `tcp:host:port` (`tcp:[address]:port` for IPv6)")]
+pub struct EndpointError;
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    /// Parses `unix:/path` and `tcp:host:port`; the latter still needs [`Endpoint::with_tls`].
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(EndpointError);
+            }
+            return Ok(Self::Unix(path.into()));
+        }
+        let rest = text.strip_prefix("tcp:").ok_or(EndpointError)?;
+        let (host, port) = rest.rsplit_once(':').ok_or(EndpointError)?;
+        let port: u16 = port.parse().map_err(|_| EndpointError)?;
+        let host = match host.strip_prefix('[') {
+            Some(inner) => {
+                let inner = inner.strip_suffix(']').ok_or(EndpointError)?;
+                inner.parse::<IpAddr>().map_err(|_| EndpointError)?;
+                inner
+            }
+            None if host.contains(':') => return Err(EndpointError),
+            None => host,
+        };
+        if host.is_empty() || port == 0 {
+            return Err(EndpointError);
+        }
+        Ok(Self::Tcp {
+            host: host.to_owned(),
+            port,
+            tls: TlsConfig::default(),
+        })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+/// Whether the protocol can carry this selector.
+pub(crate) fn selector_is_sane(selector: &KeySelector) -> bool {
+    match selector {
+        KeySelector::Name(name) => {
+            !name.is_empty() && name.len() <= millrace_wire::MAX_KEY_NAME_LEN
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_survive_their_text() {
+        for text in [
+            "unix:/run/millrace/node.sock",
+            "tcp:node-1:4433",
+            "tcp:[::1]:4433",
+        ] {
+            let endpoint: Endpoint = text.parse().expect(text);
+            assert_eq!(endpoint.to_string(), text);
+        }
+        let bad = [
+            "",
+            "unix:",
+            "tcp:",
+            "tcp:host",
+            "tcp::1",
+            "tcp:a:0",
+            "tcp:a:65536",
+            "tcp:::1:5",
+        ];
+        for text in bad.into_iter().chain(["tcp:[::1:5", "tcp:[x]:5", "/run/x"]) {
+            assert_eq!(text.parse::<Endpoint>(), Err(EndpointError), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_agent_is_cut_at_a_character() {
+        let config = PoolConfig::default().agent("é".repeat(40));
+        assert_eq!(config.agent_name().len(), 64);
+        let config = PoolConfig::default().agent(format!("a{}", "é".repeat(40)));
+        assert_eq!(config.agent_name().len(), 63);
+    }
+
+    #[test]
+    fn what_cannot_work_is_said() {
+        assert!(PoolConfig::default().check().is_err());
+        let unix = Endpoint::Unix("/x".into());
+        assert!(PoolConfig::new(vec![unix.clone(); 65]).check().is_err());
+        assert!(
+            PoolConfig::new(vec![unix.clone()])
+                .max_in_flight(0)
+                .check()
+                .is_err()
+        );
+        assert!(PoolConfig::new(vec![unix]).check().is_ok());
+    }
+}

@@ -1,0 +1,946 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which node does what, and what happens when it does not: the pool without I/O.
+//!
+//! ```text
+//!            submit ──► choose a node ──► key open there? ──► sent ──► completion ──► ended
+//!                          ▲    │ none yet      │ no             │ lost, busy, …
+//!                          │    ▼               ▼                │
+//!                          │  unassigned      on key ── refused ─┤
+//!                          └─────────────────────────────────────┘ while time and budget allow
+//! ```
+//!
+//! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
+//! How often is bounded twice: per job by [`MAX_RETRIES`], and over all jobs, where a retry adds load to
+//! nodes that have just said that they have too much, by [`Budget`].
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Condvar};
+use std::time::Instant;
+
+use millrace_engine::error::JobError;
+use millrace_wire::{JobCompletion, KeyHandle, KeyRefusal};
+
+use crate::buffer::OutBuffer;
+use crate::config::{MAX_NODES, PoolConfig};
+use crate::connection::{Connection, Event, Gone, KeyState, Timings};
+use crate::error::ClientError;
+use crate::key::{KeyData, KeyFacts, KeyId};
+use crate::node::{Link, Node};
+use crate::random::Random;
+use crate::stats::{ClientStats, Totals};
+use crate::task::{Answer, Callback, Owner, Phase, Reply, Table, Task, TaskId, Work};
+
+/// How often one job is sent again. A job that kills nodes kills three.
+const MAX_RETRIES: u8 = 2;
+
+/// Jobs that one connection may owe after their deadline. Nodes answer by the deadline they are given,
+/// so one that owes more has lost them.
+const MAX_ABANDONED: u32 = 1024;
+
+/// What ended and must be told to its owner, outside of any lock.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// To be called on the I/O thread.
+    pub(crate) callbacks: Vec<(Callback, Result<Reply, ClientError>)>,
+    /// To be notified by whoever holds this.
+    pub(crate) wakes: Vec<Arc<Condvar>>,
+}
+
+/// How many tasks need a key, and whether its owner still does.
+struct KeyUse {
+    data: Arc<KeyData>,
+    tasks: u32,
+    closed: bool,
+}
+
+/// Why a job is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retry {
+    Lost,
+    Busy,
+    Draining,
+    Failed,
+    NoSuchKey,
+    NotOffered,
+    KeyRefused,
+}
+
+impl Retry {
+    fn of(error: JobError) -> Option<Self> {
+        match error {
+            JobError::Busy => Some(Self::Busy),
+            JobError::Draining => Some(Self::Draining),
+            JobError::NoSuchKey => Some(Self::NoSuchKey),
+            JobError::NotOffered => Some(Self::NotOffered),
+            other => other.retry_elsewhere().then_some(Self::Failed),
+        }
+    }
+
+    /// Whether it adds to the load of nodes that work. A lost connection's jobs burden nobody twice.
+    fn costs(self) -> bool {
+        matches!(self, Self::Busy | Self::Failed | Self::NotOffered)
+    }
+}
+
+/// Retries allowed: one for each ten jobs, and a few.
+struct Budget(u32);
+
+impl Budget {
+    /// What a retry costs, in the unit that a job brings [`Self::PER_JOB`] of.
+    const PRICE: u32 = 10;
+    const PER_JOB: u32 = 1;
+    /// A process that has just started may retry ten times.
+    const START: u32 = 10 * Self::PRICE;
+    /// Nobody saves up more than a hundred.
+    const MOST: u32 = 100 * Self::PRICE;
+
+    fn deposit(&mut self) {
+        self.0 = (self.0 + Self::PER_JOB).min(Self::MOST);
+    }
+
+    fn take(&mut self) -> bool {
+        let enough = self.0 >= Self::PRICE;
+        if enough {
+            self.0 -= Self::PRICE;
+        }
+        enough
+    }
+
+    fn give_back(&mut self) {
+        self.0 = (self.0 + Self::PRICE).min(Self::MOST);
+    }
+}
+
+/// See the module.
+pub(crate) struct Dispatcher {
+    nodes: Vec<Node>,
+    tasks: Table,
+    keys: HashMap<KeyId, KeyUse>,
+    abandoned: Vec<u32>,
+    max_in_flight: usize,
+    max_keys: usize,
+    timings: Timings,
+    agent: String,
+    outbox: Outbox,
+    closed: Vec<usize>,
+    /// Tasks with a callback that have not ended.
+    callbacks_open: usize,
+    /// No task with a callback has an earlier deadline.
+    next_deadline: Option<Instant>,
+    random: Random,
+    budget: Budget,
+    totals: Totals,
+}
+
+enum Choice {
+    Node(usize),
+    Wait,
+    None(ClientError),
+}
+
+impl Dispatcher {
+    pub(crate) fn new(config: &PoolConfig, now: Instant) -> Self {
+        let timings = Timings {
+            handshake: config.connect_timeout,
+            ping_after: config.ping_after,
+            dead_after: config.dead_after,
+        };
+        Self {
+            nodes: config
+                .nodes
+                .iter()
+                .map(|node| Node::new(node.to_string(), now))
+                .collect(),
+            tasks: Table::default(),
+            keys: HashMap::new(),
+            abandoned: vec![0; config.nodes.len()],
+            max_in_flight: config.max_in_flight,
+            max_keys: config.max_keys,
+            timings,
+            agent: config.agent_name(),
+            outbox: Outbox::default(),
+            closed: Vec::new(),
+            callbacks_open: 0,
+            next_deadline: None,
+            random: Random::new(),
+            budget: Budget(Budget::START),
+            totals: Totals::default(),
+        }
+    }
+
+    // ---- callers ------------------------------------------------------------------------------
+
+    /// Takes a task.
+    ///
+    /// # Errors
+    /// It was not taken: its owner is told by this error alone.
+    pub(crate) fn submit(&mut self, task: Task, now: Instant) -> Result<TaskId, ClientError> {
+        if task.deadline <= now {
+            return Err(ClientError::TimedOut);
+        }
+        if self.tasks.len() >= self.max_in_flight {
+            self.totals.busy += 1;
+            return Err(ClientError::Busy);
+        }
+        self.use_key(&task.key)?;
+        for node in &mut self.nodes {
+            if matches!(node.link, Link::Idle) {
+                node.link = Link::Wanted;
+            }
+        }
+        let callback = matches!(task.owner, Owner::Callback(_));
+        let (job, deadline) = (task.is_job(), task.deadline);
+        let key = task.key.id;
+        let id = self.tasks.insert(task);
+        if let Err(error) = self.assign(id, now) {
+            self.tasks.remove(id);
+            self.release_key(key);
+            self.count_error(&error);
+            return Err(error);
+        }
+        if callback {
+            self.callbacks_open += 1;
+            self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
+        }
+        if job {
+            self.totals.jobs += 1;
+            self.budget.deposit();
+        }
+        Ok(id)
+    }
+
+    /// What a caller's task ended as, if it did.
+    pub(crate) fn take_done(&mut self, id: TaskId) -> Option<Answer> {
+        if !matches!(self.tasks.get(id)?.phase, Phase::Done(_)) {
+            return None;
+        }
+        match self.tasks.remove(id)?.phase {
+            Phase::Done(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Whether a caller's task ended.
+    pub(crate) fn is_done(&mut self, id: TaskId) -> bool {
+        self.tasks
+            .get(id)
+            .is_none_or(|task| matches!(task.phase, Phase::Done(_)))
+    }
+
+    /// Has a sleeping caller woken when its task ends.
+    pub(crate) fn wake_by(&mut self, id: TaskId, waiter: &Arc<Condvar>) {
+        if let Some(task) = self.tasks.get(id) {
+            task.owner = Owner::Caller {
+                waiter: Some(Arc::clone(waiter)),
+            };
+        }
+    }
+
+    /// Gives a caller's task up: the caller already knows why.
+    pub(crate) fn give_up(&mut self, id: TaskId) {
+        self.totals.timed_out += 1;
+        self.abandon(id);
+    }
+
+    /// Ends a callback's task early. Nothing happens if it has ended.
+    pub(crate) fn cancel(&mut self, id: TaskId) {
+        self.end_early(id, ClientError::Cancelled);
+    }
+
+    /// Closes a key once no task needs it.
+    pub(crate) fn close_key(&mut self, key: KeyId) {
+        if let Some(usage) = self.keys.get_mut(&key) {
+            usage.closed = true;
+            self.drop_key_if_unused(key);
+        }
+    }
+
+    /// Whether callbacks are owed or waiting to be called.
+    pub(crate) fn has_callbacks(&self) -> bool {
+        self.callbacks_open > 0 || !self.outbox.callbacks.is_empty()
+    }
+
+    /// Whether callbacks are waiting to be called.
+    pub(crate) fn has_ended_callbacks(&self) -> bool {
+        !self.outbox.callbacks.is_empty()
+    }
+
+    /// What is to be told to owners.
+    pub(crate) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Counts a callback that panicked.
+    pub(crate) fn callback_panicked(&mut self) {
+        self.totals.callback_panics += 1;
+    }
+
+    /// Jobs taken so far: tells whether there was any activity.
+    pub(crate) fn jobs(&self) -> u64 {
+        self.totals.jobs
+    }
+
+    pub(crate) fn stats(&self) -> ClientStats {
+        ClientStats {
+            nodes: self.nodes.iter().map(Node::stats).collect(),
+            totals: self.totals,
+            in_flight: self.tasks.len(),
+            keys: self.keys.len(),
+        }
+    }
+
+    // ---- I/O ----------------------------------------------------------------------------------
+
+    /// Whether a connection is to be made.
+    pub(crate) fn wants_connections(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| matches!(node.link, Link::Wanted))
+    }
+
+    /// The next node to connect to; whoever asks must say what came of it.
+    pub(crate) fn take_wanted(&mut self) -> Option<usize> {
+        let node = self
+            .nodes
+            .iter()
+            .position(|node| matches!(node.link, Link::Wanted))?;
+        self.nodes[node].link = Link::Connecting;
+        Some(node)
+    }
+
+    /// Nodes whose sockets are to be closed.
+    pub(crate) fn take_closed(&mut self) -> Option<usize> {
+        self.closed.pop()
+    }
+
+    /// There is a socket, connected or about to be.
+    pub(crate) fn connected(&mut self, node: usize, now: Instant) {
+        let connection = Connection::new(self.agent.clone(), self.timings, now);
+        self.nodes[node].link = Link::Up(Box::new(connection));
+    }
+
+    /// Where bytes from this node go, if it has a connection.
+    pub(crate) fn connection(&mut self, node: usize) -> Option<&mut Connection> {
+        self.nodes.get_mut(node)?.connection()
+    }
+
+    /// Bytes for this node, if there are any.
+    pub(crate) fn output(&mut self, node: usize) -> Option<&mut OutBuffer> {
+        let connection = self.nodes[node].connection()?;
+        connection.has_output().then(|| connection.out())
+    }
+
+    /// Whether a job to this node would have to wait for nothing: this one is all that it owes.
+    pub(crate) fn owes_at_most_one(&mut self, node: usize) -> bool {
+        self.connection(node)
+            .is_some_and(|connection| connection.in_flight() <= 1)
+    }
+
+    /// Connections to this node that were tried and failed: tells which of its addresses is next.
+    pub(crate) fn attempts(&self, node: usize) -> usize {
+        usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
+    }
+
+    /// Bytes have come from this node.
+    pub(crate) fn received(&mut self, node: usize, now: Instant) {
+        loop {
+            let Some(connection) = self.connection(node) else {
+                return;
+            };
+            match connection.next_event(now) {
+                Ok(Some(event)) => self.on_event(node, event, now),
+                Ok(None) => return,
+                Err(Gone(why)) => return self.lost(node, why, now),
+            }
+        }
+    }
+
+    /// The connection to this node is over, or never came about.
+    pub(crate) fn lost(&mut self, at: usize, why: String, now: Instant) {
+        let node = &mut self.nodes[at];
+        match mem::replace(&mut node.link, Link::Idle) {
+            Link::Up(connection) => {
+                self.closed.push(at);
+                if connection.is_ready() || connection.is_draining() {
+                    let orderly = connection.is_idle();
+                    node.lost(connection.started(), orderly, why, &mut self.random, now);
+                } else {
+                    node.connect_failed(why, &mut self.random, now);
+                }
+            }
+            Link::Connecting => node.connect_failed(why, &mut self.random, now),
+            other => node.link = other,
+        }
+        self.abandoned[at] = 0;
+        for id in self.tasks.select(|task| task.is_at(at)) {
+            if self
+                .tasks
+                .get(id)
+                .is_some_and(|task| matches!(task.owner, Owner::Nobody))
+            {
+                self.tasks.remove(id);
+            } else {
+                self.retry(id, at, Retry::Lost, ClientError::TimedOut, now);
+            }
+        }
+        self.reassign(now);
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        for at in 0..self.nodes.len() {
+            match &mut self.nodes[at].link {
+                Link::Backoff { until } if *until <= now => self.nodes[at].link = Link::Wanted,
+                Link::Up(connection) => {
+                    let due = connection.tick(now);
+                    let drained = connection.is_draining() && connection.is_idle();
+                    if let Err(Gone(why)) = due {
+                        self.lost(at, why, now);
+                    } else if drained {
+                        self.lost(at, "the node drained".to_owned(), now);
+                    } else if self.abandoned[at] > MAX_ABANDONED {
+                        self.lost(at, "the node does not answer its jobs".to_owned(), now);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if self.next_deadline.is_some_and(|at| at <= now) {
+            let due =
+                |task: &Task| matches!(task.owner, Owner::Callback(_)) && task.deadline <= now;
+            for id in self.tasks.select(due) {
+                self.end_early(id, ClientError::TimedOut);
+            }
+            let open = self
+                .tasks
+                .iter()
+                .filter(|t| matches!(t.owner, Owner::Callback(_)));
+            self.next_deadline = open.map(|task| task.deadline).min();
+        }
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let nodes = self.nodes.iter().filter_map(|node| match &node.link {
+            Link::Backoff { until } => Some(*until),
+            Link::Up(connection) => connection.next_timer(),
+            _ => None,
+        });
+        nodes.chain(self.next_deadline).min()
+    }
+
+    /// Ends everything.
+    pub(crate) fn close(&mut self) {
+        for at in 0..self.nodes.len() {
+            if matches!(self.nodes[at].link, Link::Up(_)) {
+                self.closed.push(at);
+            }
+            self.nodes[at].link = Link::Idle;
+        }
+        for id in self
+            .tasks
+            .select(|task| !matches!(task.phase, Phase::Done(_)))
+        {
+            match self.tasks.get(id).map(|task| &task.owner) {
+                Some(Owner::Nobody) => drop(self.tasks.remove(id)),
+                _ => self.end(id, Err(ClientError::Closed)),
+            }
+        }
+    }
+
+    // ---- events -------------------------------------------------------------------------------
+
+    fn on_event(&mut self, at: usize, event: Event, now: Instant) {
+        match event {
+            Event::Ready => {
+                let node = &mut self.nodes[at];
+                if let Link::Up(connection) = &node.link {
+                    let name = Arc::clone(connection.node());
+                    node.welcomed(&name);
+                }
+                self.reassign(now);
+            }
+            Event::KeyOpened { key, handle, facts } => {
+                self.on_key_opened(at, key, handle, &facts, now);
+            }
+            Event::KeyRefused { key, reason } => self.on_key_refused(at, key, reason, now),
+            Event::Completed(completions) => {
+                for completion in completions {
+                    self.on_completion(at, completion, now);
+                }
+            }
+            Event::Draining => {
+                // What waits for a key here will not get it in time.
+                let waiting = |t: &Task| matches!(t.phase, Phase::OnKey { node } if node == at);
+                for id in self.tasks.select(waiting) {
+                    let error = ClientError::Key(KeyRefusal::Draining);
+                    self.retry(id, at, Retry::Draining, error, now);
+                }
+            }
+        }
+    }
+
+    fn on_key_opened(
+        &mut self,
+        at: usize,
+        key: KeyId,
+        handle: KeyHandle,
+        facts: &KeyFacts,
+        now: Instant,
+    ) {
+        // A key whose owner is gone was closed by the connection itself.
+        let Some(usage) = self.keys.get(&key) else {
+            return;
+        };
+        if !usage.data.agrees_with(facts) {
+            if let Some(connection) = self.connection(at) {
+                connection.close_key(key);
+            }
+            return self.on_key_refused(at, key, KeyRefusal::NoSuchKey, now);
+        }
+        for id in self.waiting_for(at, key) {
+            self.place(id, at, handle, now);
+        }
+    }
+
+    fn on_key_refused(&mut self, at: usize, key: KeyId, reason: KeyRefusal, now: Instant) {
+        let Some(connection) = self.connection(at) else {
+            return;
+        };
+        connection.refuse(key, reason, now);
+        for id in self.waiting_for(at, key) {
+            self.retry(id, at, Retry::KeyRefused, ClientError::Key(reason), now);
+        }
+    }
+
+    fn waiting_for(&self, at: usize, key: KeyId) -> Vec<TaskId> {
+        self.tasks.select(|task| {
+            task.key.id == key && matches!(task.phase, Phase::OnKey { node } if node == at)
+        })
+    }
+
+    fn on_completion(&mut self, at: usize, completion: JobCompletion, now: Instant) {
+        let (id, attempt) = TaskId::from_job_id(completion.id);
+        let sent = self.tasks.get(id).filter(|task| task.retries == attempt);
+        let Some(task) = sent else {
+            self.totals.stray_completions += 1;
+            return;
+        };
+        let Phase::Sent { node, handle } = task.phase else {
+            self.totals.stray_completions += 1;
+            return;
+        };
+        if node != at {
+            self.totals.stray_completions += 1;
+            return;
+        }
+        if matches!(task.owner, Owner::Nobody) {
+            self.tasks.remove(id);
+            self.abandoned[at] -= 1;
+            self.totals.late_completions += 1;
+            if let Some(connection) = self.connection(at) {
+                connection.settled();
+            }
+            return;
+        }
+        let latency = now.saturating_duration_since(task.sent_at);
+        task.phase = Phase::Unassigned;
+        let key = task.key.id;
+        let Some(name) = self.note_served(at, latency, completion.result.is_ok(), now) else {
+            return;
+        };
+        let JobCompletion {
+            result,
+            served_by,
+            queue_time,
+            service_time,
+            ..
+        } = completion;
+        match result {
+            Ok(output) => {
+                let reply = Reply {
+                    output,
+                    served_by,
+                    node: name,
+                    queue_time,
+                    service_time,
+                };
+                self.end(id, Ok(Some(reply)));
+            }
+            Err(error) => self.on_job_error(id, at, (key, handle), error, now),
+        }
+    }
+
+    /// Counts a completion; gives the node's name.
+    fn note_served(
+        &mut self,
+        at: usize,
+        latency: std::time::Duration,
+        good: bool,
+        now: Instant,
+    ) -> Option<Arc<str>> {
+        let node = &mut self.nodes[at];
+        node.served(latency, now);
+        if good {
+            node.counters.succeeded += 1;
+        } else {
+            node.counters.failed += 1;
+        }
+        let connection = node.connection()?;
+        connection.settled();
+        Some(Arc::clone(connection.node()))
+    }
+
+    fn on_job_error(
+        &mut self,
+        id: TaskId,
+        at: usize,
+        (key, handle): (KeyId, KeyHandle),
+        error: JobError,
+        now: Instant,
+    ) {
+        let Some(reason) = Retry::of(error) else {
+            return self.end(id, Err(ClientError::Job(error)));
+        };
+        if let Some(connection) = self.connection(at) {
+            match (reason, connection.key_state(key, now)) {
+                (Retry::Draining, _) => connection.drain(),
+                (Retry::NoSuchKey, Some(KeyState::Open(now_open))) if now_open == handle => {
+                    connection.forget_key(key);
+                }
+                _ => {}
+            }
+        }
+        self.retry(id, at, reason, ClientError::Job(error), now);
+    }
+
+    // ---- assignment ---------------------------------------------------------------------------
+
+    /// Gives a task to a node, or leaves it for one that is coming up.
+    fn assign(&mut self, id: TaskId, now: Instant) -> Result<(), ClientError> {
+        let Some(task) = self.tasks.get(id) else {
+            return Ok(());
+        };
+        let (key, tried) = (Arc::clone(&task.key), task.tried);
+        match self.choose(key.id, tried, now) {
+            Choice::Wait => Ok(()),
+            Choice::None(error) => Err(error),
+            Choice::Node(at) => {
+                self.hand_to(id, &key, at, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn hand_to(&mut self, id: TaskId, key: &KeyData, at: usize, now: Instant) {
+        let Some(connection) = self.connection(at) else {
+            return;
+        };
+        let state = connection.key_state(key.id, now);
+        if let Some(KeyState::Open(handle)) = state {
+            return self.place(id, at, handle, now);
+        }
+        if !matches!(state, Some(KeyState::Opening)) {
+            connection.open_key(key, now);
+        }
+        if let Some(task) = self.tasks.get(id) {
+            task.phase = Phase::OnKey { node: at };
+        }
+    }
+
+    /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
+    /// the job.
+    fn choose(&mut self, key: KeyId, tried: u64, now: Instant) -> Choice {
+        let mut able = [0usize; MAX_NODES];
+        let mut count = 0;
+        let (mut full, mut hopeful, mut refused) = (false, false, None);
+        for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
+            if tried & (1 << at) != 0 {
+                continue;
+            }
+            match &node.link {
+                Link::Up(connection) if connection.is_ready() => {
+                    if let Some(KeyState::Refused { reason, .. }) = connection.key_state(key, now) {
+                        refused = Some(reason);
+                    } else if connection.has_room() {
+                        able[count] = at;
+                        count += 1;
+                    } else {
+                        full = true;
+                    }
+                }
+                _ => hopeful |= node.is_hopeful(),
+            }
+        }
+        match count {
+            0 if full => Choice::None(ClientError::Busy),
+            0 if hopeful => Choice::Wait,
+            0 => Choice::None(match refused {
+                Some(reason) => ClientError::Key(reason),
+                None => ClientError::NoNode(self.troubles()),
+            }),
+            1 => Choice::Node(able[0]),
+            _ => Choice::Node(self.better_of_two(&able[..count], now)),
+        }
+    }
+
+    fn better_of_two(&mut self, able: &[usize], now: Instant) -> usize {
+        let count = u32::try_from(able.len()).unwrap_or(1);
+        let first = self.random.below(count);
+        let second = (first + 1 + self.random.below(count - 1)) % count;
+        let (first, second) = (able[first as usize], able[second as usize]);
+        let cost = |node: &Node| match &node.link {
+            Link::Up(connection) => node.cost(connection.in_flight(), now),
+            _ => u64::MAX,
+        };
+        if cost(&self.nodes[second]) < cost(&self.nodes[first]) {
+            second
+        } else {
+            first
+        }
+    }
+
+    fn troubles(&self) -> String {
+        self.nodes
+            .iter()
+            .map(Node::trouble)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    /// The key is open at this node: sends the job, or, if opening was all, ends.
+    fn place(&mut self, id: TaskId, at: usize, handle: KeyHandle, now: Instant) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let Work::Job { operation, input } = &task.work else {
+            return self.end(id, Ok(None));
+        };
+        let budget = task.deadline.saturating_duration_since(now);
+        let node = &mut self.nodes[at];
+        let Some(connection) = node.connection() else {
+            return;
+        };
+        // 0 would mean the node's own bound.
+        let budget = budget.max(std::time::Duration::from_micros(1));
+        connection.send_job(
+            id.job_id(task.retries),
+            handle,
+            budget,
+            operation,
+            input,
+            now,
+        );
+        node.counters.jobs += 1;
+        task.phase = Phase::Sent { node: at, handle };
+        task.sent_at = now;
+    }
+
+    /// Looks again at everything that has no node.
+    fn reassign(&mut self, now: Instant) {
+        for id in self
+            .tasks
+            .select(|task| matches!(task.phase, Phase::Unassigned))
+        {
+            if let Err(error) = self.assign(id, now) {
+                self.end(id, Err(error));
+            }
+        }
+    }
+
+    /// Sends a task elsewhere if that is allowed and possible; otherwise it ends as `error` (or, if its
+    /// connection was lost, as what is wrong with the others).
+    fn retry(&mut self, id: TaskId, at: usize, reason: Retry, error: ClientError, now: Instant) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        if task.retries >= MAX_RETRIES || task.deadline <= now {
+            let error = if reason == Retry::Lost {
+                self.lost_error()
+            } else {
+                error
+            };
+            return self.end(id, Err(error));
+        }
+        // A handle that the node forgot may be opened there again, once.
+        let same_node_again =
+            reason == Retry::Lost || (reason == Retry::NoSuchKey && task.retries == 0);
+        if !same_node_again {
+            task.tried |= 1 << at;
+        }
+        if reason != Retry::KeyRefused {
+            task.retries += 1;
+        }
+        task.phase = Phase::Unassigned;
+        if reason.costs() && !self.budget.take() {
+            self.totals.budget_exhausted += 1;
+            return self.end(id, Err(error));
+        }
+        match self.assign(id, now) {
+            Ok(()) => self.count_retry(reason),
+            Err(elsewhere) => {
+                if reason.costs() {
+                    self.budget.give_back();
+                }
+                self.end(
+                    id,
+                    Err(if reason == Retry::Lost {
+                        elsewhere
+                    } else {
+                        error
+                    }),
+                );
+            }
+        }
+    }
+
+    fn lost_error(&self) -> ClientError {
+        ClientError::NoNode(self.troubles())
+    }
+
+    // ---- ends ---------------------------------------------------------------------------------
+
+    /// Ends a task that no node owes any more.
+    fn end(&mut self, id: TaskId, answer: Answer) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let key = task.key.id;
+        match &answer {
+            Ok(Some(_)) => self.totals.succeeded += 1,
+            Ok(None) => {}
+            Err(error) => self.count_error(&error.clone()),
+        }
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        if let Owner::Caller { waiter } = &mut task.owner {
+            self.outbox.wakes.extend(waiter.take());
+            task.phase = Phase::Done(answer);
+        } else if let Some(task) = self.tasks.remove(id) {
+            self.call_back(task.owner, answer);
+        }
+        self.release_key(key);
+    }
+
+    /// Ends a callback's task before the node answered.
+    fn end_early(&mut self, id: TaskId, error: ClientError) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        if !matches!(task.owner, Owner::Callback(_)) {
+            return;
+        }
+        let owner = mem::replace(&mut task.owner, Owner::Nobody);
+        self.count_error(&error);
+        self.call_back(owner, Err(error));
+        self.abandon(id);
+    }
+
+    fn call_back(&mut self, owner: Owner, answer: Answer) {
+        let Owner::Callback(callback) = owner else {
+            return;
+        };
+        self.callbacks_open -= 1;
+        let result = match answer {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => Err(ClientError::Closed),
+            Err(error) => Err(error),
+        };
+        self.outbox.callbacks.push((callback, result));
+    }
+
+    /// Nobody waits any more: forgets the task, or, if a node has it, asks the node to and waits for
+    /// its completion, so that what it owes stays counted.
+    fn abandon(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let key = task.key.id;
+        if let Phase::Sent { node, .. } = task.phase {
+            let job = id.job_id(task.retries);
+            task.owner = Owner::Nobody;
+            task.work = Work::Open;
+            self.abandoned[node] += 1;
+            if let Some(connection) = self.connection(node) {
+                connection.cancel(job);
+            }
+        } else {
+            self.tasks.remove(id);
+        }
+        self.release_key(key);
+    }
+
+    fn use_key(&mut self, key: &Arc<KeyData>) -> Result<(), ClientError> {
+        if let Some(usage) = self.keys.get_mut(&key.id) {
+            usage.tasks += 1;
+            return Ok(());
+        }
+        if self.keys.len() >= self.max_keys {
+            return Err(ClientError::TooManyKeys);
+        }
+        self.keys.insert(
+            key.id,
+            KeyUse {
+                data: Arc::clone(key),
+                tasks: 1,
+                closed: false,
+            },
+        );
+        Ok(())
+    }
+
+    fn release_key(&mut self, key: KeyId) {
+        if let Some(usage) = self.keys.get_mut(&key) {
+            usage.tasks -= 1;
+            self.drop_key_if_unused(key);
+        }
+    }
+
+    fn drop_key_if_unused(&mut self, key: KeyId) {
+        if self
+            .keys
+            .get(&key)
+            .is_some_and(|usage| usage.closed && usage.tasks == 0)
+        {
+            self.keys.remove(&key);
+            for node in &mut self.nodes {
+                if let Some(connection) = node.connection() {
+                    connection.close_key(key);
+                }
+            }
+        }
+    }
+
+    fn count_error(&mut self, error: &ClientError) {
+        match error {
+            ClientError::Job(_) => self.totals.failed += 1,
+            ClientError::NoNode(_) => self.totals.no_node += 1,
+            ClientError::TimedOut => self.totals.timed_out += 1,
+            ClientError::Cancelled => self.totals.cancelled += 1,
+            ClientError::Busy => self.totals.busy += 1,
+            _ => {}
+        }
+    }
+
+    fn count_retry(&mut self, reason: Retry) {
+        let retries = &mut self.totals.retries;
+        let counter = match reason {
+            Retry::Lost => &mut retries.connection_lost,
+            Retry::Busy => &mut retries.busy,
+            Retry::Draining => &mut retries.draining,
+            Retry::Failed => &mut retries.failed,
+            Retry::NoSuchKey => &mut retries.no_such_key,
+            Retry::NotOffered => &mut retries.not_offered,
+            Retry::KeyRefused => &mut retries.key_refused,
+        };
+        *counter += 1;
+    }
+}
+
+#[cfg(test)]
+#[path = "dispatch_tests.rs"]
+mod tests;

@@ -1,0 +1,95 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Why the client has no result, and whether the edge should then do the work itself.
+
+use millrace_engine::error::JobError;
+use millrace_wire::KeyRefusal;
+use thiserror::Error;
+
+/// Why a key was not opened or a job has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// A node answered the job with this error, and no other node could be tried.
+    #[error("a node answered: {0}")]
+    Job(JobError),
+    /// No node opened the key; this is what the last one said.
+    #[error("the key was refused: {}", refusal(*.0))]
+    Key(KeyRefusal),
+    /// Resource: no node can be reached now. The text says what each one's trouble is.
+    #[error("no node can be reached: {0}")]
+    NoNode(String),
+    /// Resource: the deadline passed.
+    #[error("no answer by the deadline")]
+    TimedOut,
+    /// Caller: [`crate::Pool::cancel`].
+    #[error("cancelled")]
+    Cancelled,
+    /// Resource: this process, or every node, has as many jobs in flight as it may.
+    #[error("too many jobs in flight")]
+    Busy,
+    /// Resource: this process has as many keys open as it may.
+    #[error("too many keys are open; drop some or raise `max_keys`")]
+    TooManyKeys,
+    /// Caller: the configuration cannot be used.
+    #[error("the client cannot be used as configured: {0}")]
+    Config(String),
+    /// Caller: the key was opened by another pool.
+    #[error("the key belongs to another pool")]
+    ForeignKey,
+    /// Caller: the pool was shut down.
+    #[error("the client was shut down")]
+    Closed,
+    /// Resource: too many generations of processes, forked from each other, have used this pool.
+    #[error("this process descends from too many forks that used the same pool")]
+    Forked,
+    /// Resource: the I/O thread or its descriptors could not be had.
+    #[error("the i/o thread could not be started: {0}")]
+    Start(String),
+}
+
+impl ClientError {
+    /// Whether the edge should do the operation itself (if it holds the key): everything but what
+    /// would fail there just as well, or is not wanted any more.
+    #[must_use]
+    pub fn fall_back(&self) -> bool {
+        match self {
+            Self::Job(error) => !matches!(
+                error,
+                JobError::BadInput | JobError::Denied | JobError::Cancelled
+            ),
+            Self::Cancelled | Self::ForeignKey => false,
+            _ => true,
+        }
+    }
+}
+
+/// A refusal in words.
+fn refusal(reason: KeyRefusal) -> String {
+    match reason {
+        KeyRefusal::NoSuchKey => "no such key for this client".to_owned(),
+        KeyRefusal::Key(error) => error.to_string(),
+        KeyRefusal::TooManyKeys => "the node has too many keys open for this client".to_owned(),
+        KeyRefusal::Draining => "the node is draining".to_owned(),
+        KeyRefusal::ImportDisabled => "the node takes no keys from its clients".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_fail_locally_too_does_not_fall_back() {
+        assert!(!ClientError::Job(JobError::BadInput).fall_back());
+        assert!(!ClientError::Job(JobError::Denied).fall_back());
+        assert!(!ClientError::Cancelled.fall_back());
+        assert!(ClientError::Job(JobError::Busy).fall_back());
+        assert!(ClientError::Job(JobError::Expired).fall_back());
+        assert!(ClientError::NoNode(String::new()).fall_back());
+        assert!(ClientError::TimedOut.fall_back());
+        assert!(ClientError::Busy.fall_back());
+    }
+}

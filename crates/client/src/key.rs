@@ -1,0 +1,125 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A key as the client holds it: where it comes from and what a node said about it. Its handles, one
+//! per connection, belong to [`crate::connection`] and come and go with the nodes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use millrace_engine::key::{KeyInfo, PrivateKey};
+use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_wire::KeySelector;
+
+use crate::pool::Shared;
+
+/// Names a key in this process and in everything forked from it.
+pub(crate) type KeyId = u64;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Where nodes get a key from.
+pub(crate) enum KeySource {
+    /// From their own store.
+    Selector(KeySelector),
+    /// From this process. Zeroised on drop.
+    Import(PrivateKey),
+}
+
+/// What a node says about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyFacts {
+    pub(crate) info: KeyInfo,
+    pub(crate) operations: OperationSet,
+    pub(crate) hashes: HashSet,
+}
+
+/// A key without the right to close it.
+pub(crate) struct KeyData {
+    pub(crate) id: KeyId,
+    pub(crate) source: KeySource,
+    /// What the first node said. Later ones must have the same key.
+    pub(crate) facts: OnceLock<KeyFacts>,
+}
+
+impl KeyData {
+    pub(crate) fn new(source: KeySource) -> Self {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Self {
+            id,
+            source,
+            facts: OnceLock::new(),
+        }
+    }
+
+    /// Whether a node that says this has the key that the first node had. A name may mean another key
+    /// on another node; a certificate goes with one only.
+    pub(crate) fn agrees_with(&self, facts: &KeyFacts) -> bool {
+        self.facts.get_or_init(|| facts.clone()).info == facts.info
+    }
+}
+
+/// A key that can be used at every node that has it. Cheap to clone; when the last clone is dropped,
+/// its handles are closed, and an imported key is zeroised.
+///
+/// It survives reconnects, failover and fork: it is opened again wherever it is needed.
+#[derive(Clone)]
+pub struct RemoteKey {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    data: Arc<KeyData>,
+    facts: KeyFacts,
+    pool: Weak<Shared>,
+}
+
+impl RemoteKey {
+    /// A key that a node has opened: `facts` is what it said.
+    pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<Shared>) -> Self {
+        Self {
+            inner: Arc::new(Inner { data, facts, pool }),
+        }
+    }
+
+    /// Its type and public half.
+    #[must_use]
+    pub fn info(&self) -> &KeyInfo {
+        &self.inner.facts.info
+    }
+
+    /// What this client may do with it, as the first node said.
+    #[must_use]
+    pub fn operations(&self) -> OperationSet {
+        self.inner.facts.operations
+    }
+
+    /// With which hashes, as the first node said.
+    #[must_use]
+    pub fn hashes(&self) -> HashSet {
+        self.inner.facts.hashes
+    }
+
+    pub(crate) fn data(&self) -> &Arc<KeyData> {
+        &self.inner.data
+    }
+
+    pub(crate) fn belongs_to(&self, pool: &Arc<Shared>) -> bool {
+        std::ptr::eq(self.inner.pool.as_ptr(), Arc::as_ptr(pool))
+    }
+}
+
+impl fmt::Debug for RemoteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteKey({})", self.info().key_type)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.close_key(self.data.id);
+        }
+    }
+}

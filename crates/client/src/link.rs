@@ -1,0 +1,254 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A socket to a node, with or without TLS. Non-blocking throughout; closed on exec. Every write says
+//! `MSG_NOSIGNAL`, since the process around us may not ignore `SIGPIPE`.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::net::sockopt;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
+use rustls::ClientConnection;
+use rustls_pki_types::ServerName;
+
+use crate::buffer::OutBuffer;
+use crate::config::{Endpoint, TlsConfig};
+use crate::tls;
+
+/// See the module.
+pub(crate) struct Link {
+    fd: OwnedFd,
+    tls: Option<Box<ClientConnection>>,
+    connecting: bool,
+    /// Whether the last write filled the socket.
+    blocked: bool,
+}
+
+impl Link {
+    /// Starts a connection. Only the resolution of a name may block.
+    ///
+    /// # Errors
+    /// Why there is no connection, in words.
+    pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, String> {
+        match endpoint {
+            Endpoint::Unix(path) => connect_unix(path).map_err(|error| error.to_string()),
+            Endpoint::Tcp { host, port, tls } => connect_tcp(host, *port, tls, attempt),
+        }
+    }
+
+    /// Whether the connection may be finished by [`Self::finish_connect`] when it becomes writable.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting
+    }
+
+    /// The socket became writable for the first time.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn finish_connect(&mut self) -> io::Result<()> {
+        self.connecting = false;
+        sockopt::socket_error(&self.fd)?.map_err(io::Error::from)
+    }
+
+    /// Whether to wait until the socket is writable.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.connecting || self.blocked
+    }
+
+    /// Sends as much as the socket takes.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(crate) fn flush(&mut self, out: Option<&mut OutBuffer>) -> io::Result<()> {
+        if self.connecting {
+            return Ok(());
+        }
+        let done = match &mut self.tls {
+            None => out.map_or(Ok(()), |out| flush_plain(&self.fd, out)),
+            Some(tls) => flush_tls(&self.fd, tls, out),
+        };
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.blocked = true;
+                Ok(())
+            }
+            other => {
+                self.blocked = false;
+                other
+            }
+        }
+    }
+
+    /// Reads once; 0 is the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing now; anything else breaks the connection.
+    pub(crate) fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => Socket(&self.fd).read(space),
+            Some(tls) => read_tls(&self.fd, tls, space),
+        }
+    }
+
+    /// Whether a short read means that nothing more is there.
+    pub(crate) fn short_read_is_last(&self) -> bool {
+        self.tls.is_none()
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn flush_plain(fd: &OwnedFd, out: &mut OutBuffer) -> io::Result<()> {
+    while !out.is_empty() {
+        let n = Socket(fd).write(out.pending())?;
+        out.consume(n);
+    }
+    Ok(())
+}
+
+fn flush_tls(
+    fd: &OwnedFd,
+    tls: &mut ClientConnection,
+    mut out: Option<&mut OutBuffer>,
+) -> io::Result<()> {
+    loop {
+        while tls.wants_write() {
+            tls.write_tls(&mut Socket(fd))?;
+        }
+        // Before the handshake is over, rustls would keep what it is given as plaintext.
+        let Some(out) = out.as_deref_mut().filter(|out| !out.is_empty()) else {
+            return Ok(());
+        };
+        if tls.is_handshaking() {
+            return Ok(());
+        }
+        let n = tls.writer().write(out.pending())?;
+        out.consume(n);
+        if n == 0 && !tls.wants_write() {
+            return Err(io::Error::other("TLS takes no data"));
+        }
+    }
+}
+
+fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match tls.reader().read(space) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+        if tls.read_tls(&mut Socket(fd))? == 0 {
+            return if tls.is_handshaking() {
+                Err(io::Error::other(
+                    "the node closed the connection during the TLS handshake",
+                ))
+            } else {
+                Ok(0)
+            };
+        }
+        let handshaking = tls.is_handshaking();
+        if let Err(error) = tls.process_new_packets() {
+            // Tells the node why, if it listens; the reason that counts is already known.
+            let _ = tls.write_tls(&mut Socket(fd));
+            return Err(io::Error::other(tls::explain(&error)));
+        }
+        if handshaking && !tls.is_handshaking() && tls.alpn_protocol() != Some(millrace_wire::ALPN)
+        {
+            return Err(io::Error::other(
+                "the server does not speak Millrace (ALPN)",
+            ));
+        }
+    }
+}
+
+/// Reads and writes the bare socket.
+struct Socket<'a>(&'a OwnedFd);
+
+impl Read for Socket<'_> {
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        let (_, n) = rustix::io::retry_on_intr(|| recv(self.0, &mut *space, RecvFlags::DONTWAIT))?;
+        Ok(n)
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        Ok(rustix::io::retry_on_intr(|| send(self.0, bytes, flags))?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn stream(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, SocketType::STREAM, flags, None)?)
+}
+
+fn connect_unix(path: &Path) -> io::Result<Link> {
+    let fd = stream(AddressFamily::UNIX)?;
+    // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
+    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(Link {
+        fd,
+        tls: None,
+        connecting: false,
+        blocked: false,
+    })
+}
+
+fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result<Link, String> {
+    let config = tls::client_config(tls)?;
+    let name = tls.server_name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(name.to_owned())
+        .map_err(|_| format!("`{name}` cannot be the name in a certificate"))?;
+    let tls = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+    let address = resolve(host, port, attempt)?;
+    let fd = start_tcp(address).map_err(|error| error.to_string())?;
+    Ok(Link {
+        fd,
+        tls: Some(Box::new(tls)),
+        connecting: true,
+        blocked: false,
+    })
+}
+
+/// One address of a name: another one at each attempt.
+fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, String> {
+    let addresses: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("`{host}` does not resolve: {error}"))?
+        .collect();
+    if addresses.is_empty() {
+        return Err(format!("`{host}` has no address"));
+    }
+    Ok(addresses[attempt % addresses.len()])
+}
+
+fn start_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let fd = stream(family)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    // Finds out about peers that vanished while nothing was in flight.
+    sockopt::set_socket_keepalive(&fd, true)?;
+    match connect(&fd, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(error.into()),
+    }
+}

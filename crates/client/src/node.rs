@@ -1,0 +1,257 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One configured node: its connection or when there will be one, its latency, its counters.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::random::Random;
+use crate::stats::{NodeCounters, NodeStats};
+
+/// First bound of the random wait after a failed connection; it doubles each time.
+const BACKOFF_BASE: Duration = Duration::from_millis(50);
+
+/// Last bound of that wait: how long a node that came back stays unnoticed at most.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// A connection that lasted so long counts as good: its loss is answered by a reconnect at once.
+const STABLE_AFTER: Duration = Duration::from_secs(1);
+
+/// Latency that is assumed of a node nothing is known of; also the floor, so that two fast nodes are
+/// told apart by their load alone.
+const LATENCY_FLOOR: Duration = Duration::from_micros(100);
+
+/// Time after which an old latency counts half: a node that was slow once is tried again.
+const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
+
+/// Where a node's connection stands.
+pub(crate) enum Link {
+    /// Not wanted yet, or closed in good order: connects with the next job.
+    Idle,
+    /// To be connected by the I/O thread.
+    Wanted,
+    /// The I/O thread is resolving its name or starting the connection.
+    Connecting,
+    /// There is a connection, greeting or ready.
+    Up(Box<Connection>),
+    /// Failed; not tried again before that.
+    Backoff { until: Instant },
+}
+
+/// See the module.
+pub(crate) struct Node {
+    pub(crate) endpoint: String,
+    pub(crate) link: Link,
+    pub(crate) counters: NodeCounters,
+    name: Arc<str>,
+    failures: u32,
+    latency: Latency,
+    last_error: String,
+}
+
+impl Node {
+    pub(crate) fn new(endpoint: String, now: Instant) -> Self {
+        Self {
+            endpoint,
+            link: Link::Idle,
+            counters: NodeCounters::default(),
+            name: Arc::from(""),
+            failures: 0,
+            latency: Latency { micros: 0, at: now },
+            last_error: String::new(),
+        }
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.link {
+            Link::Up(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// Whether a connection is coming about that did not fail last time: worth waiting for.
+    pub(crate) fn is_hopeful(&self) -> bool {
+        self.failures == 0
+            && match &self.link {
+                Link::Wanted | Link::Connecting => true,
+                Link::Up(connection) => !connection.is_ready() && !connection.is_draining(),
+                Link::Idle | Link::Backoff { .. } => false,
+            }
+    }
+
+    /// Notes a completed handshake.
+    pub(crate) fn welcomed(&mut self, name: &Arc<str>) {
+        self.name = Arc::clone(name);
+        self.counters.connects += 1;
+    }
+
+    /// Notes that a connection did not come about.
+    pub(crate) fn connect_failed(&mut self, why: String, random: &mut Random, now: Instant) {
+        self.counters.connect_failures += 1;
+        self.back_off(why, random, now);
+    }
+
+    /// Notes the loss of a connection after its handshake. `orderly` means that nobody lost anything.
+    pub(crate) fn lost(
+        &mut self,
+        started: Instant,
+        orderly: bool,
+        why: String,
+        random: &mut Random,
+        now: Instant,
+    ) {
+        self.counters.lost += 1;
+        if now.saturating_duration_since(started) < STABLE_AFTER {
+            return self.back_off(why, random, now);
+        }
+        self.failures = 0;
+        self.last_error = why;
+        self.link = if orderly { Link::Idle } else { Link::Wanted };
+    }
+
+    /// Waits a random time, exponentially longer each time (full jitter), so that the clients of a node
+    /// that comes back do not come back together.
+    pub(crate) fn back_off(&mut self, why: String, random: &mut Random, now: Instant) {
+        let bound = BACKOFF_BASE
+            .saturating_mul(1 << self.failures.min(10))
+            .min(BACKOFF_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.last_error = why;
+        self.link = Link::Backoff {
+            until: now + random.up_to(bound),
+        };
+    }
+
+    /// Notes that the node did a job: it works.
+    pub(crate) fn served(&mut self, latency: Duration, now: Instant) {
+        self.failures = 0;
+        self.latency.add(latency, now);
+    }
+
+    /// What one more job would cost here, in arbitrary units.
+    pub(crate) fn cost(&self, in_flight: u32, now: Instant) -> u64 {
+        let floor = LATENCY_FLOOR.as_micros() as u64;
+        (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(floor))
+    }
+
+    /// The endpoint with its trouble, for messages.
+    pub(crate) fn trouble(&self) -> String {
+        if self.last_error.is_empty() {
+            return format!("{}: not ready", self.endpoint);
+        }
+        format!("{}: {}", self.endpoint, self.last_error)
+    }
+
+    pub(crate) fn stats(&self) -> NodeStats {
+        let connection = match &self.link {
+            Link::Up(connection) => Some(connection),
+            _ => None,
+        };
+        NodeStats {
+            endpoint: self.endpoint.clone(),
+            name: self.name.to_string(),
+            connected: connection.is_some_and(|c| c.is_ready()),
+            draining: connection.is_some_and(|c| c.is_draining()),
+            in_flight: connection.map_or(0, |c| c.in_flight()),
+            latency: Duration::from_micros(self.latency.micros),
+            counters: self.counters,
+            last_error: self.last_error.clone(),
+        }
+    }
+}
+
+/// A moving average that forgets.
+struct Latency {
+    micros: u64,
+    at: Instant,
+}
+
+impl Latency {
+    fn add(&mut self, latency: Duration, now: Instant) {
+        let sample = u64::try_from(latency.as_micros())
+            .unwrap_or(u64::MAX >> 8)
+            .min(u64::MAX >> 8);
+        // Weight 1/8: follows a change within some ten jobs, and ignores one slow key among them.
+        self.micros = if self.micros == 0 {
+            sample
+        } else {
+            (self.micros * 7 + sample) / 8
+        };
+        self.at = now;
+    }
+
+    fn now(&self, now: Instant) -> u64 {
+        let age = now.saturating_duration_since(self.at).as_millis();
+        let halvings = age / LATENCY_HALF_LIFE.as_millis();
+        self.micros >> halvings.min(63)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_grows_and_stays_bounded() {
+        let now = Instant::now();
+        let mut random = Random::new();
+        let mut node = Node::new("unix:/x".to_owned(), now);
+        for attempt in 0..40 {
+            node.connect_failed("refused".to_owned(), &mut random, now);
+            let Link::Backoff { until } = node.link else {
+                panic!("no backoff")
+            };
+            let bound = BACKOFF_BASE
+                .saturating_mul(1 << attempt.min(10))
+                .min(BACKOFF_MAX);
+            assert!(until >= now && until <= now + bound, "attempt {attempt}");
+        }
+        assert!(!node.is_hopeful());
+        assert_eq!(node.trouble(), "unix:/x: refused");
+    }
+
+    #[test]
+    fn a_good_connection_that_is_lost_is_replaced_at_once_and_a_bad_one_later() {
+        let start = Instant::now();
+        let mut random = Random::new();
+        let mut node = Node::new("unix:/x".to_owned(), start);
+        node.lost(
+            start,
+            false,
+            "gone".to_owned(),
+            &mut random,
+            start + STABLE_AFTER,
+        );
+        assert!(node.is_hopeful());
+        node.lost(
+            start,
+            true,
+            "gone".to_owned(),
+            &mut random,
+            start + STABLE_AFTER,
+        );
+        assert!(matches!(node.link, Link::Idle));
+        node.lost(
+            start,
+            false,
+            "gone".to_owned(),
+            &mut random,
+            start + STABLE_AFTER / 2,
+        );
+        assert!(matches!(node.link, Link::Backoff { .. }));
+    }
+
+    #[test]
+    fn slowness_is_forgotten() {
+        let now = Instant::now();
+        let mut node = Node::new("unix:/x".to_owned(), now);
+        node.served(Duration::from_millis(800), now);
+        assert_eq!(node.cost(0, now), 800_000);
+        assert_eq!(node.cost(1, now), 1_600_000);
+        assert_eq!(node.cost(0, now + LATENCY_HALF_LIFE), 400_000);
+        assert_eq!(node.cost(0, now + LATENCY_HALF_LIFE * 100), 100);
+    }
+}

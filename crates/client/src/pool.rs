@@ -1,0 +1,315 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The handle that callers hold, and what it does about fork.
+//!
+//! Everything that works (thread, sockets, lock) is in an [`Instance`], which belongs to one process. A
+//! handle keeps one slot per process that used it: the slots are claimed by process id, in a row, and
+//! never given back. A child finds no slot of its own, claims the next and starts anew; it looks at
+//! nothing in its parent's slot except the id. So whatever another thread of the parent held locked at
+//! the fork, the child never waits for it, and the parent's connection is never used twice.
+//!
+//! What a child inherits and never uses stays in its memory, and its parent's sockets stay open in it
+//! until it ends or calls exec.
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use millrace_engine::key::PrivateKey;
+use millrace_engine::operation::Operation;
+use millrace_wire::{KeyRefusal, KeySelector};
+
+use crate::config::{PoolConfig, selector_is_sane};
+use crate::error::ClientError;
+use crate::io::Instance;
+use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
+use crate::stats::ClientStats;
+use crate::task::{Owner, Reply, Task, TaskId, Work};
+
+/// Processes, each forked from the one before, that may use one handle. Servers fork once or twice; a
+/// chain of this length is a loop.
+const MAX_GENERATIONS: usize = 64;
+
+/// A pool of nodes. Cheap to clone; the nodes are connected when the first key is opened. When the last
+/// clone is dropped, the thread ends, as by [`Pool::shutdown`].
+///
+/// It may be used from any number of threads, and on both sides of a fork.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+/// A job that was submitted: for [`Pool::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    task: TaskId,
+    pid: u32,
+}
+
+/// What the clones of a handle share.
+pub(crate) struct Shared {
+    config: Arc<PoolConfig>,
+    slots: Vec<Slot>,
+}
+
+/// The pool in the process `pid`; 0 is nobody yet.
+#[derive(Default)]
+struct Slot {
+    pid: AtomicU32,
+    /// Touched by that process alone, so that no lock in it is ever found held by a thread that a fork
+    /// did not copy.
+    instance: OnceLock<Result<Arc<Instance>, ClientError>>,
+}
+
+impl Pool {
+    /// A pool of these nodes. Does nothing yet: no thread, no socket, no file; what is wrong with the
+    /// configuration is said at the first use, or by [`PoolConfig::check`].
+    #[must_use]
+    pub fn new(config: PoolConfig) -> Self {
+        let slots = (0..MAX_GENERATIONS).map(|_| Slot::default()).collect();
+        Self {
+            shared: Arc::new(Shared {
+                config: Arc::new(config),
+                slots,
+            }),
+        }
+    }
+
+    /// The configured deadline from now.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.shared.config.default_deadline
+    }
+
+    /// Opens a key that the nodes hold, at the first node that has it. Blocks, until `deadline` at most.
+    ///
+    /// # Errors
+    /// [`ClientError::Key`] if every node that can be reached refuses it; [`ClientError::NoNode`],
+    /// [`ClientError::TimedOut`], [`ClientError::TooManyKeys`] and those of the first use.
+    pub fn open_key(
+        &self,
+        selector: KeySelector,
+        deadline: Instant,
+    ) -> Result<RemoteKey, ClientError> {
+        if !selector_is_sane(&selector) {
+            return Err(ClientError::Key(KeyRefusal::NoSuchKey));
+        }
+        self.open(KeySource::Selector(selector), deadline)
+    }
+
+    /// Brings a key to the nodes. It is kept, zeroising, to be brought again after a reconnect or to
+    /// another node; nodes keep it no longer than the connection. Blocks, until `deadline` at most.
+    ///
+    /// # Errors
+    /// As [`Self::open_key`].
+    pub fn import_key(&self, key: PrivateKey, deadline: Instant) -> Result<RemoteKey, ClientError> {
+        self.open(KeySource::Import(key), deadline)
+    }
+
+    fn open(&self, source: KeySource, deadline: Instant) -> Result<RemoteKey, ClientError> {
+        if let KeySource::Import(key) = &source {
+            let length = key.dangerous_pkcs8().len();
+            if length == 0 || length > millrace_engine::key::MAX_PRIVATE_KEY_LEN {
+                let error = millrace_engine::error::KeyError::Malformed;
+                return Err(ClientError::Key(KeyRefusal::Key(error)));
+            }
+        }
+        let instance = self.shared.instance()?;
+        let data = Arc::new(KeyData::new(source));
+        let owner = Owner::Caller { waiter: None };
+        let task = Task::new(
+            Arc::clone(&data),
+            Work::Open,
+            owner,
+            deadline,
+            Instant::now(),
+        );
+        let opened = instance.run(task);
+        match (opened, data.facts.get().cloned()) {
+            (Ok(_), Some(facts)) => Ok(RemoteKey::new(data, facts, Arc::downgrade(&self.shared))),
+            (opened, _) => {
+                instance.close_key(data.id);
+                Err(opened.err().unwrap_or(ClientError::Closed))
+            }
+        }
+    }
+
+    /// Runs one job and waits for its result, until `deadline` at most.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; [`ClientError::fall_back`] says what to make of it.
+    pub fn call(
+        &self,
+        key: &RemoteKey,
+        operation: &Operation,
+        input: &[u8],
+        deadline: Instant,
+    ) -> Result<Reply, ClientError> {
+        self.check(key, operation, input)?;
+        let work = Work::Job {
+            operation: operation.clone(),
+            input: input.to_vec(),
+        };
+        let owner = Owner::Caller { waiter: None };
+        let task = Task::new(
+            Arc::clone(key.data()),
+            work,
+            owner,
+            deadline,
+            Instant::now(),
+        );
+        self.shared
+            .instance()?
+            .run(task)?
+            .ok_or(ClientError::Closed)
+    }
+
+    /// Starts one job. `done` is called exactly once, on the I/O thread, by `deadline` or soon after;
+    /// it must be quick and must not block, since every other callback waits for it. A panic in it is
+    /// caught and counted.
+    ///
+    /// # Errors
+    /// The job was not taken, and `done` is dropped without being called.
+    pub fn submit(
+        &self,
+        key: &RemoteKey,
+        operation: Operation,
+        input: Vec<u8>,
+        deadline: Instant,
+        done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
+    ) -> Result<Ticket, ClientError> {
+        self.check(key, &operation, &input)?;
+        let work = Work::Job { operation, input };
+        let owner = Owner::Callback(done);
+        let task = Task::new(
+            Arc::clone(key.data()),
+            work,
+            owner,
+            deadline,
+            Instant::now(),
+        );
+        let task = self.shared.instance()?.submit(task)?;
+        Ok(Ticket {
+            task,
+            pid: process::id(),
+        })
+    }
+
+    /// Ends a job early: its callback is called with [`ClientError::Cancelled`], unless it ended
+    /// before. A ticket from before a fork means nothing after it.
+    pub fn cancel(&self, ticket: Ticket) {
+        if let Some(Ok(instance)) = self
+            .shared
+            .existing()
+            .filter(|_| ticket.pid == process::id())
+        {
+            instance.cancel(ticket.task);
+        }
+    }
+
+    /// What this process has done with the pool so far.
+    #[must_use]
+    pub fn stats(&self) -> ClientStats {
+        match self.shared.existing() {
+            Some(Ok(instance)) => instance.stats(),
+            _ => ClientStats::default(),
+        }
+    }
+
+    /// Ends the pool in this process: every job ends as [`ClientError::Closed`], the thread is joined
+    /// (unless this is called from a callback). Later uses are refused. Nobody needs to call this: a
+    /// process may end at any time.
+    pub fn shutdown(&self) {
+        self.shared.close();
+    }
+
+    fn check(
+        &self,
+        key: &RemoteKey,
+        operation: &Operation,
+        input: &[u8],
+    ) -> Result<(), ClientError> {
+        if !key.belongs_to(&self.shared) {
+            return Err(ClientError::ForeignKey);
+        }
+        operation
+            .check(key.info().key_type, input)
+            .map_err(ClientError::Job)
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes: Vec<String> = self
+            .shared
+            .config
+            .nodes
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        f.debug_struct("Pool")
+            .field("nodes", &nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The slot of this process, claimed if need be. Lock-free.
+    fn slot(&self) -> Option<&Slot> {
+        let pid = process::id();
+        self.slots.iter().find(|slot| {
+            let owner = slot.pid.load(Ordering::Acquire);
+            owner == pid
+                || (owner == 0
+                    && match slot
+                        .pid
+                        .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+                    {
+                        Ok(_) => true,
+                        Err(winner) => winner == pid,
+                    })
+        })
+    }
+
+    /// The pool in this process, started if need be.
+    fn instance(&self) -> Result<&Arc<Instance>, ClientError> {
+        let slot = self.slot().ok_or(ClientError::Forked)?;
+        slot.instance
+            .get_or_init(|| Instance::start(&self.config))
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    /// The pool in this process, if it was started.
+    fn existing(&self) -> Option<&Result<Arc<Instance>, ClientError>> {
+        let pid = process::id();
+        let own = self
+            .slots
+            .iter()
+            .find(|slot| slot.pid.load(Ordering::Acquire) == pid)?;
+        own.instance.get()
+    }
+
+    /// The last clone of a key was dropped.
+    pub(crate) fn close_key(&self, key: KeyId) {
+        if let Some(Ok(instance)) = self.existing() {
+            instance.close_key(key);
+        }
+    }
+
+    fn close(&self) {
+        if let Some(Ok(instance)) = self.existing() {
+            instance.close();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A parent's instance is kept alive by the reference of its thread, which does not run here and
+        // so never lets go: nothing of it is dropped in the child.
+        self.close();
+    }
+}
