@@ -362,45 +362,46 @@ fn batch<T>(
         return Err(WireError::Truncated("batch"));
     }
     let mut items = Vec::with_capacity(count);
-    let mut ids = Ids::new();
+    let mut ids = Ids::default();
     for _ in 0..count {
         let item = item(r)?;
-        ids.insert(id(&item))?;
+        ids.insert(id(&item), items.iter().map(&id))?;
         items.push(item);
     }
     Ok(items)
 }
 
-/// The ids of a batch so far. Ids that ascend, as counters do, are not compared with each other; the
-/// scan over at most 255 others is a few vector instructions.
+/// The ids of a batch so far. As long as they ascend, which those of a counter do, the highest is
+/// all that has to be known; after that the scan over at most 255 is a few vector instructions.
+#[derive(Default)]
 struct Ids {
-    seen: [u64; MAX_JOBS_PER_FRAME],
-    count: usize,
-    highest: u64,
+    highest: Option<u64>,
+    /// Every id so far, or none as long as they ascend.
+    seen: Vec<u64>,
 }
 
 impl Ids {
-    fn new() -> Self {
-        Self {
-            seen: [0; MAX_JOBS_PER_FRAME],
-            count: 0,
-            highest: 0,
+    /// Adds an id; `before` are those that were added already.
+    fn insert(&mut self, id: u64, before: impl Iterator<Item = u64>) -> Result<(), WireError> {
+        let ascends = self.highest < Some(id);
+        if ascends {
+            self.highest = Some(id);
+        } else if self.seen.is_empty() {
+            self.seen.reserve_exact(MAX_JOBS_PER_FRAME);
+            self.seen.extend(before);
         }
-    }
-
-    fn insert(&mut self, id: u64) -> Result<(), WireError> {
-        let seen = &self.seen[..self.count];
         // No early exit: this is what lets the compiler compare several at once.
-        if id <= self.highest
-            && seen
+        if !ascends
+            && self
+                .seen
                 .iter()
                 .fold(false, |found, other| found | (*other == id))
         {
             return Err(WireError::DuplicateJob(id));
         }
-        self.highest = self.highest.max(id);
-        self.seen[self.count] = id;
-        self.count += 1;
+        if !self.seen.is_empty() {
+            self.seen.push(id);
+        }
         Ok(())
     }
 }

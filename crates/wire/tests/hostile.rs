@@ -338,6 +338,14 @@ fn batches_have_one_to_256_distinct_jobs() {
         Err(WireError::DuplicateJob(u64::MAX))
     );
     assert_eq!(batch(3, &[9, 5, 7]), Ok(()));
+    assert_eq!(batch(4, &[5, 9, 7, 9]), Err(WireError::DuplicateJob(9)));
+    assert_eq!(batch(4, &[5, 9, 7, 7]), Err(WireError::DuplicateJob(7)));
+    assert_eq!(
+        batch(5, &[5, 9, 7, 11, 11]),
+        Err(WireError::DuplicateJob(11))
+    );
+    assert_eq!(batch(5, &[5, 9, 7, 11, 5]), Err(WireError::DuplicateJob(5)));
+    assert_eq!(batch(5, &[5, 9, 7, 11, 8]), Ok(()));
     let descending: Vec<u64> = ids[..256].iter().rev().copied().collect();
     assert_eq!(batch(256, &descending), Ok(()));
 }
@@ -606,6 +614,16 @@ fn the_buffer_is_bounded_and_always_has_room_for_a_read() {
         }
         assert_eq!(count, 5);
     }
+}
+
+#[test]
+fn a_frame_cannot_make_its_receiver_allocate_much_more_than_it_brings() {
+    // The list of a full batch, and the inputs or outputs, which are part of the payload.
+    let list = MAX_JOBS_PER_FRAME * size_of::<SubmittedJob>().max(size_of::<JobCompletion>());
+    assert!(
+        list + MAX_PAYLOAD_LEN <= 100 * 1024,
+        "docs/protocol.md promises 100 KiB"
+    );
 }
 
 #[test]

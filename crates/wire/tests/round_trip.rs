@@ -291,7 +291,7 @@ proptest! {
         if header && stream.len() >= HEADER_LEN {
             let length = u32::try_from(stream.len() - HEADER_LEN).unwrap();
             stream[..4].copy_from_slice(&length.to_le_bytes());
-            stream[4] = kind % 8 | kind & 0x80;
+            stream[4] = (kind % 8) | (kind & 0x80);
             stream[5..8].fill(0);
         }
         let _ = decode_in_pieces::<ClientMessage>(&stream, piece);
