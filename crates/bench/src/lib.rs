@@ -28,6 +28,7 @@ mod error;
 mod keys;
 mod machine;
 mod node;
+mod pool;
 mod process;
 mod progress;
 mod report;

@@ -1,0 +1,214 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The same operations through a node.
+//!
+//! Pipelined, a fixed number of jobs is kept in flight from this thread, while the client's own I/O
+//! thread takes completions: what a gateway does with many connections. Blocking, one thread does one
+//! job after the other: the latency at concurrency 1.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use millrace_client::{ClientError, Endpoint, Pool, PoolConfig, RemoteKey, Reply};
+
+use super::workload::Job;
+use super::{Sample, Samples};
+use crate::cores;
+use crate::error::BenchError;
+use crate::stats::Latencies;
+
+/// Deadline of a job: far above anything that a healthy node takes, so that a hang ends the run.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The load is topped up when this part of it has ended: often enough that the node never starves,
+/// seldom enough that jobs leave in batches, as they do from a busy gateway.
+const TOP_UP: usize = 4;
+
+/// What a round through a node brought.
+#[derive(Default)]
+pub(super) struct RemoteRound {
+    pub(super) jobs: u64,
+    pub(super) per_s: f64,
+    /// CPU time of this whole process per job: client and load generator.
+    pub(super) client_cpu_us: f64,
+    pub(super) latencies: Latencies,
+    /// By backend: how many jobs each served, as the completions say.
+    pub(super) served_by: BTreeMap<String, u64>,
+}
+
+/// A connection to a node, with the key of a job.
+pub(super) struct Remote<'a> {
+    pool: Pool,
+    key: RemoteKey,
+    job: &'a Job,
+}
+
+impl<'a> Remote<'a> {
+    /// Connects, and brings the key into the session.
+    pub(super) fn open(endpoint: &Endpoint, job: &'a Job) -> Result<Self, BenchError> {
+        let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
+        let key = pool
+            .import_key(job.key.clone(), Instant::now() + DEADLINE)
+            .map_err(|error| failed(job, &error))?;
+        Ok(Self { pool, key, job })
+    }
+
+    /// Blocking calls from this thread, one after the other.
+    pub(super) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
+        let mut tally = Tally::default();
+        let cpu = cores::own_cpu_time();
+        let start = Instant::now();
+        let mut index = 0;
+        while start.elapsed() < duration {
+            let input = self.job.input(index);
+            let sent = Instant::now();
+            let reply = self
+                .pool
+                .call(&self.key, &self.job.operation, &input, sent + DEADLINE);
+            tally.take(index, sent.elapsed(), reply);
+            index += 1;
+        }
+        self.finish(
+            tally,
+            start.elapsed(),
+            cores::own_cpu_time().saturating_sub(cpu),
+        )
+    }
+
+    /// `window` jobs in flight, topped up from this thread.
+    pub(super) fn pipelined(
+        &self,
+        window: usize,
+        duration: Duration,
+    ) -> Result<RemoteRound, BenchError> {
+        let top_up = (window / TOP_UP).max(1);
+        let shared = Arc::new(Shared {
+            tally: Mutex::new(Tally::default()),
+            feeder: thread::current(),
+            wake_at: top_up,
+        });
+        let cpu = cores::own_cpu_time();
+        let start = Instant::now();
+        let mut sent = 0;
+        while start.elapsed() < duration {
+            let ended = shared.ended();
+            if window - (sent - ended) < top_up {
+                thread::park_timeout(DEADLINE);
+                continue;
+            }
+            for _ in 0..window - (sent - ended) {
+                self.submit(sent, &shared)?;
+                sent += 1;
+            }
+        }
+        let deadline = Instant::now() + DEADLINE;
+        while shared.ended() < sent {
+            if Instant::now() > deadline {
+                return Err(BenchError::Wrong(format!(
+                    "{}: jobs never ended",
+                    self.job.workload
+                )));
+            }
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        let elapsed = start.elapsed();
+        let cpu = cores::own_cpu_time().saturating_sub(cpu);
+        let tally = std::mem::take(&mut *shared.lock());
+        self.finish(tally, elapsed, cpu)
+    }
+
+    fn submit(&self, index: usize, shared: &Arc<Shared>) -> Result<(), BenchError> {
+        let shared = Arc::clone(shared);
+        let sent = Instant::now();
+        let (operation, input) = (self.job.operation.clone(), self.job.input(index));
+        let done = move |result| shared.take(index, sent.elapsed(), result);
+        self.pool
+            .submit(&self.key, operation, input, sent + DEADLINE, Box::new(done))
+            .map(drop)
+            .map_err(|error| failed(self.job, &error))
+    }
+
+    fn finish(
+        &self,
+        tally: Tally,
+        elapsed: Duration,
+        cpu: Duration,
+    ) -> Result<RemoteRound, BenchError> {
+        if let Some(error) = tally.failure {
+            return Err(failed(self.job, &error));
+        }
+        tally.samples.check(self.job)?;
+        let jobs = tally.ended as f64;
+        Ok(RemoteRound {
+            jobs: tally.ended as u64,
+            per_s: jobs / elapsed.as_secs_f64(),
+            client_cpu_us: cpu.as_secs_f64() * 1e6 / jobs,
+            latencies: tally.latencies,
+            served_by: tally.served_by,
+        })
+    }
+}
+
+/// What the thread that feeds and the one that takes completions share.
+struct Shared {
+    tally: Mutex<Tally>,
+    feeder: Thread,
+    /// The feeder is woken each time that so many more jobs have ended.
+    wake_at: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> usize {
+        self.lock().ended
+    }
+
+    fn take(&self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
+        let mut tally = self.lock();
+        tally.take(index, latency, result);
+        if tally.ended.is_multiple_of(self.wake_at) {
+            drop(tally);
+            self.feeder.unpark();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    ended: usize,
+    latencies: Latencies,
+    samples: Samples,
+    served_by: BTreeMap<String, u64>,
+    failure: Option<ClientError>,
+}
+
+impl Tally {
+    fn take(&mut self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
+        self.ended += 1;
+        match result {
+            Ok(reply) => {
+                self.latencies.push(latency);
+                let backend = reply.served_by.map_or("nobody", |backend| backend.name());
+                match self.served_by.get_mut(backend) {
+                    Some(count) => *count += 1,
+                    None => drop(self.served_by.insert(backend.to_owned(), 1)),
+                }
+                self.samples.offer(|| Sample {
+                    index,
+                    output: reply.output.to_vec(),
+                });
+            }
+            Err(error) => self.failure = Some(error),
+        }
+    }
+}
+
+fn failed(job: &Job, error: &ClientError) -> BenchError {
+    BenchError::Wrong(format!("{} through the node: {error}", job.workload))
+}
