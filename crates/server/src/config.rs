@@ -1,0 +1,699 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a node is told: [`NodeConfig`], and the file it may come from.
+//!
+//! Two stages. `node.toml` is parsed into what was typed (unknown keys are errors), and
+//! [`NodeConfig::from_toml`] turns that into what it means, or into one error that lists everything
+//! that is wrong. Flags and the environment are the caller's: it changes the fields of the result.
+//! Every key of the file, at its default, is in [`SAMPLE`].
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use millrace_engine::{BackendKind, EngineConfig};
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::store::KekSource;
+
+/// A `node.toml` with every key at its default and what it means.
+pub const SAMPLE: &str = include_str!("../node.toml");
+
+/// Where state lives unless told otherwise.
+const STATE_DIRECTORY: &str = "/var/lib/millrace";
+
+/// Where sockets live unless told otherwise.
+const RUN_DIRECTORY: &str = "/run/millrace";
+
+/// Port of `/metrics` unless told otherwise: in the range that Prometheus exporters share.
+const METRICS_PORT: u16 = 9464;
+
+/// Everything that a node is told.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeConfig {
+    /// Its name, for clients' logs; at most [`MAX_NODE_NAME_LEN`] bytes.
+    pub name: String,
+    /// The unix socket, if there is to be one.
+    pub unix: Option<UnixConfig>,
+    /// The TCP listener, if there is to be one. Always mutual TLS.
+    pub tcp: Option<TcpConfig>,
+    /// Where `/metrics`, `/healthz` and `/status` are served over TCP. Loopback only.
+    pub metrics: Option<SocketAddr>,
+    /// Unix socket on which the same is served, for `millrace status`.
+    pub status_socket: Option<PathBuf>,
+    /// Whether clients may bring keys of their own.
+    pub allow_import: bool,
+    /// Bounds on what clients may take.
+    pub limits: Limits,
+    /// How long jobs in flight may take to end after the order to stop.
+    pub drain_timeout: Duration,
+    /// Where the keys are. For the composition root: a node is handed an open store.
+    pub store: StoreConfig,
+    /// Settings of the engine. For the composition root, like the next two.
+    pub engine: EngineConfig,
+    /// The backends to use, in order of preference; none: whatever is built in.
+    pub backends: Option<Vec<BackendKind>>,
+    /// Logging.
+    pub log: LogConfig,
+}
+
+/// A listener on a unix socket. Clients are identified as `uid:N`, by the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixConfig {
+    /// Path of the socket. Its directory is made if it does not exist.
+    pub path: PathBuf,
+    /// Mode of the socket.
+    pub mode: u32,
+    /// Group of the socket: a name in `/etc/group`, or a number.
+    pub group: Option<String>,
+}
+
+impl UnixConfig {
+    /// A socket at `path`, mode 0660.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            mode: DEFAULT_SOCKET_MODE,
+            group: None,
+        }
+    }
+}
+
+/// Owner and group may connect: connecting is the permission to ask for jobs.
+pub const DEFAULT_SOCKET_MODE: u32 = 0o660;
+
+/// A listener on TCP with mutual TLS 1.3. Clients are identified as `cert:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Address and port; port 0 takes any free one.
+    pub address: SocketAddr,
+    /// Certificate, key and CA.
+    pub tls: TlsFiles,
+}
+
+/// PEM files, read at the start and at every reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The node's certificate chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The CA that issues clients' certificates.
+    pub client_ca: PathBuf,
+}
+
+impl TlsFiles {
+    /// The files that [`crate::tls::ensure_node_certificates`] makes in a directory.
+    #[must_use]
+    pub fn in_directory(directory: &Path) -> Self {
+        Self {
+            certificate: directory.join("node.crt"),
+            key: directory.join("node.key"),
+            client_ca: directory.join("ca.crt"),
+        }
+    }
+}
+
+/// Bounds on what clients may take. Each has a reason; see [`Limits::default`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Connections in all, also those that have not authenticated yet.
+    pub connections: usize,
+    /// Connections of one identity.
+    pub connections_per_identity: usize,
+    /// Jobs in flight on one connection; more are answered `Busy`, and reading pauses.
+    pub in_flight: u32,
+    /// Keys open on one connection, imported or the node's.
+    pub keys: u32,
+    /// Time for the TLS handshake and the `Hello`, each.
+    pub handshake_timeout: Duration,
+    /// Time within which the client has to take what is sent to it.
+    pub write_timeout: Duration,
+    /// Time without any message and any job after which a connection is closed; zero for never.
+    pub idle_timeout: Duration,
+    /// The longest budget of a job, and that of a job without one.
+    pub max_budget: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // About 20 KiB each while idle: 80 MiB at most.
+            connections: 4096,
+            // A gateway with 128 worker processes, each with a spare connection and one that is
+            // being replaced; a quarter of all, so that no identity locks out the others.
+            connections_per_identity: 1024,
+            // 1024 P-256 signatures are 15 ms of one core: deep enough to keep a node busy over
+            // any network, shallow enough to stop in a moment.
+            in_flight: 1024,
+            // A gateway with a thousand virtual hosts; an imported RSA key takes about 20 KiB.
+            keys: 1024,
+            // Ten times what a handshake takes over a slow satellite link.
+            handshake_timeout: Duration::from_secs(5),
+            // A client that does not read for this long has lost all its handshakes.
+            write_timeout: Duration::from_secs(10),
+            // A gateway is quiet at night, and a dead peer is found by TCP keepalive.
+            idle_timeout: Duration::ZERO,
+            // Longer than any TLS client waits for its handshake.
+            max_budget: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where the keys are and what opens them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// The directory of the key store.
+    pub directory: PathBuf,
+    /// The key-encryption key.
+    pub kek: KekSource,
+}
+
+/// Logging.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A filter as `tracing-subscriber` takes it: `info`, `millrace_server=debug,info`.
+    pub filter: String,
+    /// Whether to write one JSON object per line instead of text.
+    pub json: bool,
+}
+
+/// Bound on the name of a node, in bytes: what the wire carries.
+pub const MAX_NODE_NAME_LEN: usize = millrace_wire::MAX_NAME_LEN;
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeFile::default()
+            .into_config()
+            .expect("the defaults are valid")
+    }
+}
+
+impl NodeConfig {
+    /// Reads a `node.toml`.
+    ///
+    /// # Errors
+    /// A syntax error, an unknown key, or all values that cannot be, each with its key.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let file: NodeFile = toml::from_str(text)?;
+        file.into_config().map_err(ConfigError::Values)
+    }
+}
+
+/// Why a `node.toml` is not one.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Not TOML, or an unknown key, with its place.
+    #[error("{0}")]
+    Syntax(#[from] toml::de::Error),
+    /// Values that cannot be.
+    #[error("{0}")]
+    Values(Problems),
+}
+
+/// Everything that is wrong with the values of a file, one line each.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+/// What was typed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct NodeFile {
+    name: Option<String>,
+    allow_import: bool,
+    drain_timeout_ms: u64,
+    backends: Option<Vec<String>>,
+    unix: UnixFile,
+    tcp: Option<TcpFile>,
+    metrics: MetricsFile,
+    store: StoreFile,
+    limits: LimitsFile,
+    engine: EngineFile,
+    log: LogFile,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct UnixFile {
+    enabled: bool,
+    path: PathBuf,
+    mode: String,
+    group: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TcpFile {
+    address: SocketAddr,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct MetricsFile {
+    enabled: bool,
+    address: SocketAddr,
+    socket: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct StoreFile {
+    directory: PathBuf,
+    kek: String,
+    create_kek: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct LimitsFile {
+    connections: usize,
+    connections_per_identity: usize,
+    in_flight: u32,
+    keys: u32,
+    handshake_timeout_ms: u64,
+    write_timeout_ms: u64,
+    idle_timeout_ms: u64,
+    max_budget_ms: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct EngineFile {
+    workers: Option<usize>,
+    queue_limit: Option<usize>,
+    session_queue_limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct LogFile {
+    filter: String,
+    format: String,
+}
+
+impl Default for NodeFile {
+    fn default() -> Self {
+        Self {
+            name: None,
+            allow_import: true,
+            // Twice the longest operation with a full queue in front of it, below the 90 s after
+            // which systemd kills.
+            drain_timeout_ms: 10_000,
+            backends: None,
+            unix: UnixFile::default(),
+            tcp: None,
+            metrics: MetricsFile::default(),
+            store: StoreFile::default(),
+            limits: LimitsFile::default(),
+            engine: EngineFile::default(),
+            log: LogFile::default(),
+        }
+    }
+}
+
+impl Default for UnixFile {
+    fn default() -> Self {
+        let path = Path::new(RUN_DIRECTORY).join("node.sock");
+        Self {
+            enabled: true,
+            path,
+            mode: format!("{DEFAULT_SOCKET_MODE:04o}"),
+            group: None,
+        }
+    }
+}
+
+impl Default for MetricsFile {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), METRICS_PORT),
+            socket: Path::new(RUN_DIRECTORY).join("status.sock"),
+        }
+    }
+}
+
+impl Default for StoreFile {
+    fn default() -> Self {
+        let state = Path::new(STATE_DIRECTORY);
+        let kek = state.join("kek").display().to_string();
+        Self {
+            directory: state.join("keys"),
+            kek,
+            create_kek: false,
+        }
+    }
+}
+
+impl Default for LimitsFile {
+    fn default() -> Self {
+        let limits = Limits::default();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            connections: limits.connections,
+            connections_per_identity: limits.connections_per_identity,
+            in_flight: limits.in_flight,
+            keys: limits.keys,
+            handshake_timeout_ms: ms(limits.handshake_timeout),
+            write_timeout_ms: ms(limits.write_timeout),
+            idle_timeout_ms: ms(limits.idle_timeout),
+            max_budget_ms: ms(limits.max_budget),
+        }
+    }
+}
+
+impl Default for LogFile {
+    fn default() -> Self {
+        Self {
+            filter: "info".to_owned(),
+            format: "text".to_owned(),
+        }
+    }
+}
+
+impl NodeFile {
+    /// What it means, or everything that is wrong with it.
+    fn into_config(self) -> Result<NodeConfig, Problems> {
+        let mut problems = Vec::new();
+        let name = self.name.unwrap_or_else(host_name);
+        if name.is_empty() || name.len() > MAX_NODE_NAME_LEN || name.contains(char::is_control) {
+            problems.push(format!(
+                "name: 1 to {MAX_NODE_NAME_LEN} printable bytes, please"
+            ));
+        }
+        let config = NodeConfig {
+            name,
+            unix: self.unix.into_config(&mut problems),
+            tcp: self.tcp.map(|tcp| tcp.into_config(&mut problems)),
+            metrics: self.metrics.enabled.then_some(self.metrics.address),
+            status_socket: self.metrics.enabled.then_some(self.metrics.socket),
+            allow_import: self.allow_import,
+            limits: self.limits.into_config(&mut problems),
+            drain_timeout: Duration::from_millis(self.drain_timeout_ms),
+            store: self.store.into_config(),
+            engine: self.engine.into_config(&mut problems),
+            backends: self.backends.map(|names| backends(&names, &mut problems)),
+            log: self.log.into_config(&mut problems),
+        };
+        if config.unix.is_none() && config.tcp.is_none() {
+            problems.push("unix.enabled: there is no [tcp] either, nobody could connect".into());
+        }
+        if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
+            problems.push(format!(
+                "metrics.address: {address} is not a loopback address, and metrics have no \
+                 authentication; put a proxy in front"
+            ));
+        }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(Problems(problems))
+        }
+    }
+}
+
+impl UnixFile {
+    fn into_config(self, problems: &mut Vec<String>) -> Option<UnixConfig> {
+        let mode = u32::from_str_radix(&self.mode, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777);
+        if mode.is_none() {
+            problems.push(format!(
+                "unix.mode: {:?} is not an octal mode like \"0660\"",
+                self.mode
+            ));
+        }
+        if !self.path.is_absolute() {
+            problems.push(format!(
+                "unix.path: {} is not absolute",
+                self.path.display()
+            ));
+        }
+        let mode = mode.unwrap_or(DEFAULT_SOCKET_MODE);
+        self.enabled.then_some(UnixConfig {
+            path: self.path,
+            mode,
+            group: self.group,
+        })
+    }
+}
+
+impl TcpFile {
+    fn into_config(self, problems: &mut Vec<String>) -> TcpConfig {
+        let made = TlsFiles::in_directory(&Path::new(STATE_DIRECTORY).join("tls"));
+        let given = [&self.certificate, &self.key, &self.client_ca];
+        let count = given.iter().filter(|path| path.is_some()).count();
+        if count != 0 && count != given.len() {
+            problems.push(
+                "tcp: certificate, key and client-ca belong together; give all three or none"
+                    .to_owned(),
+            );
+        }
+        let tls = TlsFiles {
+            certificate: self.certificate.unwrap_or(made.certificate),
+            key: self.key.unwrap_or(made.key),
+            client_ca: self.client_ca.unwrap_or(made.client_ca),
+        };
+        TcpConfig {
+            address: self.address,
+            tls,
+        }
+    }
+}
+
+impl StoreFile {
+    fn into_config(self) -> StoreConfig {
+        let kek = if self.kek == CREDENTIAL {
+            KekSource::Credential
+        } else {
+            KekSource::File {
+                path: self.kek.into(),
+                create: self.create_kek,
+            }
+        };
+        StoreConfig {
+            directory: self.directory,
+            kek,
+        }
+    }
+}
+
+/// What `store.kek` says for the systemd credential.
+const CREDENTIAL: &str = "credential";
+
+impl LimitsFile {
+    fn into_config(self, problems: &mut Vec<String>) -> Limits {
+        let Self {
+            connections,
+            connections_per_identity,
+            in_flight,
+            keys,
+            handshake_timeout_ms,
+            write_timeout_ms,
+            idle_timeout_ms,
+            max_budget_ms,
+        } = self;
+        let positive = [
+            ("connections", connections > 0),
+            ("connections-per-identity", connections_per_identity > 0),
+            ("in-flight", in_flight > 0),
+            ("keys", keys > 0),
+            ("handshake-timeout-ms", handshake_timeout_ms > 0),
+            ("write-timeout-ms", write_timeout_ms > 0),
+            ("max-budget-ms", max_budget_ms > 0),
+        ];
+        for (key, good) in positive {
+            if !good {
+                problems.push(format!("limits.{key}: must be above 0"));
+            }
+        }
+        let over = [
+            (
+                "connections",
+                connections > MAX_CONNECTIONS,
+                MAX_CONNECTIONS.to_string(),
+            ),
+            (
+                "in-flight",
+                in_flight > MAX_IN_FLIGHT,
+                MAX_IN_FLIGHT.to_string(),
+            ),
+            (
+                "max-budget-ms",
+                max_budget_ms > MAX_BUDGET_MS,
+                MAX_BUDGET_MS.to_string(),
+            ),
+        ];
+        for (key, bad, limit) in over {
+            if bad {
+                problems.push(format!("limits.{key}: at most {limit}"));
+            }
+        }
+        Limits {
+            connections,
+            connections_per_identity,
+            in_flight,
+            keys,
+            handshake_timeout: Duration::from_millis(handshake_timeout_ms),
+            write_timeout: Duration::from_millis(write_timeout_ms),
+            idle_timeout: Duration::from_millis(idle_timeout_ms),
+            max_budget: Duration::from_millis(max_budget_ms),
+        }
+    }
+}
+
+/// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and others need
+/// some.
+pub const MAX_CONNECTIONS: usize = 500_000;
+/// At 2 KiB each, completions that wait for one client stay below 128 MiB.
+const MAX_IN_FLIGHT: u32 = 65_536;
+/// Ten minutes: no protocol waits longer, and the sum with any clock reading stays a time.
+const MAX_BUDGET_MS: u64 = 600_000;
+
+impl EngineFile {
+    fn into_config(self, problems: &mut Vec<String>) -> EngineConfig {
+        let mut config = EngineConfig::default();
+        let settings = [
+            ("workers", self.workers, &mut config.workers),
+            ("queue-limit", self.queue_limit, &mut config.queue_limit),
+            (
+                "session-queue-limit",
+                self.session_queue_limit,
+                &mut config.session_queue_limit,
+            ),
+        ];
+        for (key, value, setting) in settings {
+            match value {
+                Some(0) => problems.push(format!("engine.{key}: must be above 0")),
+                Some(value) => *setting = value,
+                None => {}
+            }
+        }
+        config
+    }
+}
+
+impl LogFile {
+    fn into_config(self, problems: &mut Vec<String>) -> LogConfig {
+        if !["text", "json"].contains(&self.format.as_str()) {
+            problems.push(format!(
+                "log.format: {:?} is neither text nor json",
+                self.format
+            ));
+        }
+        LogConfig {
+            json: self.format == "json",
+            filter: self.filter,
+        }
+    }
+}
+
+fn backends(names: &[String], problems: &mut Vec<String>) -> Vec<BackendKind> {
+    let mut kinds = Vec::new();
+    for name in names {
+        match BackendKind::ALL.iter().find(|kind| kind.name() == name) {
+            Some(kind) => kinds.push(*kind),
+            None => problems.push(format!("backends: there is no backend {name:?}")),
+        }
+    }
+    if names.is_empty() {
+        problems.push("backends: leave it out to use all, or name at least one".to_owned());
+    }
+    kinds
+}
+
+/// The host's name, cut to what a node's name may be.
+fn host_name() -> String {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy();
+    let name: String = name
+        .chars()
+        .filter(char::is_ascii_graphic)
+        .take(MAX_NODE_NAME_LEN)
+        .collect();
+    if name.is_empty() {
+        "node".to_owned()
+    } else {
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> String {
+        NodeConfig::from_toml(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_sample_holds_every_key_at_its_default() {
+        let sample = NodeConfig::from_toml(SAMPLE).unwrap();
+        let default = NodeConfig::default();
+        assert_eq!(format!("{sample:?}"), format!("{default:?}"));
+        // Keys without a default are in the sample as comments: they must parse as well.
+        let all: String = SAMPLE
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n")
+            .collect();
+        let config = NodeConfig::from_toml(&all).unwrap();
+        assert!(config.tcp.is_some() && config.backends.is_some());
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line() {
+        let text = problems("name = \"a\"\n[limits]\nconnection = 3\n");
+        assert!(
+            text.contains("line 3") && text.contains("connection"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn all_problems_are_listed_at_once() {
+        let text = problems(
+            "backends = [\"gpu\"]\n[unix]\nenabled = false\nmode = \"9\"\n\
+             [metrics]\naddress = \"0.0.0.0:1\"\n[limits]\nkeys = 0\nmax-budget-ms = 999999999\n",
+        );
+        for part in [
+            "gpu",
+            "unix.mode",
+            "unix.enabled",
+            "loopback",
+            "limits.keys",
+            "max-budget",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn tls_files_come_together() {
+        let text = problems("[tcp]\naddress = \"127.0.0.1:0\"\nkey = \"/x\"\n");
+        assert!(text.contains("belong together"), "{text}");
+        let config = NodeConfig::from_toml("[tcp]\naddress = \"[::]:7400\"\n").unwrap();
+        assert!(config.tcp.unwrap().tls.key.ends_with("tls/node.key"));
+    }
+
+    #[test]
+    fn the_key_encryption_key_may_be_a_credential() {
+        let config = NodeConfig::from_toml("[store]\nkek = \"credential\"\n").unwrap();
+        assert_eq!(config.store.kek, KekSource::Credential);
+    }
+}

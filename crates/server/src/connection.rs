@@ -1,0 +1,601 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The I/O of one connection: one task, no wake-up of another one on the way of a job.
+//!
+//! ```text
+//!  socket ─read─► Decoder ─► SessionState ─► engine.submit (once per read: that makes batches)
+//!                                │                 │
+//!  socket ◄─write─ one buffer ◄──┴── Outbox ◄──────┘  workers, or inline within submit
+//! ```
+//!
+//! Each turn reads what there is, submits it in one call, encodes everything that has ended into
+//! one buffer and writes it at once. So batches form by themselves, and a lone job that the engine
+//! computes within `submit` is answered in the same turn, without any other task or thread.
+//!
+//! It decides nothing about messages (that is [`crate::session`]); it enforces what needs a clock or
+//! a byte count: the deadline of the hello, a client that does not read, idleness, draining.
+
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use millrace_engine::{Engine, Job, JobError, Key, Session};
+use millrace_wire::codec::CompleteWriter;
+use millrace_wire::{ClientMessage, Decoder, Fault, Message, NodeMessage};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Semaphore;
+use tokio::time::{Sleep, sleep_until};
+use tracing::{debug, info, warn};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::config::Limits;
+use crate::keys::Keyring;
+use crate::log::RateLimit;
+use crate::metrics::Metrics;
+use crate::outbox::{Order, Outbox, Waiting};
+use crate::session::{Effects, Rules, SessionState};
+
+/// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
+/// a fast reader busy, little enough for thousands of slow ones.
+const HIGH_WATER: usize = 256 * 1024;
+
+/// Unsent bytes above which the connection is closed. Jobs in flight are bounded and reading stops
+/// at [`HIGH_WATER`], so this is reached only with thousands of large results.
+const MAX_UNSENT: usize = 8 * 1024 * 1024;
+
+/// Time that a fault gets to reach the client before the connection is closed.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time that a client gets to hang up by itself after its last job on a draining node. Its jobs
+/// that cross with `Drain` are answered meanwhile.
+const DRAIN_LINGER: Duration = Duration::from_millis(500);
+
+/// Send buffers above this size are given back when they are empty.
+const KEPT_BUFFER: usize = 64 * 1024;
+
+/// What all connections of a node share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) keyring: Keyring,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
+    pub(crate) imports: Semaphore,
+    pub(crate) denials: RateLimit,
+    pub(crate) faults: RateLimit,
+    pub(crate) refusals: RateLimit,
+}
+
+/// How a connection ended, for the log.
+#[derive(Debug)]
+enum End {
+    /// The client hung up, or everything was done after a drain.
+    Closed,
+    /// The transport failed.
+    Lost(io::Error),
+}
+
+/// Serves one authenticated client until it goes.
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    identity: Arc<str>,
+    outbox: Arc<Outbox>,
+    shared: Arc<Shared>,
+) {
+    let connection = Connection::new(stream, Arc::clone(&identity), outbox, shared);
+    match connection.await {
+        End::Closed => debug!(%identity, "connection closed"),
+        End::Lost(error) => debug!(%identity, %error, "connection lost"),
+    }
+}
+
+struct Connection<S> {
+    stream: S,
+    shared: Arc<Shared>,
+    identity: Arc<str>,
+    outbox: Arc<Outbox>,
+    session: Session,
+    state: SessionState<Arc<Key>>,
+    decoder: Decoder<ClientMessage>,
+    effects: Effects<Arc<Key>>,
+    waiting: Waiting,
+    sending: SendBuffer,
+    /// Set once the last message is in the send buffer.
+    closing: bool,
+    timer: Pin<Box<Sleep>>,
+    deadlines: Deadlines,
+}
+
+/// When which patience ends.
+struct Deadlines {
+    /// When the timer goes off; it may be later than needed only if nothing is needed.
+    armed: Option<Instant>,
+    hello: Instant,
+    active: Instant,
+    linger: Option<Instant>,
+    close: Option<Instant>,
+}
+
+impl<S> Connection<S> {
+    fn new(stream: S, identity: Arc<str>, outbox: Arc<Outbox>, shared: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        let hello = now + shared.limits.handshake_timeout;
+        Self {
+            stream,
+            session: shared.engine.open_session(Arc::clone(&outbox) as _),
+            state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity)),
+            identity,
+            outbox,
+            decoder: Decoder::new(),
+            effects: Effects::default(),
+            waiting: Waiting::default(),
+            sending: SendBuffer::default(),
+            closing: false,
+            timer: Box::pin(sleep_until(hello.into())),
+            deadlines: Deadlines {
+                armed: Some(hello),
+                hello,
+                active: now,
+                linger: None,
+                close: None,
+            },
+            shared,
+        }
+    }
+}
+
+impl<S> Drop for Connection<S> {
+    fn drop(&mut self) {
+        self.shared.engine.close_session(&self.session);
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
+    type Output = End;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End> {
+        let this = self.get_mut();
+        loop {
+            let read = match this.poll_read(context) {
+                Poll::Ready(Ok(true)) => true,
+                Poll::Ready(Ok(false)) => return Poll::Ready(End::Closed),
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
+                Poll::Pending => false,
+            };
+            let news = this.outbox.take(&mut this.waiting, context);
+            if news && !this.take_news() {
+                return Poll::Ready(End::Closed);
+            }
+            match this.poll_write(context) {
+                Poll::Ready(Ok(())) if this.closing => return this.poll_shutdown(context),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
+                // The write wakes us; completions may come meanwhile.
+                Poll::Pending if read || news => continue,
+                Poll::Pending => return this.poll_timer(context),
+            }
+            if !(read || news) {
+                return this.poll_timer(context);
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Reads once, if reading is in order; submits the jobs. `false` at the end of the stream.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let paused = !self.state.wants_more() || self.sending.len() >= HIGH_WATER;
+        if self.closing || paused {
+            return Poll::Pending;
+        }
+        let mut buffer = ReadBuf::new(self.decoder.space());
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+        let count = buffer.filled().len();
+        if count == 0 {
+            if self.decoder.buffered() == 0 {
+                return Poll::Ready(Ok(false));
+            }
+            self.fault(Fault::Protocol, "the stream ends within a frame");
+            return Poll::Ready(Ok(true));
+        }
+        self.decoder.filled(count);
+        self.shared.metrics.bytes_received.add(count);
+        self.take_messages();
+        Poll::Ready(Ok(true))
+    }
+
+    fn take_messages(&mut self) {
+        let now = Instant::now();
+        self.deadlines.active = now;
+        let keys = self.shared.keyring.current();
+        let greeted = self.state.greeted();
+        let mut count = 0;
+        let ended = loop {
+            match self.decoder.next() {
+                Ok(None) => break None,
+                Ok(Some(message)) => {
+                    count += 1;
+                    let taken = self.state.receive(message, now, &keys, &mut self.effects);
+                    if let Err(fault) = taken {
+                        break Some((fault, fault.to_string()));
+                    }
+                }
+                Err(error) => break Some((error.fault(), error.to_string())),
+            }
+        };
+        self.shared.metrics.messages_received.add(count);
+        if self.state.greeted() && !greeted {
+            self.shared.metrics.sessions.add(1);
+        }
+        self.carry_out();
+        if let Some((fault, reason)) = ended {
+            self.fault(fault, &reason);
+        }
+    }
+
+    /// Does what the session decided.
+    fn carry_out(&mut self) {
+        let session = &self.session;
+        if !self.effects.jobs.is_empty() {
+            let jobs = self.effects.jobs.drain(..).map(|ready| Job {
+                id: ready.id,
+                session: session.clone(),
+                key: ready.key,
+                operation: ready.operation,
+                input: ready.input,
+                deadline: ready.deadline,
+            });
+            self.shared.engine.submit(jobs.collect());
+        }
+        for job in self.effects.cancels.drain(..) {
+            self.shared.engine.cancel(session, job);
+        }
+        for (request, key) in self.effects.imports.drain(..) {
+            let (shared, outbox) = (Arc::clone(&self.shared), Arc::clone(&self.outbox));
+            tokio::spawn(import(request, key, shared, outbox));
+        }
+        for reply in self.effects.replies.drain(..) {
+            match &reply {
+                NodeMessage::KeyOpened { .. } => self.shared.metrics.keys_opened.add(1),
+                NodeMessage::KeyRefused { reason, .. } => {
+                    self.shared.metrics.keys_refused.add(*reason, 1);
+                }
+                _ => {}
+            }
+            reply.encode(&mut self.sending.bytes);
+        }
+        self.refuse_jobs();
+    }
+
+    fn refuse_jobs(&mut self) {
+        if self.effects.refused.is_empty() {
+            return;
+        }
+        for (_, error) in &self.effects.refused {
+            self.shared.metrics.jobs_refused.add(*error, 1);
+        }
+        self.shared
+            .metrics
+            .completions_sent
+            .add(self.effects.refused.len());
+        let refused = self.effects.refused.drain(..);
+        encode_completions(
+            refused.map(|(id, error)| (id, Err(error), None, Duration::ZERO, Duration::ZERO)),
+            &mut self.sending.bytes,
+        );
+        if let Some((key, operation)) = self.effects.denied.take()
+            && let Some(suppressed) = self.shared.denials.pass(Instant::now())
+        {
+            let identity = &*self.identity;
+            info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
+        }
+    }
+
+    /// Takes what other threads had for us. `false` if the connection is to end at once.
+    fn take_news(&mut self) -> bool {
+        let mut completions = mem::take(&mut self.waiting.completions);
+        let state = &mut self.state;
+        completions.retain(|completion| state.completed(completion.id));
+        self.shared.metrics.completions_sent.add(completions.len());
+        let ended = completions
+            .drain(..)
+            .map(|c| (c.id, c.result, c.served_by, c.queue_time, c.service_time));
+        encode_completions(ended, &mut self.sending.bytes);
+        self.waiting.completions = completions;
+        for (request, result) in self.waiting.imports.drain(..) {
+            let key = result.map(|key| {
+                let info = key.info().clone();
+                (key, info)
+            });
+            self.state.imported(request, key, &mut self.effects);
+        }
+        match self.waiting.order {
+            Order::Serve => {}
+            Order::Drain => self.state.drain(&mut self.effects),
+            Order::Close => return false,
+        }
+        self.carry_out();
+        true
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.sending.is_empty() {
+            let unsent = self.sending.unsent();
+            match Pin::new(&mut self.stream).poll_write(context, unsent) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => {
+                    self.shared.metrics.bytes_sent.add(count);
+                    self.shared.metrics.writes.add(1);
+                    self.sending.sent(count);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.sending
+                        .blocked(Instant::now() + self.shared.limits.write_timeout);
+                    if self.sending.len() > MAX_UNSENT {
+                        return Poll::Ready(Err(self.slow_reader()));
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        // TLS keeps records of its own.
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        match Pin::new(&mut self.stream).poll_shutdown(context) {
+            Poll::Ready(_) => Poll::Ready(End::Closed),
+            Poll::Pending => self.poll_timer(context),
+        }
+    }
+
+    /// Ends what took too long, and makes sure that the next deadline wakes us.
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let Some(next) = self.next_deadline() else {
+                return Poll::Pending;
+            };
+            // An alarm that comes too early is harmless and cheaper than moving it each time.
+            if self.deadlines.armed.is_none_or(|armed| armed > next) {
+                self.timer.as_mut().reset(next.into());
+                self.deadlines.armed = Some(next);
+            }
+            ready!(self.timer.as_mut().poll(context));
+            self.deadlines.armed = None;
+            let now = Instant::now();
+            if now >= next
+                && let Some(end) = self.expired(now)
+            {
+                return Poll::Ready(end);
+            }
+            if self.closing {
+                // The fault is in the buffer: send it.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        let idle_timeout = self.shared.limits.idle_timeout;
+        let quiet = self.state.idle() && self.sending.is_empty();
+        let draining = self.waiting.order == Order::Drain;
+        if draining && quiet {
+            self.deadlines
+                .linger
+                .get_or_insert_with(|| Instant::now() + DRAIN_LINGER);
+        } else {
+            self.deadlines.linger = None;
+        }
+        let deadlines = &self.deadlines;
+        let hello = (!self.state.greeted()).then_some(deadlines.hello);
+        let idle = (quiet && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
+        if self.closing {
+            return deadlines.close;
+        }
+        [hello, idle, deadlines.linger, self.sending.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What a passed deadline means: the end, or a fault that is still to be sent.
+    fn expired(&mut self, now: Instant) -> Option<End> {
+        let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
+        if self.closing {
+            return Some(End::Closed);
+        }
+        if passed(self.sending.deadline()) {
+            return Some(End::Lost(self.slow_reader()));
+        }
+        if passed(self.deadlines.linger) {
+            return Some(End::Closed);
+        }
+        let reason = if self.state.greeted() {
+            "idle"
+        } else {
+            "no hello"
+        };
+        self.fault(Fault::TimedOut, reason);
+        None
+    }
+
+    fn slow_reader(&self) -> io::Error {
+        self.count_fault(Fault::TimedOut, "the client does not read");
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// Puts the last message into the send buffer.
+    fn fault(&mut self, fault: Fault, reason: &str) {
+        self.count_fault(fault, reason);
+        NodeMessage::Fault(fault).encode(&mut self.sending.bytes);
+        self.closing = true;
+        self.deadlines.close = Some(Instant::now() + FAULT_TIMEOUT);
+    }
+
+    fn count_fault(&self, fault: Fault, reason: &str) {
+        self.shared.metrics.faults.add(fault, 1);
+        if let Some(suppressed) = self.shared.faults.pass(Instant::now()) {
+            let (identity, fault) = (&*self.identity, fault.name());
+            warn!(
+                identity,
+                fault, reason, suppressed, "connection closed for a fault"
+            );
+        }
+    }
+}
+
+/// Loads a key that a client brought, without holding up its connection.
+async fn import(
+    request: millrace_wire::RequestId,
+    key: millrace_engine::PrivateKey,
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+) {
+    let permit = shared.imports.acquire().await;
+    let engine = shared.engine.clone();
+    let loaded = tokio::task::spawn_blocking(move || engine.load_key(&key)).await;
+    drop(permit);
+    let result = loaded.unwrap_or(Err(millrace_engine::KeyError::Backend));
+    outbox.imported((request, result));
+}
+
+type Ended = (
+    millrace_wire::JobId,
+    Result<millrace_engine::Output, JobError>,
+    Option<millrace_engine::BackendKind>,
+    Duration,
+    Duration,
+);
+
+/// Appends the completions in as many frames as they need.
+fn encode_completions(completions: impl Iterator<Item = Ended>, out: &mut Vec<u8>) {
+    let mut completions = completions.peekable();
+    while completions.peek().is_some() {
+        let mut writer = CompleteWriter::new(out);
+        while let Some((id, result, served_by, queue_time, service_time)) = completions.peek() {
+            let result = result
+                .as_ref()
+                .map(|output| output.as_slice())
+                .map_err(|error| *error);
+            if !writer.push(*id, result, *served_by, *queue_time, *service_time) {
+                break;
+            }
+            completions.next();
+        }
+        writer.finish();
+    }
+}
+
+/// Bytes on their way to the client. They may hold secrets, so they are overwritten once sent.
+#[derive(Default)]
+struct SendBuffer {
+    bytes: Zeroizing<Vec<u8>>,
+    start: usize,
+    /// Bytes ever sent, and the mark that has to be reached by the deadline: what was unsent when
+    /// the client first did not take it. So a client that reads a little now and then gains nothing.
+    total: u64,
+    mark: Option<(u64, Instant)>,
+}
+
+impl SendBuffer {
+    fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn unsent(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn sent(&mut self, count: usize) {
+        self.start += count;
+        self.total = self
+            .total
+            .saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        if self.mark.is_some_and(|(mark, _)| self.total >= mark) {
+            self.mark = None;
+        }
+        if self.is_empty() {
+            self.start = 0;
+            if self.bytes.capacity() > KEPT_BUFFER {
+                self.bytes = Zeroizing::default();
+            } else {
+                // One memset, which `black_box` keeps the compiler from removing.
+                self.bytes.fill(0);
+                std::hint::black_box(&*self.bytes);
+                self.bytes.clear();
+            }
+        } else if self.start >= KEPT_BUFFER.max(self.len()) {
+            // A client that always leaves something must not make the sent part grow for ever.
+            let unsent = self.len();
+            self.bytes.copy_within(self.start.., 0);
+            self.bytes[unsent..].zeroize();
+            self.bytes.truncate(unsent);
+            self.start = 0;
+        }
+    }
+
+    fn blocked(&mut self, deadline: Instant) {
+        let unsent = u64::try_from(self.len()).unwrap_or(u64::MAX);
+        self.mark
+            .get_or_insert((self.total.saturating_add(unsent), deadline));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.mark.map(|(_, deadline)| deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_drips_does_not_move_its_deadline() {
+        let mut buffer = SendBuffer::default();
+        let start = Instant::now();
+        buffer.bytes.extend_from_slice(&[1; 100]);
+        buffer.blocked(start);
+        buffer.sent(10);
+        buffer.bytes.extend_from_slice(&[1; 100]);
+        buffer.blocked(start + Duration::from_secs(1));
+        assert_eq!(buffer.deadline(), Some(start));
+        buffer.sent(90);
+        assert_eq!(buffer.deadline(), None);
+        buffer.blocked(start + Duration::from_secs(2));
+        assert_eq!(buffer.deadline(), Some(start + Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_is_sent_makes_room_although_something_is_always_left() {
+        let mut buffer = SendBuffer::default();
+        for _ in 0..1000 {
+            buffer.bytes.extend_from_slice(&[1; 1000]);
+            buffer.sent(buffer.len() - 1);
+        }
+        assert_eq!(buffer.len(), 1);
+        assert!(buffer.bytes.len() < 2 * KEPT_BUFFER);
+    }
+
+    #[test]
+    fn sent_bytes_do_not_stay_in_memory() {
+        let mut buffer = SendBuffer::default();
+        buffer.bytes.extend_from_slice(&[7; 100]);
+        buffer.sent(100);
+        assert!(buffer.is_empty() && buffer.bytes.capacity() >= 100);
+        buffer.bytes.resize(100, 0);
+        assert_eq!(*buffer.bytes, vec![0; 100]);
+    }
+}

@@ -1,0 +1,268 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Sockets that clients connect to, and who is at the other end of one.
+//!
+//! A unix socket is bound beside its place, given its mode and group, and moved there, so that it is
+//! never reachable with the wrong permissions. One that a dead node left is replaced; one that
+//! somebody listens on is an error.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use thiserror::Error;
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+
+use crate::config::UnixConfig;
+
+/// A peer whose host is gone is noticed within about two minutes: after a minute of silence, four
+/// probes 15 s apart.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// Why a socket is not to be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The operating system refused.
+    #[error("cannot listen on {}: {source}", path.display())]
+    Io {
+        /// The path of the socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody listens there.
+    #[error("cannot listen on {}: another process does; stop it, or choose another path", .0.display())]
+    InUse(PathBuf),
+    /// A file of another kind is there.
+    #[error("cannot listen on {}: there is a file that is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// No such group.
+    #[error("cannot listen on {}: there is no group {group:?} in /etc/group", path.display())]
+    Group {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The group.
+        group: String,
+    },
+}
+
+/// A listening unix socket, whose file is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct BoundSocket {
+    listener: Option<UnixListener>,
+    path: PathBuf,
+    /// To recognise the file: another node may have taken the path over.
+    inode: u64,
+}
+
+impl BoundSocket {
+    /// Binds, replacing the socket of a dead process.
+    pub(crate) fn bind(config: &UnixConfig) -> Result<Self, ListenError> {
+        let UnixConfig { path, mode, group } = config;
+        let failed = |source| ListenError::Io {
+            path: path.clone(),
+            source,
+        };
+        let group = group
+            .as_deref()
+            .map(|group| group_id(path, group))
+            .transpose()?;
+        if let Some(directory) = path.parent() {
+            make_directory(directory, group).map_err(failed)?;
+        }
+        refuse_occupied(path)?;
+        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        let _ = fs::remove_file(&beside);
+        let listener = UnixListener::bind(&beside).map_err(failed)?;
+        let placed = fs::set_permissions(&beside, Permissions::from_mode(*mode))
+            .and_then(|()| {
+                if group.is_some() {
+                    chown(&beside, None, group)
+                } else {
+                    Ok(())
+                }
+            })
+            .and_then(|()| fs::symlink_metadata(&beside))
+            .and_then(|metadata| fs::rename(&beside, path).map(|()| metadata.ino()));
+        match placed {
+            Ok(inode) => Ok(Self {
+                listener: Some(listener),
+                path: path.clone(),
+                inode,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(&beside);
+                Err(failed(error))
+            }
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
+        match &self.listener {
+            Some(listener) => Ok(listener.accept().await?.0),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The listener itself, for a server that wants to own it; the file is still removed on drop.
+    pub(crate) fn take_listener(&mut self) -> Option<UnixListener> {
+        self.listener.take()
+    }
+}
+
+impl Drop for BoundSocket {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == self.inode);
+        if ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// An existing directory is left as it is. A new one can be passed by those who may connect.
+fn make_directory(directory: &Path, group: Option<u32>) -> io::Result<()> {
+    if directory.as_os_str().is_empty() || directory.is_dir() {
+        return Ok(());
+    }
+    let mode = if group.is_some() { 0o750 } else { 0o755 };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(directory)?;
+    if group.is_some() {
+        chown(directory, None, group)
+    } else {
+        Ok(())
+    }
+}
+
+fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match BlockingStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => Err(ListenError::InUse(path.to_owned())),
+        Err(source) => Err(ListenError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// The number of a group: given as such, or looked up in `/etc/group`. (Not through NSS, which would
+/// load foreign libraries into the process that holds the keys.)
+fn group_id(path: &Path, group: &str) -> Result<u32, ListenError> {
+    let unknown = || ListenError::Group {
+        path: path.to_owned(),
+        group: group.to_owned(),
+    };
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let groups = fs::read_to_string("/etc/group").map_err(|_| unknown())?;
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    let found = lines.find_map(|mut fields| {
+        (fields.next() == Some(group))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
+    });
+    found.ok_or_else(unknown)
+}
+
+/// Who is at the other end of a unix socket, as the kernel has it.
+pub(crate) fn unix_identity(stream: &UnixStream) -> Option<Arc<str>> {
+    let credentials = stream.peer_cred().ok()?;
+    Some(format!("uid:{}", credentials.uid()).into())
+}
+
+/// Small answers at once, and an end to connections with hosts that are gone.
+pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn config(directory: &TempDir) -> UnixConfig {
+        UnixConfig::at(directory.path().join("run/node.sock"))
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_its_mode_and_goes_with_its_owner() {
+        let directory = TempDir::new().unwrap();
+        let config = UnixConfig {
+            mode: 0o600,
+            ..config(&directory)
+        };
+        let socket = BoundSocket::bind(&config).unwrap();
+        assert_eq!(fs::metadata(&config.path).unwrap().mode() & 0o777, 0o600);
+        drop(socket);
+        assert!(!config.path.exists());
+        assert_eq!(
+            fs::read_dir(config.path.parent().unwrap()).unwrap().count(),
+            0
+        );
+    }
+
+    #[tokio::test]
+    async fn a_living_socket_is_refused_and_a_dead_one_replaced() {
+        let directory = TempDir::new().unwrap();
+        let config = config(&directory);
+        let living = BoundSocket::bind(&config).unwrap();
+        assert!(matches!(
+            BoundSocket::bind(&config),
+            Err(ListenError::InUse(_))
+        ));
+        drop(living);
+        // Without a listener, its file stays.
+        drop(std::os::unix::net::UnixListener::bind(&config.path).unwrap());
+        assert!(config.path.exists());
+        let socket = BoundSocket::bind(&config).unwrap();
+        assert!(BlockingStream::connect(&config.path).is_ok());
+        drop(socket);
+    }
+
+    #[tokio::test]
+    async fn another_kind_of_file_is_left_alone() {
+        let directory = TempDir::new().unwrap();
+        let config = UnixConfig::at(directory.path().join("file"));
+        fs::write(&config.path, b"precious").unwrap();
+        assert!(matches!(
+            BoundSocket::bind(&config),
+            Err(ListenError::NotASocket(_))
+        ));
+        assert_eq!(fs::read(&config.path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn groups_go_by_name_or_number() {
+        let path = Path::new("/x");
+        assert_eq!(group_id(path, "root").unwrap(), 0);
+        assert_eq!(group_id(path, "123").unwrap(), 123);
+        assert!(matches!(
+            group_id(path, "no such group"),
+            Err(ListenError::Group { .. })
+        ));
+    }
+}

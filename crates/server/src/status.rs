@@ -1,0 +1,311 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a node tells operators: `/metrics`, `/healthz` and `/status`, over HTTP without
+//! authentication, on loopback and on a unix socket. Names and numbers only; nothing here is secret,
+//! and nothing here changes anything.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::metrics::{self, Moment};
+use crate::node::Inner;
+
+/// What `/status` answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// Name of the node.
+    pub node: String,
+    /// Version of Millrace.
+    pub version: String,
+    /// `ready` or `draining`.
+    pub state: String,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+    /// Connections open now.
+    pub connections: u64,
+    /// Connections refused before they became sessions.
+    pub connections_refused: u64,
+    /// Connections closed for a fault of the client.
+    pub faults: u64,
+    /// Keys of the store that are loaded.
+    pub keys: u64,
+    /// Files of the store that cannot be used.
+    pub keys_broken: u64,
+    /// Jobs submitted and not yet completed.
+    pub in_flight: usize,
+    /// Jobs waiting, by class.
+    pub waiting: Vec<Waiting>,
+    /// Backends in order of preference.
+    pub backends: Vec<Backend>,
+    /// What was served, by backend and operation.
+    pub operations: Vec<Operation>,
+    /// Jobs that ended without a result, by reason, those that the node refused included.
+    pub errors: Vec<Errors>,
+}
+
+/// Jobs waiting in a class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// The class.
+    pub class: String,
+    /// How many.
+    pub jobs: usize,
+}
+
+/// A backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Backend {
+    /// Its name.
+    pub backend: String,
+    /// Library or device with its version.
+    pub version: String,
+    /// Why it cannot be used here, if it cannot.
+    pub unusable: Option<String>,
+    /// Whether it computed something wrong lately and is passed over.
+    pub quarantined: bool,
+}
+
+/// What was served of one operation by one backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Operation {
+    /// The backend.
+    pub backend: String,
+    /// The operation.
+    pub operation: String,
+    /// Jobs that ended with a result.
+    pub completed: u64,
+    /// Tasks that the backend did not answer with a result.
+    pub failed: u64,
+    /// Median and 99th percentile of the time before service, in microseconds.
+    pub queue_p50_us: f64,
+    /// See above.
+    pub queue_p99_us: f64,
+    /// Median and 99th percentile of the time of service, in microseconds.
+    pub service_p50_us: f64,
+    /// See above.
+    pub service_p99_us: f64,
+}
+
+/// Jobs that ended without a result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Errors {
+    /// The reason.
+    pub reason: String,
+    /// How many.
+    pub jobs: u64,
+}
+
+impl Status {
+    /// The node as it is now.
+    pub(crate) fn of(node: &Inner) -> Self {
+        let engine = node.shared.engine.stats();
+        let metrics = &node.shared.metrics;
+        let refused = metrics.jobs_refused.values();
+        Self {
+            node: node.shared.rules.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: if node.draining() { "draining" } else { "ready" }.to_owned(),
+            uptime_seconds: node.started.elapsed().as_secs(),
+            connections: metrics.connections_open.value(),
+            connections_refused: metrics.connections_refused.sum(),
+            faults: metrics.faults.sum(),
+            keys: metrics.keys_loaded.value(),
+            keys_broken: metrics.keys_broken.value(),
+            in_flight: engine.in_flight,
+            waiting: engine
+                .waiting
+                .iter()
+                .map(|(class, jobs)| Waiting {
+                    class: class.name().to_owned(),
+                    jobs: *jobs,
+                })
+                .collect(),
+            backends: node
+                .shared
+                .engine
+                .backends()
+                .into_iter()
+                .map(Backend::of)
+                .collect(),
+            operations: engine.series.iter().map(Operation::of).collect(),
+            errors: engine
+                .errors
+                .iter()
+                .zip(refused)
+                .map(|((error, jobs), refused)| Errors {
+                    reason: error.name().to_owned(),
+                    jobs: jobs + refused,
+                })
+                .filter(|errors| errors.jobs > 0)
+                .collect(),
+        }
+    }
+}
+
+impl Backend {
+    fn of(status: millrace_engine::engine::BackendStatus) -> Self {
+        Self {
+            backend: status.description.kind.name().to_owned(),
+            version: status.description.version,
+            unusable: status.unusable,
+            quarantined: status.quarantined,
+        }
+    }
+}
+
+impl Operation {
+    fn of(series: &millrace_engine::stats::SeriesSnapshot) -> Self {
+        let us = |time: std::time::Duration| time.as_secs_f64() * 1e6;
+        Self {
+            backend: series.backend.name().to_owned(),
+            operation: series.operation.name().to_owned(),
+            completed: series.completed,
+            failed: series.failed,
+            queue_p50_us: us(series.queue_time.quantile(0.5)),
+            queue_p99_us: us(series.queue_time.quantile(0.99)),
+            service_p50_us: us(series.service_time.quantile(0.5)),
+            service_p99_us: us(series.service_time.quantile(0.99)),
+        }
+    }
+}
+
+/// Answers HTTP on `listener` until the task is dropped.
+pub(crate) async fn serve<L: Listener>(listener: L, node: Arc<Inner>) -> io::Result<()>
+where
+    L::Addr: std::fmt::Debug,
+{
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/status", get(status))
+        .with_state(node);
+    axum::serve(Bounded::new(listener), router).await
+}
+
+async fn metrics(State(node): State<Arc<Inner>>) -> Response {
+    let moment = Moment {
+        engine: &node.shared.engine.stats(),
+        backends: &node.shared.engine.backends(),
+        draining: node.draining(),
+        uptime: node.started.elapsed(),
+    };
+    let text = metrics::render(&node.shared.metrics, &moment);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+async fn healthz(State(node): State<Arc<Inner>>) -> Response {
+    if node.draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
+    } else {
+        (StatusCode::OK, "ready\n").into_response()
+    }
+}
+
+async fn status(State(node): State<Arc<Inner>>) -> Response {
+    match serde_json::to_string(&Status::of(&node)) {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Bound on HTTP connections per listener: a scraper, a health check, a person, and some that were
+/// forgotten open.
+const MAX_HTTP_CONNECTIONS: usize = 64;
+
+/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended.
+struct Bounded<L> {
+    listener: L,
+    permits: Arc<Semaphore>,
+}
+
+impl<L> Bounded<L> {
+    fn new(listener: L) -> Self {
+        Self {
+            listener,
+            permits: Arc::new(Semaphore::new(MAX_HTTP_CONNECTIONS)),
+        }
+    }
+}
+
+impl<L: Listener> Listener for Bounded<L> {
+    type Io = Permitted<L::Io>;
+    type Addr = L::Addr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
+        let (stream, address) = self.listener.accept().await;
+        (
+            Permitted {
+                stream,
+                _permit: permit,
+            },
+            address,
+        )
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that counts.
+struct Permitted<S> {
+    stream: S,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+mod permitted {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
+    use super::{AsyncRead, AsyncWrite, Permitted, io};
+
+    impl<S: AsyncRead + Unpin> AsyncRead for Permitted<S> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        }
+    }
+
+    impl<S: AsyncWrite + Unpin> AsyncWrite for Permitted<S> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(context)
+        }
+
+        fn poll_shutdown(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(context)
+        }
+    }
+}

@@ -1,0 +1,241 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The key-encryption key: where it comes from, and sealing with it.
+//!
+//! It is 32 random bytes in a file that only its owner can read, or a systemd credential. It never
+//! leaves this module.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::{hmac, rand};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::files::write_private;
+use super::format::{FINGERPRINT_LEN, NONCE_LEN, TAG_LEN};
+
+/// Length of a key-encryption key: AES-256.
+pub const KEK_LEN: usize = 32;
+
+/// Name of the systemd credential.
+pub const CREDENTIAL_NAME: &str = "millrace-kek";
+
+/// Where the key-encryption key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KekSource {
+    /// A file of [`KEK_LEN`] bytes that nobody but its owner can read.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Whether to make one if there is none.
+        create: bool,
+    },
+    /// `$CREDENTIALS_DIRECTORY/millrace-kek`, as `LoadCredentialEncrypted=` of systemd provides it.
+    Credential,
+    /// Nowhere: the store can list its keys, and nothing else.
+    Absent,
+}
+
+/// Why there is no key-encryption key.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KekError {
+    /// The file cannot be read or made.
+    #[error("cannot use the key-encryption key {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read it.
+    #[error("the key-encryption key {} can be read by others (mode {mode:04o}): chmod 0600", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Somebody else owns it.
+    #[error("the key-encryption key {} belongs to uid {owner}, not to this user or root", path.display())]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+    },
+    /// It is not a file of 32 bytes.
+    #[error("the key-encryption key {} is not a file of {KEK_LEN} bytes", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not started by systemd with that credential.
+    #[error("no credential {CREDENTIAL_NAME}: CREDENTIALS_DIRECTORY is not set")]
+    NoCredential,
+    /// The system's generator of random numbers failed.
+    #[error("no random numbers to be had")]
+    Random,
+}
+
+/// A loaded key-encryption key.
+pub(crate) struct Kek {
+    key: LessSafeKey,
+    fingerprint: [u8; FINGERPRINT_LEN],
+}
+
+impl fmt::Debug for Kek {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kek")
+    }
+}
+
+/// The seal does not open: another key, or changed bytes.
+#[derive(Debug)]
+pub(crate) struct Unsealable;
+
+impl Kek {
+    /// Loads or makes the key; `None` for [`KekSource::Absent`].
+    pub(crate) fn load(source: &KekSource) -> Result<Option<Self>, KekError> {
+        match source {
+            KekSource::Absent => Ok(None),
+            KekSource::Credential => {
+                let directory =
+                    std::env::var_os("CREDENTIALS_DIRECTORY").ok_or(KekError::NoCredential)?;
+                Self::read(&Path::new(&directory).join(CREDENTIAL_NAME)).map(Some)
+            }
+            KekSource::File { path, create } => {
+                if *create && !path.exists() {
+                    Self::create(path)?;
+                }
+                Self::read(path).map(Some)
+            }
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> [u8; FINGERPRINT_LEN] {
+        self.fingerprint
+    }
+
+    /// Seals `secret`, with a fresh nonce. Random nonces are good for 2^32 seals under one key (SP
+    /// 800-38D section 8.3), which is far beyond what a key store writes.
+    pub(crate) fn seal(
+        &self,
+        aad: &[u8],
+        secret: &[u8],
+    ) -> Result<([u8; NONCE_LEN], Vec<u8>), KekError> {
+        let mut nonce = [0; NONCE_LEN];
+        rand::fill(&mut nonce).map_err(|_| KekError::Random)?;
+        // Room for the tag: growing would leave a copy of the secret behind.
+        let mut buffer = Zeroizing::new(Vec::with_capacity(secret.len() + TAG_LEN));
+        buffer.extend_from_slice(secret);
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(aad),
+                &mut buffer,
+            )
+            .map_err(|_| KekError::Random)?;
+        buffer.extend_from_slice(tag.as_ref());
+        Ok((nonce, buffer.to_vec()))
+    }
+
+    pub(crate) fn open(
+        &self,
+        aad: &[u8],
+        nonce: [u8; NONCE_LEN],
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Unsealable> {
+        let mut buffer = Zeroizing::new(sealed.to_vec());
+        let len = self
+            .key
+            .open_in_place(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(aad),
+                &mut buffer,
+            )
+            .map_err(|_| Unsealable)?
+            .len();
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+
+    fn read(path: &Path) -> Result<Self, KekError> {
+        let failed = |source| KekError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut file = File::open(path).map_err(failed)?;
+        check(path, &file.metadata().map_err(failed)?)?;
+        let mut bytes = Zeroizing::new([0; KEK_LEN]);
+        let mut extra = [0; 1];
+        let whole = file.read_exact(&mut *bytes).is_ok() && matches!(file.read(&mut extra), Ok(0));
+        if !whole {
+            return Err(KekError::Length {
+                path: path.to_owned(),
+            });
+        }
+        Ok(Self::from_bytes(&bytes))
+    }
+
+    fn create(path: &Path) -> Result<(), KekError> {
+        let failed = |source| KekError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut bytes = Zeroizing::new([0; KEK_LEN]);
+        rand::fill(&mut *bytes).map_err(|_| KekError::Random)?;
+        match write_private(path, &*bytes, false) {
+            // Two made one at once: the first one counts.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.map_err(failed),
+        }
+    }
+
+    fn from_bytes(bytes: &[u8; KEK_LEN]) -> Self {
+        let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), FINGERPRINT_LABEL);
+        let mut fingerprint = [0; FINGERPRINT_LEN];
+        fingerprint.copy_from_slice(&mac.as_ref()[..FINGERPRINT_LEN]);
+        let key =
+            UnboundKey::new(&AES_256_GCM, bytes).expect("a key of 32 bytes is right for AES-256");
+        Self {
+            key: LessSafeKey::new(key),
+            fingerprint,
+        }
+    }
+}
+
+/// What is authenticated to make the fingerprint of a key-encryption key.
+const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
+
+/// Refuses a file that others can read or that others control.
+fn check(path: &Path, metadata: &Metadata) -> Result<(), KekError> {
+    let mode = metadata.mode() & 0o7777;
+    let user = rustix::process::geteuid().as_raw();
+    if !metadata.is_file() {
+        return Err(KekError::Length {
+            path: path.to_owned(),
+        });
+    }
+    if mode & 0o077 != 0 {
+        return Err(KekError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    if metadata.uid() != user && metadata.uid() != 0 {
+        return Err(KekError::Owner {
+            path: path.to_owned(),
+            owner: metadata.uid(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Private keys as people have them, in PEM, turned into the one form that the engine takes.
+//!
+//! Understood are `PRIVATE KEY` (PKCS#8) and the two traditional forms, `RSA PRIVATE KEY` (PKCS#1)
+//! and `EC PRIVATE KEY` (SEC 1), which are wrapped into PKCS#8 here. What this is *not*: a check of
+//! the key. Only the outermost structure is looked at; the engine checks the rest when it loads it.
+
+use millrace_engine::PrivateKey;
+use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject;
+use thiserror::Error;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bound on a PEM file, in bytes: four times the largest key takes in base64, for a certificate
+/// chain in front of it.
+pub const MAX_PEM_LEN: usize = 64 * 1024;
+
+/// Why there is no private key to be had from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PemError {
+    /// No `PRIVATE KEY` section.
+    #[error("no private key in PEM form found")]
+    NotFound,
+    /// The key is under a passphrase.
+    #[error("the private key is encrypted: decrypt it first (openssl pkey -in FILE -out PLAIN)")]
+    Encrypted,
+    /// More than [`MAX_PEM_LEN`] bytes, or a key above the bound on keys.
+    #[error("the file is too large to be a private key")]
+    TooLarge,
+    /// The base64 or the outermost structure is broken.
+    #[error("the private key does not parse")]
+    Malformed,
+    /// An elliptic curve that Millrace does not offer.
+    #[error("the curve of the private key is not offered (P-256, P-384 and P-521 are)")]
+    Curve,
+}
+
+/// Reads the first private key in `pem`.
+///
+/// # Errors
+/// What is wrong with the file, in words for the person who named it.
+pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
+    if pem.len() > MAX_PEM_LEN {
+        return Err(PemError::TooLarge);
+    }
+    let encrypted = [
+        &b"BEGIN ENCRYPTED PRIVATE KEY"[..],
+        &b"Proc-Type: 4,ENCRYPTED"[..],
+    ];
+    if encrypted
+        .iter()
+        .any(|mark| pem.windows(mark.len()).any(|window| window == *mark))
+    {
+        return Err(PemError::Encrypted);
+    }
+    let mut found = PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+        rustls_pki_types::pem::Error::NoItemsFound => PemError::NotFound,
+        _ => PemError::Malformed,
+    })?;
+    let pkcs8 = match &found {
+        PrivateKeyDer::Pkcs8(key) => Ok(Zeroizing::new(key.secret_pkcs8_der().to_vec())),
+        PrivateKeyDer::Pkcs1(key) => Ok(wrap(RSA_ALGORITHM, key.secret_pkcs1_der())),
+        PrivateKeyDer::Sec1(key) => wrap_sec1(key.secret_sec1_der()),
+        _ => Err(PemError::Malformed),
+    };
+    found.zeroize();
+    let pkcs8 = pkcs8?;
+    if pkcs8.len() > MAX_PRIVATE_KEY_LEN {
+        return Err(PemError::TooLarge);
+    }
+    if pkcs8.first() != Some(&SEQUENCE) {
+        return Err(PemError::Malformed);
+    }
+    Ok(PrivateKey::from_pkcs8(pkcs8))
+}
+
+/// `PrivateKeyInfo ::= SEQUENCE { INTEGER 0, AlgorithmIdentifier, OCTET STRING }` (RFC 5208).
+fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut header = Vec::new();
+    push_header(&mut header, OCTET_STRING, key.len());
+    let body = VERSION_0.len() + algorithm.len() + header.len() + key.len();
+    // Room for everything at once: growing would leave copies of the key behind.
+    let mut out = Zeroizing::new(Vec::with_capacity(body + MAX_HEADER_LEN));
+    push_header(&mut out, SEQUENCE, body);
+    out.extend_from_slice(VERSION_0);
+    out.extend_from_slice(algorithm);
+    out.extend_from_slice(&header);
+    out.extend_from_slice(key);
+    out
+}
+
+/// `ECPrivateKey ::= SEQUENCE { INTEGER 1, OCTET STRING, [0] parameters OPTIONAL, [1] … }`
+/// (RFC 5915). Without parameters, the length of the scalar tells the curve.
+fn wrap_sec1(key: &[u8]) -> Result<Zeroizing<Vec<u8>>, PemError> {
+    let (outer, rest) = read_value(key, SEQUENCE).ok_or(PemError::Malformed)?;
+    let (version, inner) = read_value(outer, INTEGER).ok_or(PemError::Malformed)?;
+    let (scalar, inner) = read_value(inner, OCTET_STRING).ok_or(PemError::Malformed)?;
+    if !rest.is_empty() || version != [1] {
+        return Err(PemError::Malformed);
+    }
+    let curve = match read_value(inner, PARAMETERS) {
+        Some((oid, _)) => EC_CURVES.iter().find(|(known, _)| *known == oid),
+        None => EC_CURVES.iter().find(|(_, len)| *len == scalar.len()),
+    };
+    let (oid, _) = curve.ok_or(PemError::Curve)?;
+    let mut algorithm = Vec::new();
+    push_header(&mut algorithm, SEQUENCE, EC_PUBLIC_KEY.len() + oid.len());
+    algorithm.extend_from_slice(EC_PUBLIC_KEY);
+    algorithm.extend_from_slice(oid);
+    Ok(wrap(&algorithm, key))
+}
+
+/// Splits `bytes` into the contents of a leading value with this tag, and what follows it.
+fn read_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&found, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81 | 0x82 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (
+                digits
+                    .iter()
+                    .fold(0, |len, digit| len << 8 | usize::from(*digit)),
+                rest,
+            )
+        }
+        _ => return None,
+    };
+    if found != tag {
+        None
+    } else {
+        rest.split_at_checked(len)
+    }
+}
+
+/// Tag and length of a DER value; lengths are below 64 KiB because [`MAX_PEM_LEN`] is.
+fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
+    out.push(tag);
+    let [.., high, low] = len.to_be_bytes();
+    match len {
+        0..=0x7f => out.push(low),
+        0x80..=0xff => out.extend([0x81, low]),
+        _ => out.extend([0x82, high, low]),
+    }
+}
+
+/// Tag, and a length in three bytes.
+const MAX_HEADER_LEN: usize = 4;
+const INTEGER: u8 = 0x02;
+const OCTET_STRING: u8 = 0x04;
+const SEQUENCE: u8 = 0x30;
+const PARAMETERS: u8 = 0xa0;
+const VERSION_0: &[u8] = &[INTEGER, 1, 0];
+/// `AlgorithmIdentifier` of rsaEncryption, with its NULL (RFC 8017 appendix A.1).
+const RSA_ALGORITHM: &[u8] = &[
+    0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
+];
+/// OBJECT IDENTIFIER id-ecPublicKey (RFC 5480 section 2.1.1).
+const EC_PUBLIC_KEY: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+/// OBJECT IDENTIFIER of each curve (RFC 5480 section 2.1.1.1) and the length of its scalars.
+const EC_CURVES: &[(&[u8], usize)] = &[
+    (
+        &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
+        32,
+    ),
+    (&[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22], 48),
+    (&[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23], 66),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `openssl ecparam -name prime256v1 -genkey`, and the same through `openssl pkcs8 -topk8`.
+    const SEC1: &str = include_str!("../../tests/data/p256-sec1.pem");
+    const SEC1_AS_PKCS8: &str = include_str!("../../tests/data/p256-pkcs8.pem");
+    const PKCS1: &str = include_str!("../../tests/data/rsa2048-pkcs1.pem");
+    const PKCS1_AS_PKCS8: &str = include_str!("../../tests/data/rsa2048-pkcs8.pem");
+    const ENCRYPTED: &str = include_str!("../../tests/data/p256-encrypted.pem");
+    const OLD_ENCRYPTED: &str = include_str!("../../tests/data/rsa2048-old-encrypted.pem");
+
+    fn der(pem: &str) -> Vec<u8> {
+        read_private_key(pem.as_bytes())
+            .unwrap()
+            .dangerous_pkcs8()
+            .to_vec()
+    }
+
+    #[test]
+    fn a_traditional_rsa_key_becomes_what_openssl_makes_of_it() {
+        assert_eq!(der(PKCS1), der(PKCS1_AS_PKCS8));
+    }
+
+    #[test]
+    fn a_sec1_key_becomes_pkcs8_around_the_same_bytes() {
+        // OpenSSL drops the parameters inside; both forms are valid (RFC 5915 section 3).
+        let ours = der(SEC1);
+        let (body, rest) = read_value(&ours, SEQUENCE).unwrap();
+        assert!(rest.is_empty());
+        assert!(body.starts_with(VERSION_0));
+        let theirs = der(SEC1_AS_PKCS8);
+        let scalar = &theirs[36..68];
+        assert!(ours.windows(32).any(|window| window == scalar));
+    }
+
+    #[test]
+    fn an_encrypted_key_says_what_to_do() {
+        for pem in [ENCRYPTED, OLD_ENCRYPTED] {
+            assert_eq!(
+                read_private_key(pem.as_bytes()).unwrap_err(),
+                PemError::Encrypted
+            );
+        }
+    }
+
+    #[test]
+    fn rubbish_is_refused() {
+        assert_eq!(read_private_key(b"").unwrap_err(), PemError::NotFound);
+        assert_eq!(
+            read_private_key(&vec![b'a'; MAX_PEM_LEN + 1]).unwrap_err(),
+            PemError::TooLarge
+        );
+        let broken = "-----BEGIN EC PRIVATE KEY-----\nMAA=\n-----END EC PRIVATE KEY-----\n";
+        assert_eq!(
+            read_private_key(broken.as_bytes()).unwrap_err(),
+            PemError::Malformed
+        );
+    }
+
+    #[test]
+    fn every_prefix_of_a_sec1_key_is_an_error_and_no_panic() {
+        let ours = der(SEC1);
+        // Behind header, version and algorithm lies the octet string with the SEC 1 key.
+        let start = ours.len() - 121;
+        for end in 0..121 {
+            assert!(wrap_sec1(&ours[start..start + end]).is_err());
+        }
+        assert!(wrap_sec1(&ours[start..]).is_ok());
+    }
+}

@@ -1,0 +1,246 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The store on a real directory, and on a disk that is full.
+
+use std::os::unix::fs::PermissionsExt;
+
+use millrace_engine::{KeyType, OperationSet};
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+use super::files::fake::{FullDisk, Step};
+use super::*;
+
+const SECRET: &[u8] = b"not really PKCS#8, but the store does not look";
+
+fn key() -> PrivateKey {
+    PrivateKey::from_pkcs8(Zeroizing::new(SECRET.to_vec()))
+}
+
+fn info() -> KeyInfo {
+    KeyInfo {
+        key_type: KeyType::Ed25519,
+        spki: vec![0x30; 44],
+    }
+}
+
+fn kek_in(directory: &TempDir) -> KekSource {
+    KekSource::File {
+        path: directory.path().join("kek"),
+        create: true,
+    }
+}
+
+fn store_in(directory: &TempDir) -> KeyStore {
+    KeyStore::open(directory.path().join("keys"), &kek_in(directory)).unwrap()
+}
+
+fn import(store: &KeyStore, name: &str) -> Result<KeyMeta, StoreError> {
+    store.import(name, &key(), info(), KeyPolicy::signing(), false)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_key_survives_reopening_and_its_files_are_private() {
+    let directory = TempDir::new().unwrap();
+    import(&store_in(&directory), "www").unwrap();
+    let store = store_in(&directory);
+    let (loaded, meta) = store.load("www").unwrap();
+    assert_eq!(loaded.dangerous_pkcs8(), SECRET);
+    assert_eq!(meta.info, info());
+    assert!(meta.authenticated);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(mode(store.directory()), 0o700);
+    assert_eq!(mode(&store.path_of("www")), 0o600);
+    assert_eq!(mode(&directory.path().join("kek")), 0o600);
+    let bytes = fs::read(store.path_of("www")).unwrap();
+    assert!(!bytes.windows(8).any(|window| window == &SECRET[..8]));
+}
+
+#[test]
+fn listing_needs_no_key_and_says_that_it_proves_nothing() {
+    let directory = TempDir::new().unwrap();
+    import(&store_in(&directory), "b").unwrap();
+    import(&store_in(&directory), "a").unwrap();
+    let store = KeyStore::open(directory.path().join("keys"), &KekSource::Absent).unwrap();
+    fs::write(store.path_of("broken"), b"rubbish").unwrap();
+    fs::write(store.directory().join("README"), b"not a key").unwrap();
+    let listed = store.list().unwrap();
+    let names: Vec<_> = listed
+        .iter()
+        .flatten()
+        .map(|meta| meta.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    assert!(listed.iter().flatten().all(|meta| !meta.authenticated));
+    assert!(matches!(listed[2], Err(StoreError::Damaged { .. })));
+    assert!(matches!(store.load("a"), Err(StoreError::Locked)));
+    assert!(matches!(import(&store, "c"), Err(StoreError::Locked)));
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_an_error() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    let path = store.path_of("www");
+    let good = fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        for bit in 0..8 {
+            let mut changed = good.clone();
+            changed[at] ^= 1 << bit;
+            fs::write(&path, &changed).unwrap();
+            assert!(store.load("www").is_err(), "bit {bit} of byte {at}");
+        }
+    }
+    fs::write(&path, &good).unwrap();
+    assert!(store.load("www").is_ok());
+}
+
+#[test]
+fn a_file_under_another_name_is_an_error() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    fs::copy(store.path_of("www"), store.path_of("other")).unwrap();
+    assert!(matches!(
+        store.load("other"),
+        Err(StoreError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn another_key_encryption_key_is_named_as_such() {
+    let directory = TempDir::new().unwrap();
+    import(&store_in(&directory), "www").unwrap();
+    let other = KekSource::File {
+        path: directory.path().join("kek2"),
+        create: true,
+    };
+    let store = KeyStore::open(directory.path().join("keys"), &other).unwrap();
+    assert!(matches!(
+        store.load("www"),
+        Err(StoreError::WrongKek { .. })
+    ));
+}
+
+#[test]
+fn an_exposed_or_odd_key_encryption_key_is_refused() {
+    let directory = TempDir::new().unwrap();
+    drop(store_in(&directory));
+    let path = directory.path().join("kek");
+    let open = || KeyStore::open(directory.path().join("keys"), &kek_in(&directory));
+    for mode in [0o640, 0o604, 0o660] {
+        set_mode(&path, mode);
+        assert!(matches!(
+            open(),
+            Err(StoreError::Kek(KekError::Exposed { .. }))
+        ));
+    }
+    set_mode(&path, 0o600);
+    for len in [0, KEK_LEN - 1, KEK_LEN + 1] {
+        fs::write(&path, vec![1; len]).unwrap();
+        assert!(matches!(
+            open(),
+            Err(StoreError::Kek(KekError::Length { .. }))
+        ));
+    }
+    let absent = KekSource::File {
+        path: directory.path().join("none"),
+        create: false,
+    };
+    let error = KeyStore::open(directory.path().join("keys"), &absent).unwrap_err();
+    assert!(matches!(error, StoreError::Kek(KekError::Io { .. })));
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    let directory = TempDir::new().unwrap();
+    drop(store_in(&directory));
+    set_mode(&directory.path().join("keys"), 0o770);
+    let error = KeyStore::open(directory.path().join("keys"), &kek_in(&directory)).unwrap_err();
+    assert!(matches!(error, StoreError::Exposed { .. }));
+}
+
+#[test]
+fn a_full_disk_changes_nothing_and_says_so() {
+    for step in [Step::Write, Step::Rename] {
+        let directory = TempDir::new().unwrap();
+        let mut store = store_in(&directory);
+        import(&store, "www").unwrap();
+        let before = fs::read(store.path_of("www")).unwrap();
+        store.files = Box::new(FullDisk(step));
+        let replaced = store.import("www", &key(), info(), KeyPolicy::signing(), true);
+        let changed = store.set_policy("www", KeyPolicy::signing());
+        for error in [
+            replaced.unwrap_err(),
+            changed.unwrap_err(),
+            import(&store, "b").unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.contains(".key") && text.ends_with("nothing was changed"),
+                "{text}"
+            );
+        }
+        assert_eq!(fs::read(store.path_of("www")).unwrap(), before);
+        let left = fs::read_dir(store.directory()).unwrap().count();
+        assert_eq!(left, 1, "no temporary file stays");
+    }
+}
+
+#[test]
+fn names_are_taken_once_unless_replaced() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    assert!(matches!(
+        import(&store, "www"),
+        Err(StoreError::Exists { .. })
+    ));
+    store
+        .import("www", &key(), info(), KeyPolicy::signing(), true)
+        .unwrap();
+    assert!(matches!(
+        import(&store, "../www"),
+        Err(StoreError::Name { .. })
+    ));
+}
+
+#[test]
+fn a_policy_can_be_changed_but_never_to_raw_rsa() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    let before = import(&store, "www").unwrap();
+    let mut policy = KeyPolicy::signing();
+    policy.identities = vec!["uid:33".to_owned()];
+    store.set_policy("www", policy.clone()).unwrap();
+    let (_, meta) = store.load("www").unwrap();
+    assert_eq!((&meta.policy, meta.created), (&policy, before.created));
+    policy.operations = OperationSet::from_iter([OperationKind::RsaRaw]);
+    assert!(matches!(
+        store.set_policy("www", policy),
+        Err(StoreError::RawRsa)
+    ));
+}
+
+#[test]
+fn a_removed_key_is_gone() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    store.remove("www").unwrap();
+    assert!(matches!(
+        store.remove("www"),
+        Err(StoreError::NoSuchKey { .. })
+    ));
+    assert!(matches!(
+        store.load("www"),
+        Err(StoreError::NoSuchKey { .. })
+    ));
+    assert!(store.list().unwrap().is_empty());
+}

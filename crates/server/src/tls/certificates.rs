@@ -1,0 +1,341 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A private CA in a directory, for those who have none: certificates for a node and its clients.
+//!
+//! ```text
+//!  tls/            0700
+//!    ca.crt        ca.key      0600: whoever has it can make clients
+//!    node.crt      node.key    0600
+//!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
+//! ```
+//!
+//! What this is *not*: a CA for anything else. There is no revocation; issue certificates for a
+//! short time, or make a new CA.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use thiserror::Error;
+use time::{Duration, OffsetDateTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::store::{valid_name, write_private};
+
+/// Life of the CA: longer than that of the machine that holds it.
+const CA_DAYS: i64 = 3650;
+
+/// Life of a node's or client's certificate. Longer than 398 days would be refused by some clients.
+const LEAF_DAYS: i64 = 397;
+
+/// A node's certificate is replaced this long before its end.
+const RENEW_DAYS: i64 = 30;
+
+/// Clocks of two machines may differ.
+const BACKDATE_HOURS: i64 = 1;
+
+/// The files of an identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CertificateFiles {
+    /// The CA that both sides trust.
+    pub ca: PathBuf,
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// Why there are no certificates.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// A file cannot be read or written.
+    #[error("cannot use {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The CA in the directory cannot be used.
+    #[error("cannot use the CA {}: {reason}", path.display())]
+    Ca {
+        /// Its certificate.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A name that cannot be in a certificate.
+    #[error("{0:?} cannot name a client: use letters, digits, '.' and '-'; not \"ca\" or \"node\"")]
+    Name(String),
+    /// There are files of that client.
+    #[error("{} exists: remove it first to issue another certificate", .0.display())]
+    Exists(PathBuf),
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+/// Makes sure that `directory` holds a CA and a certificate of a node that is known under `names`
+/// (DNS names or addresses). What is there and good is left alone, so this may be called at every
+/// start; a certificate that ends soon or lacks a name is replaced.
+///
+/// # Errors
+/// If files cannot be read or written.
+pub fn ensure_node_certificates(
+    directory: &Path,
+    names: &[String],
+) -> Result<CertificateFiles, CertificateError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(at(directory))?;
+    let files = files(directory, NODE);
+    if !files.ca.exists() {
+        make_ca(directory)?;
+    }
+    if !(files.key.exists() && good_for(&files.certificate, names)) {
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        issue(
+            directory,
+            &files,
+            "millrace node",
+            names.to_vec(),
+            usage,
+            true,
+        )?;
+    }
+    Ok(files)
+}
+
+/// Issues a certificate for the client `name`, which a node will know as `cert:name`.
+///
+/// # Errors
+/// If there is no CA in `directory` yet, if the client has a certificate there, or if files cannot
+/// be read or written.
+pub fn issue_client_certificate(
+    directory: &Path,
+    name: &str,
+) -> Result<CertificateFiles, CertificateError> {
+    let dns = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+    if !valid_name(name) || !dns || [CA, NODE].contains(&name) {
+        return Err(CertificateError::Name(name.chars().take(128).collect()));
+    }
+    let files = files(directory, name);
+    for path in [&files.certificate, &files.key] {
+        if path.exists() {
+            return Err(CertificateError::Exists(path.clone()));
+        }
+    }
+    let usage = ExtendedKeyUsagePurpose::ClientAuth;
+    issue(directory, &files, name, vec![name.to_owned()], usage, false)?;
+    Ok(files)
+}
+
+const CA: &str = "ca";
+const NODE: &str = "node";
+
+fn files(directory: &Path, name: &str) -> CertificateFiles {
+    CertificateFiles {
+        ca: directory.join(format!("{CA}.crt")),
+        certificate: directory.join(format!("{name}.crt")),
+        key: directory.join(format!("{name}.key")),
+    }
+}
+
+fn make_ca(directory: &Path) -> Result<(), CertificateError> {
+    let files = files(directory, CA);
+    let mut params = params("millrace private CA", Vec::new(), CA_DAYS)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    // The certificate last: it says that the CA is complete.
+    write_key(&files.key, key, false)?;
+    write_private(&files.certificate, certificate.pem().as_bytes(), false)
+        .map_err(at(&files.certificate))
+}
+
+fn issue(
+    directory: &Path,
+    files: &CertificateFiles,
+    common: &str,
+    names: Vec<String>,
+    usage: ExtendedKeyUsagePurpose,
+    replace: bool,
+) -> Result<(), CertificateError> {
+    let mut params = params(common, names, LEAF_DAYS)?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    let issuer = load_ca(directory)?;
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    if replace && files.certificate.exists() {
+        // Whatever happens from here on, there is never a pair that does not match.
+        fs::remove_file(&files.certificate).map_err(at(&files.certificate))?;
+    }
+    write_key(&files.key, key, replace)?;
+    write_private(&files.certificate, certificate.pem().as_bytes(), replace)
+        .map_err(at(&files.certificate))
+}
+
+fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
+    let files = files(directory, CA);
+    let certificate = fs::read_to_string(&files.certificate).map_err(at(&files.certificate))?;
+    let key = Zeroizing::new(fs::read_to_string(&files.key).map_err(at(&files.key))?);
+    let bad = |error: rcgen::Error| CertificateError::Ca {
+        path: files.certificate.clone(),
+        reason: error.to_string(),
+    };
+    let key = KeyPair::from_pem(&key).map_err(bad)?;
+    Issuer::from_ca_cert_pem(&certificate, key).map_err(bad)
+}
+
+fn params(
+    common: &str,
+    names: Vec<String>,
+    days: i64,
+) -> Result<CertificateParams, CertificateError> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common);
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::hours(BACKDATE_HOURS);
+    params.not_after = now + Duration::days(days);
+    Ok(params)
+}
+
+fn write_key(path: &Path, mut key: KeyPair, replace: bool) -> Result<(), CertificateError> {
+    let pem = Zeroizing::new(key.serialize_pem());
+    key.zeroize();
+    write_private(path, pem.as_bytes(), replace).map_err(at(path))
+}
+
+/// Whether the certificate is there, lasts for a while, and has all the names.
+fn good_for(path: &Path, names: &[String]) -> bool {
+    let Ok(certificate) = CertificateDer::from_pem_file(path) else {
+        return false;
+    };
+    let Ok((_, certificate)) = X509Certificate::from_der(&certificate) else {
+        return false;
+    };
+    let renew = OffsetDateTime::now_utc() + Duration::days(RENEW_DAYS);
+    if certificate.validity().not_after.timestamp() < renew.unix_timestamp() {
+        return false;
+    }
+    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else {
+        return false;
+    };
+    let has = |wanted: &String| {
+        alternatives
+            .value
+            .general_names
+            .iter()
+            .any(|name| match name {
+                GeneralName::DNSName(name) => name == wanted,
+                GeneralName::IPAddress(octets) => match wanted.parse() {
+                    Ok(std::net::IpAddr::V4(address)) => octets[..] == address.octets(),
+                    Ok(std::net::IpAddr::V6(address)) => octets[..] == address.octets(),
+                    Err(_) => false,
+                },
+                _ => false,
+            })
+    };
+    names.iter().all(has)
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> CertificateError {
+    move |source| CertificateError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn names() -> Vec<String> {
+        vec![
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            "::1".to_owned(),
+        ]
+    }
+
+    #[test]
+    fn a_node_keeps_its_certificate_until_it_needs_another_name() {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("tls");
+        let files = ensure_node_certificates(&path, &names()).unwrap();
+        let before = fs::read(&files.certificate).unwrap();
+        ensure_node_certificates(&path, &names()[..1]).unwrap();
+        assert_eq!(fs::read(&files.certificate).unwrap(), before);
+        let mut more = names();
+        more.push("node-1.example".to_owned());
+        let ca = fs::read(&files.ca).unwrap();
+        ensure_node_certificates(&path, &more).unwrap();
+        assert_ne!(fs::read(&files.certificate).unwrap(), before);
+        assert_eq!(fs::read(&files.ca).unwrap(), ca);
+    }
+
+    #[test]
+    fn every_file_is_private() {
+        let directory = TempDir::new().unwrap();
+        ensure_node_certificates(directory.path(), &names()).unwrap();
+        issue_client_certificate(directory.path(), "gateway-1").unwrap();
+        let mut count = 0;
+        for entry in fs::read_dir(directory.path()).unwrap().flatten() {
+            assert_eq!(
+                entry.metadata().unwrap().mode() & 0o777,
+                0o600,
+                "{:?}",
+                entry.path()
+            );
+            count += 1;
+        }
+        assert_eq!(count, 6);
+    }
+
+    #[test]
+    fn a_client_is_issued_once_and_never_over_the_ca() {
+        let directory = TempDir::new().unwrap();
+        let issue = |name| issue_client_certificate(directory.path(), name);
+        assert!(matches!(issue("a"), Err(CertificateError::Io { .. })));
+        ensure_node_certificates(directory.path(), &names()).unwrap();
+        let files = issue("gateway-1").unwrap();
+        let certificate = CertificateDer::from_pem_file(&files.certificate).unwrap();
+        assert_eq!(
+            super::super::identity(&certificate).as_deref(),
+            Some("cert:gateway-1")
+        );
+        assert!(matches!(
+            issue("gateway-1"),
+            Err(CertificateError::Exists(_))
+        ));
+        for name in ["ca", "node", "", "a/b", "two words", "*", ".."] {
+            assert!(
+                matches!(issue(name), Err(CertificateError::Name(_))),
+                "{name}"
+            );
+        }
+    }
+}

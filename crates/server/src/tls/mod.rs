@@ -1,0 +1,224 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Mutual TLS 1.3: who connects over TCP, and with which files the node proves itself.
+//!
+//! The provider is AWS-LC, handed in explicitly: the process default is the application's. There is
+//! no resumption and no early data. A ticket would let a client in whose certificate has expired
+//! since, and connections live for hours, so that there is nothing to be gained.
+
+mod certificates;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use millrace_wire::ALPN;
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use tokio_rustls::TlsAcceptor;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::config::TlsFiles;
+use crate::store::valid_identity;
+
+pub use certificates::{
+    CertificateError, CertificateFiles, ensure_node_certificates, issue_client_certificate,
+};
+
+/// The TLS settings in force, replaced as a whole by a reload.
+pub(crate) struct Acceptor {
+    files: TlsFiles,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Acceptor {
+    /// Reads the files.
+    pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = RwLock::new(load(&files)?);
+        Ok(Self { files, current })
+    }
+
+    /// Reads the files again. Open connections are not touched.
+    ///
+    /// # Errors
+    /// What is wrong with them; then the settings before stay in force.
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+        let config = load(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// For one new connection.
+    pub(crate) fn current(&self) -> TlsAcceptor {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        TlsAcceptor::from(Arc::clone(&current))
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&files.client_ca)? {
+        roots.add(certificate).map_err(|source| TlsError::Use {
+            path: files.client_ca.clone(),
+            reason: source.to_string(),
+        })?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+        .build()
+        .map_err(|source| TlsError::Use {
+            path: files.client_ca.clone(),
+            reason: source.to_string(),
+        })?;
+    let failed = |source: rustls::Error| TlsError::Use {
+        path: files.certificate.clone(),
+        reason: source.to_string(),
+    };
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|e| TlsError::read(&files.key, &e))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(failed)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates(&files.certificate)?, key)
+        .map_err(failed)?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.max_early_data_size = 0;
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |error| TlsError::read(path, &error);
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .map_err(failed)?
+        .collect();
+    let found = found.map_err(failed)?;
+    if found.is_empty() {
+        return Err(TlsError::read(
+            path,
+            &rustls_pki_types::pem::Error::NoItemsFound,
+        ));
+    }
+    Ok(found)
+}
+
+/// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS
+/// name, or the common name if there is none. Nothing if that is not a usable name.
+pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()?;
+    let dns = names
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .find_map(|name| match name {
+            GeneralName::DNSName(name) => Some(*name),
+            _ => None,
+        });
+    let common = || {
+        certificate
+            .subject()
+            .iter_common_name()
+            .next()?
+            .as_str()
+            .ok()
+    };
+    let name = dns.or_else(common)?;
+    let identity = format!("cert:{name}");
+    // `*` is a policy's word for everybody.
+    (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or holds nothing of what it should.
+    #[error("cannot read {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// What a file holds cannot be used.
+    #[error("cannot use {}: {reason}", path.display())]
+    Use {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl TlsError {
+    fn read(path: &Path, error: &rustls_pki_types::pem::Error) -> Self {
+        let reason = match error {
+            rustls_pki_types::pem::Error::Io(error) => error.to_string(),
+            rustls_pki_types::pem::Error::NoItemsFound => "nothing in PEM form in it".to_owned(),
+            _ => "not in PEM form".to_owned(),
+        };
+        Self::Read {
+            path: path.to_owned(),
+            reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    fn identity_of(common: &str, names: Vec<SanType>) -> Option<Arc<str>> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        if !common.is_empty() {
+            params.distinguished_name.push(DnType::CommonName, common);
+        }
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().unwrap();
+        identity(params.self_signed(&key).unwrap().der())
+    }
+
+    fn dns(name: &str) -> SanType {
+        SanType::DnsName(name.try_into().unwrap())
+    }
+
+    #[test]
+    fn the_first_dns_name_counts_before_the_common_name() {
+        let address = SanType::IpAddress([127, 0, 0, 1].into());
+        let names = vec![address, dns("gateway-1"), dns("gateway-2")];
+        assert_eq!(
+            identity_of("other", names).as_deref(),
+            Some("cert:gateway-1")
+        );
+        assert_eq!(
+            identity_of("gateway-3", vec![]).as_deref(),
+            Some("cert:gateway-3")
+        );
+    }
+
+    #[test]
+    fn what_is_no_plain_name_is_nobody() {
+        for common in ["", "two words", "*", "new\nline", "g\u{e4}teway"] {
+            assert_eq!(identity_of(common, vec![]), None, "{common:?}");
+        }
+        assert_eq!(identity_of("a", vec![dns("*.example.com")]), None);
+    }
+}
