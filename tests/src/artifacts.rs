@@ -1,0 +1,115 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The programs under test: the `millrace` binary and the provider module.
+//!
+//! Cargo builds neither for the tests of this crate, so this does: once, when one of them is missing
+//! or older than a source, with the profile that the tests were built with, and with the other test
+//! programs waiting at a file lock.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Where the programs under test are.
+#[derive(Debug)]
+pub struct Artifacts {
+    /// The binary.
+    pub millrace: PathBuf,
+    /// The provider's shared object.
+    pub provider: PathBuf,
+}
+
+/// The programs under test, built if they have to be.
+pub fn artifacts() -> &'static Artifacts {
+    static FOUND: OnceLock<Artifacts> = OnceLock::new();
+    FOUND.get_or_init(find)
+}
+
+fn find() -> Artifacts {
+    let test = std::env::current_exe().expect("the path of this test");
+    let profile = test
+        .ancestors()
+        .find(|folder| folder.file_name().is_some_and(|name| name == "deps"))
+        .and_then(Path::parent)
+        .expect("cargo puts tests into target/<profile>/deps");
+    let found = Artifacts {
+        millrace: profile.join("millrace"),
+        provider: profile.join("libmillrace_provider.so"),
+    };
+    let lock = File::create(profile.join(".millrace-tests-build.lock")).expect("lock file");
+    flock(&lock, FlockOperation::LockExclusive).expect("lock");
+    if !found.is_fresh() {
+        build(profile);
+    }
+    assert!(found.millrace.is_file(), "cargo built no {}", found.millrace.display());
+    assert!(found.provider.is_file(), "cargo built no {}", found.provider.display());
+    found
+}
+
+impl Artifacts {
+    /// Whether both are there and newer than every source.
+    fn is_fresh(&self) -> bool {
+        let built = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+        let (Some(millrace), Some(provider)) = (built(&self.millrace), built(&self.provider))
+        else {
+            return false;
+        };
+        let sources = newest(&workspace().join("crates")).max(built(&workspace().join("Cargo.toml")));
+        sources.is_some_and(|sources| sources < millrace && sources < provider)
+    }
+}
+
+/// The root of the workspace.
+///
+/// # Panics
+/// Never: this crate is a member of it.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace")
+}
+
+/// When the newest source below a folder was changed.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let mut newest = None;
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        let time = if path.is_dir() {
+            newest_unless_tests(&path)
+        } else {
+            entry.metadata().and_then(|data| data.modified()).ok()
+        };
+        newest = newest.max(time);
+    }
+    newest
+}
+
+/// Tests of other crates are no part of what is built here.
+fn newest_unless_tests(folder: &Path) -> Option<SystemTime> {
+    let is_tests = folder.file_name().is_some_and(|name| name == "tests");
+    if is_tests { None } else { newest(folder) }
+}
+
+fn build(profile: &Path) {
+    let name = profile.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "-p", "millrace-cli", "-p", "millrace-provider"]);
+    command.args(["--profile", if name == "debug" { "dev" } else { name }]);
+    if let Some(target) = profile.parent() {
+        command.arg("--target-dir").arg(target);
+    }
+    // What cargo tells its test programs is not meant for another cargo.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST") {
+            command.env_remove(name);
+        }
+    }
+    let status = command.current_dir(workspace()).status().expect("cargo starts");
+    assert!(status.success(), "cargo build of the programs under test failed");
+}

@@ -1,0 +1,273 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The handshake driver: a rustls client that verifies everything, makes one request, and ends.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
+
+use crate::pki::Authority;
+use crate::wait;
+
+/// How long a client waits for the server's next bytes. Longer than any deadline of the provider:
+/// whoever lets a client wait so long has lost the handshake.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// TLS 1.2
+    V12,
+    /// TLS 1.3
+    V13,
+}
+
+impl Tls {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V12, Self::V13];
+}
+
+/// A client that trusts one authority.
+#[derive(Clone, Debug)]
+pub struct Client {
+    v12: Arc<ClientConfig>,
+    v13: Arc<ClientConfig>,
+}
+
+impl Client {
+    /// A client that trusts this authority.
+    ///
+    /// # Panics
+    /// If the authority's certificate does not parse.
+    #[must_use]
+    pub fn trusting(authority: &Authority) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(authority.der.clone())).expect("a trust anchor");
+        let config = |version| {
+            let provider = Arc::new(aws_lc_rs::default_provider());
+            let mut config = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[version])
+                .expect("a version")
+                .with_root_certificates(roots.clone())
+                .with_no_client_auth();
+            config.resumption = Resumption::disabled();
+            Arc::new(config)
+        };
+        Self { v12: config(&version::TLS12), v13: config(&version::TLS13) }
+    }
+
+    fn connection(&self, tls: Tls) -> ClientConnection {
+        let config = match tls {
+            Tls::V12 => &self.v12,
+            Tls::V13 => &self.v13,
+        };
+        let name = ServerName::try_from("localhost").expect("a name");
+        ClientConnection::new(Arc::clone(config), name).expect("a client")
+    }
+
+    /// One full handshake with a request and its answer: after that, the server has accepted, too.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub fn handshake(&self, address: SocketAddr, tls: Tls) -> Result<(), String> {
+        let socket = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
+        prepare(&socket).map_err(|error| format!("socket: {error}"))?;
+        let mut stream = StreamOwned::new(self.connection(tls), socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| describe(&error))?;
+        }
+        if stream.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
+            return Err("resumed".to_owned());
+        }
+        let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).map_err(|error| format!("request: {error}"))?;
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => {}
+            // Not every server says close_notify.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(format!("answer: {error}")),
+        }
+        if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"ok") {
+            Ok(())
+        } else {
+            Err(format!("answer: {} bytes that are not ours", answer.len()))
+        }
+    }
+
+    /// Several handshakes, one after the other, which all have to succeed.
+    ///
+    /// # Panics
+    /// If one fails.
+    pub fn handshakes(&self, address: SocketAddr, tls: Tls, count: usize) {
+        for number in 0..count {
+            if let Err(error) = self.handshake(address, tls) {
+                panic!("handshake {number} ({tls:?}) failed: {error}");
+            }
+        }
+    }
+
+    /// Opens a connection and sends a `ClientHello`, nothing more.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn hello(&self, address: SocketAddr, tls: Tls) -> io::Result<TcpStream> {
+        let mut socket = TcpStream::connect(address)?;
+        prepare(&socket)?;
+        self.connection(tls).write_tls(&mut socket)?;
+        Ok(socket)
+    }
+
+    /// Keeps handshakes going from that many threads until told to stop.
+    #[must_use]
+    pub fn load(&self, address: SocketAddr, tls: Tls, threads: usize) -> Load {
+        let shared = Arc::new(Shared::default());
+        let threads = (0..threads)
+            .map(|_| {
+                let (client, shared) = (self.clone(), Arc::clone(&shared));
+                thread::spawn(move || shared.run(&client, address, tls))
+            })
+            .collect();
+        Load { shared, threads }
+    }
+}
+
+/// Whether an error of [`Client::handshake`] means that the client found a signature, a certificate
+/// or a message wrong: what no fault of the pool may ever cause.
+#[must_use]
+pub fn is_verification_failure(error: &str) -> bool {
+    ["BadSignature", "invalid peer certificate", "corrupt", "Decrypt", "PeerMisbehaved", "Inappropriate"]
+        .iter()
+        .any(|word| error.contains(word))
+}
+
+fn describe(error: &io::Error) -> String {
+    match error.get_ref() {
+        Some(inner) => format!("handshake: {inner}"),
+        None => format!("handshake: {error}"),
+    }
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    completed: AtomicU64,
+    failures: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Shared {
+    fn run(&self, client: &Client, address: SocketAddr, tls: Tls) {
+        while !self.stop.load(Ordering::Relaxed) {
+            match client.handshake(address, tls) {
+                Ok(()) => {
+                    self.completed.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    let mut failures = self.failures.lock().expect("no panic while counting");
+                    *failures.entry(error).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Handshakes that go on in the background.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What became of a load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Handshakes that were verified and answered.
+    pub completed: u64,
+    /// What went wrong, and how often.
+    pub failures: BTreeMap<String, u64>,
+}
+
+impl Outcome {
+    /// How many failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+}
+
+impl Load {
+    /// Handshakes so far.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.shared.completed.load(Ordering::Relaxed)
+    }
+
+    /// Failures so far.
+    ///
+    /// # Panics
+    /// Never: counting does not panic.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.shared.failures.lock().expect("no panic while counting").values().sum()
+    }
+
+    /// Waits for that many more handshakes.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub fn wait_for_more(&self, count: u64) {
+        let goal = self.completed() + count;
+        let good = wait::holds_within(wait::SOON, || self.completed() >= goal);
+        assert!(
+            good,
+            "only {} of {goal} handshakes; failures: {:?}",
+            self.completed(),
+            self.shared.failures.lock()
+        );
+    }
+
+    /// Lets the handshakes that have begun end, and says what became of all.
+    ///
+    /// # Panics
+    /// If a thread of the driver panicked.
+    #[must_use]
+    pub fn stop(mut self) -> Outcome {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().expect("the driver does not panic");
+        }
+        Outcome {
+            completed: self.completed(),
+            failures: self.shared.failures.lock().expect("no panic while counting").clone(),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Closes connections with a FIN. (Dropping a socket with unread bytes would send a RST.)
+pub fn finish(sockets: Vec<TcpStream>) {
+    for socket in sockets {
+        drop(socket.shutdown(Shutdown::Write));
+    }
+}

@@ -1,0 +1,126 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The edge of one test: an `openssl.cnf` that puts the provider under a program, and the folder of
+//! modules that it is found in.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::artifacts::artifacts;
+
+/// How a program is to reach the pool.
+#[derive(Clone, Debug, Default)]
+pub struct EdgeOptions {
+    /// The nodes, as endpoints.
+    pub nodes: Vec<String>,
+    /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP.
+    pub certificates: Option<PathBuf>,
+    /// `default_properties = ?provider=millrace`: plain PEM keys go to the pool, too.
+    pub preferred: bool,
+    /// The provider stands before OpenSSL's own in the file.
+    pub first: bool,
+    /// Further lines of the provider's section.
+    pub settings: Vec<(&'static str, String)>,
+}
+
+impl EdgeOptions {
+    /// Keys that name the pool go to this node.
+    #[must_use]
+    pub fn to(endpoint: String) -> Self {
+        Self { nodes: vec![endpoint], ..Self::default() }
+    }
+
+    /// The same, with plain PEM keys going there, too.
+    #[must_use]
+    pub fn preferred(mut self) -> Self {
+        self.preferred = true;
+        self
+    }
+
+    /// One more setting of the provider.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
+        self.settings.push((key, value.to_string()));
+        self
+    }
+
+    /// Writes the files.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    #[must_use]
+    pub fn write(self, dir: &Path) -> Edge {
+        let modules = dir.join("modules");
+        fs::create_dir_all(&modules).expect("folder for modules");
+        let module = modules.join("millrace.so");
+        if !module.exists() {
+            symlink(&artifacts().provider, &module).expect("link to the provider");
+        }
+        let mut number = 0;
+        let conf = loop {
+            let conf = dir.join(format!("openssl-{number}.cnf"));
+            if !conf.exists() {
+                break conf;
+            }
+            number += 1;
+        };
+        fs::write(&conf, self.text(&module)).expect("openssl.cnf");
+        Edge { conf, modules }
+    }
+
+    fn text(&self, module: &Path) -> String {
+        let mut text = "openssl_conf = init\n[init]\nproviders = providers\n".to_owned();
+        if self.preferred {
+            text.push_str("alg_section = algorithms\n");
+        }
+        let (one, two) = if self.first { ("millrace", "default") } else { ("default", "millrace") };
+        let _ = write!(
+            text,
+            "[providers]\n{one} = {one}_section\n{two} = {two}_section\n\
+             [default_section]\nactivate = 1\n\
+             [millrace_section]\nmodule = {}\nactivate = 1\nnodes = {}\n",
+            module.display(),
+            self.nodes.join(",")
+        );
+        if let Some(certificates) = &self.certificates {
+            let dir = certificates.display();
+            let _ = write!(
+                text,
+                "tls_ca = {dir}/ca.pem\ntls_cert = {dir}/cert.pem\ntls_key = {dir}/key.pem\n"
+            );
+        }
+        for (key, value) in &self.settings {
+            let _ = writeln!(text, "{key} = {value}");
+        }
+        text.push_str("[algorithms]\ndefault_properties = ?provider=millrace\n");
+        text
+    }
+}
+
+/// A written configuration.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    /// The `openssl.cnf`.
+    pub conf: PathBuf,
+    /// The folder with `millrace.so`.
+    pub modules: PathBuf,
+}
+
+impl Edge {
+    /// Puts the pool under a program.
+    pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("OPENSSL_CONF", &self.conf).env("OPENSSL_MODULES", &self.modules)
+    }
+
+    /// The `openssl` program with the pool under it.
+    #[must_use]
+    pub fn openssl(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(crate::process::program("openssl"));
+        self.apply(&mut command).args(arguments);
+        command
+    }
+}

@@ -1,0 +1,280 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! HAProxy and nginx from the system's packages, with generated configurations.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::edge::Edge;
+use crate::is_root;
+use crate::pki::{Identity, KeyKind};
+use crate::process::{self, Process, children, free_port, listens};
+use crate::wait;
+
+/// A TLS-terminating server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// HAProxy with `ssl-mode-async`.
+    Haproxy,
+    /// nginx, master and workers; as root, the workers are `nobody`.
+    Nginx,
+}
+
+impl Server {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Haproxy, Self::Nginx];
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+        })
+    }
+}
+
+/// One certificate of a gateway, with what is given to it as the private key.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The kind of key: also the name of its port.
+    pub kind: KeyKind,
+    /// The certificate.
+    pub certificate_pem: String,
+    /// A private key, or a stub that stands in for it.
+    pub key_pem: String,
+}
+
+impl Site {
+    /// A site whose key is on the gateway.
+    #[must_use]
+    pub fn with_key(identity: &Identity) -> Self {
+        Self {
+            kind: identity.kind,
+            certificate_pem: identity.certificate_pem.clone(),
+            key_pem: identity.key_pem.clone(),
+        }
+    }
+
+    /// A site whose key is in the pool.
+    ///
+    /// # Panics
+    /// If the stub holds a private key.
+    #[must_use]
+    pub fn with_stub(identity: &Identity, stub: &str) -> Self {
+        assert!(!stub.contains("BEGIN PRIVATE KEY"), "a stub may not look like a key:\n{stub}");
+        Self {
+            kind: identity.kind,
+            certificate_pem: identity.certificate_pem.clone(),
+            key_pem: stub.to_owned(),
+        }
+    }
+}
+
+/// A running gateway with one port per site.
+#[derive(Debug)]
+pub struct Gateway {
+    server: Server,
+    /// The process (of nginx, the master).
+    pub process: Process,
+    ports: BTreeMap<KeyKind, u16>,
+}
+
+/// Attempts to find ports that nobody else takes between our look and the gateway's `bind`.
+const ATTEMPTS: usize = 5;
+
+impl Gateway {
+    /// Starts a server with two threads or workers.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(server: Server, dir: &Path, edge: &Edge, sites: &[Site]) -> Self {
+        Self::start_with(server, 2, dir, edge, sites)
+    }
+
+    /// Starts a server with that many threads or workers.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_with(
+        server: Server,
+        workers: usize,
+        dir: &Path,
+        edge: &Edge,
+        sites: &[Site],
+    ) -> Self {
+        let mut attempt = 1;
+        loop {
+            match Self::try_start(server, workers, dir, edge, sites) {
+                Ok(gateway) => return gateway,
+                Err(log) if attempt < ATTEMPTS && log.contains("in use") => attempt += 1,
+                Err(log) => panic!("{server} does not start:\n{log}"),
+            }
+        }
+    }
+
+    /// Starts a server, or returns its log if it ends at once.
+    ///
+    /// # Errors
+    /// The log.
+    pub fn try_start(
+        server: Server,
+        workers: usize,
+        dir: &Path,
+        edge: &Edge,
+        sites: &[Site],
+    ) -> Result<Self, String> {
+        let dir = fresh_folder(dir, server);
+        let ports: BTreeMap<_, _> = sites.iter().map(|site| (site.kind, free_port())).collect();
+        let config = dir.join("server.conf");
+        let setup = Setup { workers, sites, ports: &ports, dir: &dir };
+        let text = match server {
+            Server::Haproxy => setup.haproxy(),
+            Server::Nginx => setup.nginx(),
+        };
+        fs::write(&config, text).expect("configuration of a gateway");
+        let mut command = Command::new(process::program(&server.to_string()));
+        edge.apply(&mut command);
+        match server {
+            Server::Haproxy => command.arg("-db").arg("-f").arg(&config),
+            Server::Nginx => {
+                command.arg("-p").arg(&dir).arg("-e").arg("/dev/stderr").arg("-c").arg(&config)
+            }
+        };
+        let mut process = Process::start(&server.to_string(), command, &dir.join("output.log"));
+        let mut ended = false;
+        let good = wait::holds_within(wait::SOON, || {
+            ended = process.ended().is_some();
+            ended || ports.values().all(|port| listens(*port))
+        });
+        if ended || !good {
+            return Err(process.log());
+        }
+        Ok(Self { server, process, ports })
+    }
+
+    /// Where it serves this key.
+    #[must_use]
+    pub fn address(&self, kind: KeyKind) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port(kind)).into()
+    }
+
+    /// The port that serves this key.
+    ///
+    /// # Panics
+    /// If it has no such site.
+    #[must_use]
+    pub fn port(&self, kind: KeyKind) -> u16 {
+        self.ports[&kind]
+    }
+
+    /// The processes that terminate TLS.
+    #[must_use]
+    pub fn workers(&self) -> Vec<u32> {
+        match self.server {
+            Server::Haproxy => vec![self.process.id()],
+            Server::Nginx => children(self.process.id()),
+        }
+    }
+
+    /// Reloads nginx, and waits until all workers are new ones.
+    ///
+    /// # Panics
+    /// If old workers stay.
+    pub fn reload(&self) {
+        let old = self.workers();
+        self.process.signal(Signal::HUP);
+        wait::until("all workers are new", || {
+            let now = self.workers();
+            now.len() == old.len() && now.iter().all(|id| !old.contains(id))
+        });
+    }
+}
+
+fn fresh_folder(dir: &Path, server: Server) -> PathBuf {
+    let mut number = 0;
+    loop {
+        let folder = dir.join(format!("{server}-{number}"));
+        if fs::create_dir(&folder).is_ok() {
+            return folder;
+        }
+        number += 1;
+        assert!(number < 100, "no folder for {server} in {}", dir.display());
+    }
+}
+
+/// What a configuration is made from.
+struct Setup<'a> {
+    workers: usize,
+    sites: &'a [Site],
+    ports: &'a BTreeMap<KeyKind, u16>,
+    dir: &'a Path,
+}
+
+impl Setup<'_> {
+    fn haproxy(&self) -> String {
+        let mut text = format!(
+            "global\n  nbthread {}\n  maxconn 4000\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
+             defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n",
+            self.workers
+        );
+        for site in self.sites {
+            // HAProxy wants certificate and key in one file.
+            let bundle = self.dir.join(format!("{}.pem", site.kind));
+            fs::write(&bundle, format!("{}{}", site.certificate_pem, site.key_pem)).expect("bundle");
+            let _ = write!(
+                text,
+                "frontend {}\n  bind 127.0.0.1:{} ssl crt {} no-tls-tickets ssl-min-ver TLSv1.2\n\
+                 \x20 http-request return status 200 content-type text/plain string ok\n",
+                site.kind,
+                self.ports[&site.kind],
+                bundle.display(),
+            );
+        }
+        text
+    }
+
+    fn nginx(&self) -> String {
+        let mut text = format!(
+            "daemon off;\nworker_processes {};\nerror_log /dev/stderr warn;\npid nginx.pid;\n\
+             env OPENSSL_CONF;\nenv OPENSSL_MODULES;\n",
+            self.workers
+        );
+        if is_root() {
+            text.push_str("user nobody nogroup;\n");
+        }
+        text.push_str("events { worker_connections 4000; }\nhttp {\n  access_log off;\n");
+        for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            let _ = writeln!(text, "  {kind}_temp_path temp-{kind};");
+        }
+        text.push_str(
+            "  ssl_protocols TLSv1.2 TLSv1.3;\n  ssl_session_cache off;\n  ssl_session_tickets off;\n",
+        );
+        for site in self.sites {
+            let certificate = self.dir.join(format!("{}.crt", site.kind));
+            let key = self.dir.join(format!("{}.key", site.kind));
+            fs::write(&certificate, &site.certificate_pem).expect("certificate");
+            fs::write(&key, &site.key_pem).expect("key");
+            let _ = write!(
+                text,
+                "  server {{\n    listen 127.0.0.1:{} ssl backlog=4000;\n    ssl_certificate {};\n\
+                 \x20   ssl_certificate_key {};\n    default_type text/plain;\n\
+                 \x20   location / {{ return 200 ok; }}\n  }}\n",
+                self.ports[&site.kind],
+                certificate.display(),
+                key.display(),
+            );
+        }
+        text.push_str("}\n");
+        text
+    }
+}

@@ -1,0 +1,67 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The harness of the whole-system tests: everything in them is real. A node is `millrace up`, a
+//! gateway is Debian's HAProxy or nginx with the provider under it, a client is rustls, curl,
+//! GnuTLS or Python. What is ours to break lies in between: [`proxy`] sits on the socket between
+//! provider and node and delays, cuts, freezes or falsifies what passes.
+//!
+//! - [`artifacts`]: finds the binary and the provider, and builds them when they are missing or stale.
+//! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
+//! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
+//! - [`pki`]: keys and certificates of one test.
+//! - [`drive`], [`clients`]: handshakes from Rust, and those of other people's programs.
+//! - [`memory`]: looks for secrets where none may be.
+//! - [`operations`]: requests that are done with and without the provider.
+//! - [`vectors`]: Wycheproof files as values.
+//! - [`world`]: what nearly every test starts with.
+//!
+//! No test here uses a fixed port, sleeps to synchronise, or asserts an absolute time. Tests that
+//! take minutes run only with `MILLRACE_LONG=1`.
+#![forbid(unsafe_code)]
+
+pub mod artifacts;
+pub mod clients;
+pub mod drive;
+pub mod edge;
+pub mod gateway;
+pub mod memory;
+pub mod node;
+pub mod operations;
+pub mod pki;
+pub mod process;
+pub mod proxy;
+pub mod vectors;
+pub mod wait;
+pub mod world;
+
+/// Whether the long tests are asked for.
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1")
+}
+
+/// `long` when long tests are asked for, else `short`: sizes of tests that scale.
+#[must_use]
+pub fn scaled(short: usize, long: usize) -> usize {
+    if self::long() { long } else { short }
+}
+
+/// Whether we are root: reading another process's memory and changing users need it.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A directory of one test, that other users (workers of a gateway) can enter. Removed on drop.
+///
+/// # Panics
+/// If it cannot be made.
+#[must_use]
+pub fn temp_dir() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::Builder::new().prefix("millrace-").tempdir().expect("temporary directory");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
+        .expect("permissions of the temporary directory");
+    dir
+}

@@ -1,0 +1,319 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A pool node: `millrace up` with a configuration of its own, and the commands that look after it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::artifacts::artifacts;
+use crate::pki::Identity;
+use crate::process::{self, Process};
+use crate::wait;
+
+/// What a node of a test may differ in.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Also listen on TCP, with mutual TLS and generated certificates.
+    pub tcp: bool,
+    /// Instead of generated ones: the node's certificate and key, and the authority of its clients.
+    pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
+    /// Further lines of `node.toml`, each with its section header in front.
+    pub toml: String,
+}
+
+/// A node with its files. Ends on drop.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    dir: PathBuf,
+    config: PathBuf,
+    tcp: Option<u16>,
+    process: Option<Process>,
+}
+
+impl Node {
+    /// Starts a node.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(dir: &Path, name: &str) -> Self {
+        Self::start_with(dir, name, &NodeOptions::default())
+    }
+
+    /// Starts a node that differs in something.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_with(dir: &Path, name: &str, options: &NodeOptions) -> Self {
+        let mut node = Self::prepare(dir, name, options);
+        node.up();
+        node
+    }
+
+    /// Writes the files of a node, but does not start it.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    #[must_use]
+    pub fn prepare(dir: &Path, name: &str, options: &NodeOptions) -> Self {
+        let dir = dir.join(format!("node-{name}"));
+        fs::create_dir_all(&dir).expect("folder of a node");
+        let tcp = options.tcp.then(process::free_port);
+        let config = dir.join("node.toml");
+        let at = dir.display();
+        let mut text = format!(
+            "name = \"{name}\"\n\
+             [unix]\npath = \"{at}/node.sock\"\nmode = \"0666\"\n\
+             [metrics]\naddress = \"127.0.0.1:0\"\nsocket = \"{at}/status.sock\"\n\
+             [store]\ndirectory = \"{at}/state/keys\"\nkek = \"{at}/state/kek\"\ncreate-kek = true\n"
+        );
+        if let Some(port) = tcp {
+            let tls = dir.join("state/tls");
+            let made = || (tls.join("node.crt"), tls.join("node.key"), tls.join("ca.crt"));
+            let (certificate, key, ca) = options.tls.clone().unwrap_or_else(made);
+            let _ = write!(
+                text,
+                "[tcp]\naddress = \"127.0.0.1:{port}\"\n\
+                 certificate = {certificate:?}\nkey = {key:?}\nclient-ca = {ca:?}\n"
+            );
+        }
+        text.push_str(&options.toml);
+        fs::write(&config, text).expect("node.toml");
+        Self { name: name.to_owned(), dir, config, tcp, process: None }
+    }
+
+    /// Starts the process, and waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn up(&mut self) {
+        assert!(self.process.is_none(), "{} is up", self.name);
+        let mut command = self.millrace(&["up"]);
+        command.arg("--config").arg(&self.config).env("RUST_BACKTRACE", "1");
+        let mut process = Process::start(&self.name, command, &self.dir.join("output.log"));
+        let (socket, status) = (self.socket(), self.dir.join("status.sock"));
+        let tcp = self.tcp;
+        process.wait_ready(|| {
+            UnixStream::connect(&socket).is_ok()
+                && UnixStream::connect(&status).is_ok()
+                && tcp.is_none_or(process::listens)
+        });
+        self.process = Some(process);
+    }
+
+    /// Ends the node as an operator does.
+    ///
+    /// # Panics
+    /// If it does not drain and exit 0.
+    pub fn stop(&mut self) {
+        let mut process = self.process.take().expect("the node is up");
+        process.signal(Signal::TERM);
+        let status = process.wait();
+        assert!(status.success(), "{}: {status}\n{}", self.name, process.log());
+    }
+
+    /// Ends the node as a power cut does.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill();
+        }
+    }
+
+    /// Sends the node a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process().signal(signal);
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("the node is up")
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process().id()
+    }
+
+    /// What the node has logged, restarts included.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("output.log")).unwrap_or_default()
+    }
+
+    /// Path of the unix socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("node.sock")
+    }
+
+    /// The unix socket as clients write it.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// The TCP listener as clients write it.
+    ///
+    /// # Panics
+    /// If the node has none.
+    #[must_use]
+    pub fn tcp_endpoint(&self) -> String {
+        format!("tcp:localhost:{}", self.tcp.expect("the node listens on TCP"))
+    }
+
+    /// Address of the TCP listener.
+    ///
+    /// # Panics
+    /// If the node has none.
+    #[must_use]
+    pub fn tcp_address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.tcp.expect("the node listens on TCP")).into()
+    }
+
+    fn millrace(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(arguments).current_dir(&self.dir);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("MILLRACE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
+    /// Runs a command that looks after this node.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.millrace(arguments);
+        command.arg("--config").arg(&self.config);
+        command
+    }
+
+    /// Brings a key into the pool, and returns the stub that stands in for it.
+    ///
+    /// # Panics
+    /// If the key is refused, or never served.
+    pub fn import(&self, name: &str, identity: &Identity) -> String {
+        self.import_with(name, identity, &["--allow-all"])
+    }
+
+    /// Brings a key into the pool with a policy, and returns its stub.
+    ///
+    /// # Panics
+    /// If the key is refused, or never served.
+    pub fn import_with(&self, name: &str, identity: &Identity, policy: &[&str]) -> String {
+        let file = identity.key_file.to_str().expect("a path in UTF-8");
+        let mut command = self.command(&["key", "import", name, file]);
+        let _ = process::succeed(command.args(policy));
+        if self.process.is_some() {
+            wait::until("the node serves the key", || self.serves(name));
+        }
+        self.stub(name)
+    }
+
+    /// The stub of a key.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    #[must_use]
+    pub fn stub(&self, name: &str) -> String {
+        let output = process::run(&mut self.command(&["key", "stub", name]));
+        assert!(output.status.success(), "key stub: {}", process::text_of(&output));
+        String::from_utf8(output.stdout).expect("a stub is text")
+    }
+
+    /// Removes a key, and waits until the node has forgotten it.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn remove(&self, name: &str) {
+        let _ = process::succeed(&mut self.command(&["key", "remove", name]));
+        wait::until("the node forgets the key", || !self.serves(name));
+    }
+
+    /// Whether the running node has this key.
+    #[must_use]
+    pub fn serves(&self, name: &str) -> bool {
+        let status = self.status();
+        let keys = status["keys"].as_array().cloned().unwrap_or_default();
+        keys.iter().any(|key| key["name"] == name || key.as_str() == Some(name))
+    }
+
+    /// `millrace status --json`.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let output = process::run(&mut self.command(&["status", "--json"]));
+        assert!(output.status.success(), "status: {}", process::text_of(&output));
+        serde_json::from_slice(&output.stdout).expect("status is JSON")
+    }
+
+    /// What `/metrics` says, as text.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut socket = UnixStream::connect(self.dir.join("status.sock")).expect("status socket");
+        socket
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("request");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("metrics");
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        text
+    }
+
+    /// What the node has served since it came up, by the name of the operation.
+    #[must_use]
+    pub fn served(&self) -> Served {
+        Served::in_status(&self.status())
+    }
+}
+
+/// Operations that a node has completed, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served(BTreeMap<String, u64>);
+
+impl Served {
+    fn in_status(status: &Value) -> Self {
+        let mut counts = BTreeMap::new();
+        for row in status["operations"].as_array().cloned().unwrap_or_default() {
+            let name = row["operation"].as_str().unwrap_or("?").to_owned();
+            *counts.entry(name).or_insert(0) += row["completed"].as_u64().unwrap_or(0);
+        }
+        Self(counts)
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Of one operation.
+    #[must_use]
+    pub fn of(&self, operation: &str) -> u64 {
+        self.0.get(operation).copied().unwrap_or(0)
+    }
+
+    /// All RSA signatures.
+    #[must_use]
+    pub fn rsa_signatures(&self) -> u64 {
+        self.of("rsa-pkcs1-sign") + self.of("rsa-pss-sign")
+    }
+}

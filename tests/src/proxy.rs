@@ -1,0 +1,363 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A proxy on the unix socket between provider and node that can be told to misbehave. It reads the
+//! protocol, so that it can count jobs, cut a frame in its middle, or falsify one byte of one result
+//! in a frame that is otherwise perfect.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_wire::{ClientMessage, Decoder, JobCompletion, Message, NodeMessage};
+
+use crate::wait;
+
+/// What happens to what passes. Only completions are touched, unless said otherwise, so that
+/// connections and keys open as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Completions arrive this much later.
+    Latency(Duration),
+    /// Nothing from the node arrives until the fault changes; then everything does.
+    Hold,
+    /// Completions vanish.
+    Drop,
+    /// Connections are closed at once, and new ones, too.
+    Refuse,
+    /// Random bytes instead of completions.
+    Garbage,
+    /// Half a frame of completions, then the end.
+    CutMidFrame,
+    /// One byte of each result is another.
+    WrongResult,
+    /// Completions arrive twice.
+    Twice,
+}
+
+/// A running proxy. Ends on drop.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    path: PathBuf,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({}, {:?})", self.path.display(), self.shared.state().fault)
+    }
+}
+
+struct Shared {
+    upstream: PathBuf,
+    state: Mutex<State>,
+    changed: Condvar,
+    jobs: AtomicU64,
+    completions: AtomicU64,
+    falsified: AtomicU64,
+    connections: AtomicU64,
+}
+
+struct State {
+    fault: Fault,
+    stopped: bool,
+    open: Vec<UnixStream>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of the node's socket.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn start(dir: &Path, name: &str, upstream: &Path) -> Self {
+        let path = dir.join(format!("{name}-proxy.sock"));
+        let listener = UnixListener::bind(&path).expect("proxy socket");
+        // The workers of a gateway are somebody else.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
+        let state = State { fault: Fault::None, stopped: false, open: Vec::new() };
+        let shared = Arc::new(Shared {
+            upstream: upstream.to_owned(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            jobs: AtomicU64::new(0),
+            completions: AtomicU64::new(0),
+            falsified: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+        });
+        let acceptor = Arc::clone(&shared);
+        thread::spawn(move || acceptor.accept(&listener));
+        Self { shared, path }
+    }
+
+    /// What a client of the pool is told to connect to.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("unix:{}", self.path.display())
+    }
+
+    /// Changes the fault, for open connections, too.
+    pub fn set(&self, fault: Fault) {
+        let mut state = self.shared.state();
+        state.fault = fault;
+        if fault == Fault::Refuse {
+            state.close_all();
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Closes every connection.
+    pub fn cut(&self) {
+        self.shared.state().close_all();
+    }
+
+    /// Jobs that clients have submitted.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.shared.jobs.load(Ordering::SeqCst)
+    }
+
+    /// Completions that came from the node.
+    #[must_use]
+    pub fn completions(&self) -> u64 {
+        self.shared.completions.load(Ordering::SeqCst)
+    }
+
+    /// Results that were falsified.
+    #[must_use]
+    pub fn falsified(&self) -> u64 {
+        self.shared.falsified.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were opened through this proxy.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits until that many jobs have been submitted in all.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn wait_for_jobs(&self, count: u64) {
+        wait::until(&format!("{count} jobs are submitted"), || self.jobs() >= count);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.stopped = true;
+        state.close_all();
+        drop(state);
+        self.shared.changed.notify_all();
+        // Wakes the acceptor, which then sees that it is over.
+        drop(UnixStream::connect(&self.path));
+    }
+}
+
+impl State {
+    fn close_all(&mut self) {
+        for stream in self.open.drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the proxy does not panic")
+    }
+
+    fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        while let Ok((client, _)) = listener.accept() {
+            let mut state = self.state();
+            if state.stopped {
+                return;
+            }
+            if state.fault == Fault::Refuse {
+                continue;
+            }
+            let Ok(node) = UnixStream::connect(&self.upstream) else {
+                continue;
+            };
+            self.connections.fetch_add(1, Ordering::SeqCst);
+            let clone = |stream: &UnixStream| stream.try_clone().expect("a descriptor");
+            state.open.push(clone(&client));
+            state.open.push(clone(&node));
+            drop(state);
+            let queue = Arc::new(Queue::default());
+            let (up, down, out) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+            let (from_client, to_node) = (clone(&client), clone(&node));
+            thread::spawn(move || up.carry_up(from_client, to_node));
+            let filled = Arc::clone(&queue);
+            thread::spawn(move || down.carry_down(node, &filled));
+            thread::spawn(move || out.deliver(&queue, client));
+        }
+    }
+
+    /// From client to node: as it is, counted.
+    fn carry_up(&self, mut client: UnixStream, mut node: UnixStream) {
+        let mut decoder = Decoder::<ClientMessage>::new();
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count) = client.read(&mut buffer) {
+            if count == 0 {
+                break;
+            }
+            if node.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+            self.count_jobs(&mut decoder, &buffer[..count]);
+        }
+        drop(node.shutdown(Shutdown::Both));
+        drop(client.shutdown(Shutdown::Both));
+    }
+
+    fn count_jobs(&self, decoder: &mut Decoder<ClientMessage>, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let space = decoder.space();
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            decoder.filled(count);
+            bytes = &bytes[count..];
+            while let Ok(Some(message)) = decoder.next() {
+                if let ClientMessage::Submit(jobs) = message {
+                    self.jobs.fetch_add(jobs.len() as u64, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// From the node into the queue of what is to be delivered, with the fault applied.
+    fn carry_down(&self, mut node: UnixStream, queue: &Queue) {
+        let mut decoder = Decoder::<NodeMessage>::new();
+        'connection: while let Ok(count) = node.read(decoder.space()) {
+            decoder.filled(count);
+            if count == 0 {
+                break;
+            }
+            while let Ok(Some(message)) = decoder.next() {
+                if !self.pass(message, queue) {
+                    break 'connection;
+                }
+            }
+        }
+        queue.push(None);
+    }
+
+    /// Applies the fault of this moment to one message. False ends the connection.
+    fn pass(&self, mut message: NodeMessage, queue: &Queue) -> bool {
+        let fault = self.state().fault;
+        let now = Instant::now();
+        let bytes_of = |message: &NodeMessage| {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            bytes
+        };
+        let NodeMessage::Complete(completions) = &mut message else {
+            queue.push(Some((now, bytes_of(&message))));
+            return true;
+        };
+        self.completions.fetch_add(completions.len() as u64, Ordering::SeqCst);
+        match fault {
+            Fault::Latency(time) => queue.push(Some((now + time, bytes_of(&message)))),
+            Fault::Drop => {}
+            Fault::Garbage => {
+                // A header that says "a long frame of an unknown kind", and noise after it.
+                let noise = (0..997u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]);
+                queue.push(Some((now, noise.collect())));
+            }
+            Fault::CutMidFrame => {
+                let mut bytes = bytes_of(&message);
+                bytes.truncate(bytes.len() / 2);
+                queue.push(Some((now, bytes)));
+                return false;
+            }
+            Fault::WrongResult => {
+                self.falsify(completions);
+                queue.push(Some((now, bytes_of(&message))));
+            }
+            Fault::Twice => {
+                queue.push(Some((now, bytes_of(&message))));
+                queue.push(Some((now, bytes_of(&message))));
+            }
+            Fault::None | Fault::Hold | Fault::Refuse => {
+                queue.push(Some((now, bytes_of(&message))));
+            }
+        }
+        true
+    }
+
+    fn falsify(&self, completions: &mut [JobCompletion]) {
+        for completion in completions {
+            if let Ok(output) = &mut completion.result {
+                // The middle: the form (DER, length) stays perfect.
+                let middle = output.len() / 2;
+                if let Some(byte) = output.get_mut(middle) {
+                    *byte ^= 0x01;
+                    self.falsified.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// From the queue to the client, each when it is due and nothing is held.
+    fn deliver(&self, queue: &Queue, mut client: UnixStream) {
+        while let Some((due, bytes)) = queue.pop() {
+            let mut state = self.state();
+            loop {
+                let left = due.saturating_duration_since(Instant::now());
+                if state.stopped || (left.is_zero() && state.fault != Fault::Hold) {
+                    break;
+                }
+                // The bound only matters if `left` is zero: then the change of the fault wakes.
+                let slice = if left.is_zero() { Duration::from_secs(1) } else { left };
+                state = self.changed.wait_timeout(state, slice).expect("no panic").0;
+            }
+            let stopped = state.stopped;
+            drop(state);
+            if stopped || client.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        drop(client.shutdown(Shutdown::Both));
+    }
+}
+
+/// Bytes, and when they are due.
+type Delivery = (Instant, Vec<u8>);
+
+/// What waits to be delivered to one client; `None` is the end.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<VecDeque<Option<Delivery>>>,
+    filled: Condvar,
+}
+
+impl Queue {
+    fn push(&self, item: Option<Delivery>) {
+        self.waiting.lock().expect("no panic").push_back(item);
+        self.filled.notify_one();
+    }
+
+    fn pop(&self) -> Option<Delivery> {
+        let mut waiting = self.waiting.lock().expect("no panic");
+        loop {
+            match waiting.pop_front() {
+                Some(item) => return item,
+                None => waiting = self.filled.wait(waiting).expect("no panic"),
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock HAProxy and nginx terminate real TLS with the pool under them: every client, both versions
+//! of TLS, RSA and ECDSA, keys that are in the pool and keys that are on the gateway. The node's own
+//! counters say that each handshake was one operation of the pool.
+
+use millrace_tests::clients::Program;
+use millrace_tests::drive::Tls;
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::node::{Node, NodeOptions};
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{children, open_files};
+use millrace_tests::wait;
+use millrace_tests::world::World;
+
+/// Where the private key is.
+#[derive(Clone, Copy, Debug)]
+enum Keys {
+    /// In the pool; the gateway has a stub.
+    InThePool,
+    /// In a plain PEM file on the gateway, with `?provider=millrace`.
+    OnTheGateway,
+}
+
+struct Setup {
+    world: World,
+    node: Node,
+    gateway: Gateway,
+}
+
+fn start(server: Server, keys: Keys) -> Setup {
+    let world = World::new();
+    let node = world.node("node-1");
+    let sites: Vec<Site> = KeyKind::USUAL
+        .iter()
+        .map(|kind| {
+            let identity = world.identity(*kind);
+            match keys {
+                Keys::InThePool => Site::with_stub(&identity, &node.import(kind.name(), &identity)),
+                Keys::OnTheGateway => Site::with_key(&identity),
+            }
+        })
+        .collect();
+    let edge = EdgeOptions::to(node.endpoint());
+    let edge = match keys {
+        Keys::InThePool => edge,
+        Keys::OnTheGateway => edge.preferred(),
+    };
+    let gateway = world.gateway(server, edge, &sites);
+    Setup { world, node, gateway }
+}
+
+/// Handshakes of the Rust driver per key and version.
+const HANDSHAKES: usize = 10;
+
+fn everybody_is_served(server: Server, keys: Keys) {
+    let Setup { world, node, gateway } = start(server, keys);
+    assert_eq!(node.served().total(), 0, "starting a gateway takes no operation");
+    let mut expected = 0;
+    for kind in KeyKind::USUAL {
+        for tls in Tls::ALL {
+            world.client.handshakes(gateway.address(kind), tls, HANDSHAKES);
+            for program in Program::ALL {
+                program.handshake(gateway.port(kind), tls, &world.authority);
+            }
+        }
+        expected += Tls::ALL.len() * (HANDSHAKES + Program::ALL.len());
+        let served = node.served();
+        assert_eq!(served.total(), expected as u64, "one operation per handshake: {served:?}");
+    }
+    let served = node.served();
+    let half = expected as u64 / 2;
+    assert_eq!((served.rsa_signatures(), served.of("ecdsa-sign")), (half, half), "{served:?}");
+}
+
+#[test]
+fn haproxy_serves_everybody_with_keys_in_the_pool() {
+    everybody_is_served(Server::Haproxy, Keys::InThePool);
+}
+
+#[test]
+fn haproxy_serves_everybody_with_keys_on_the_gateway() {
+    everybody_is_served(Server::Haproxy, Keys::OnTheGateway);
+}
+
+#[test]
+fn nginx_serves_everybody_with_keys_in_the_pool() {
+    everybody_is_served(Server::Nginx, Keys::InThePool);
+}
+
+#[test]
+fn nginx_serves_everybody_with_keys_on_the_gateway() {
+    everybody_is_served(Server::Nginx, Keys::OnTheGateway);
+}
+
+/// One connection per process that terminates TLS, opened by the first operation and kept.
+#[test]
+fn a_gateway_keeps_its_connection() {
+    let Setup { world, node, gateway } = start(Server::Haproxy, Keys::InThePool);
+    let address = gateway.address(KeyKind::P256);
+    world.client.handshakes(address, Tls::V13, 3);
+    let files = open_files(node.id());
+    world.client.handshakes(address, Tls::V13, 50);
+    assert_eq!(open_files(node.id()), files, "operations open nothing");
+    assert_eq!(node.served().total(), 53);
+}
+
+/// HAProxy does other handshakes while one waits for the pool: that is what `ssl-mode-async` is for.
+/// One thread, answers that are late: the handshakes wait together, not one after the other.
+#[test]
+fn handshakes_of_one_haproxy_thread_wait_together() {
+    use millrace_tests::proxy::{Fault, Proxy};
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = node.import("www", &identity);
+    let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+    let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 30_000).write(world.dir());
+    let gateway = Gateway::start_with(
+        Server::Haproxy,
+        1,
+        world.dir(),
+        &edge,
+        &[Site::with_stub(&identity, &stub)],
+    );
+    let address = gateway.address(KeyKind::Rsa2048);
+    world.client.handshakes(address, Tls::V13, 1);
+    proxy.set(Fault::Hold);
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let client = world.client.clone();
+            std::thread::spawn(move || client.handshake(address, Tls::V13))
+        })
+        .collect();
+    proxy.wait_for_jobs(21);
+    proxy.set(Fault::None);
+    for thread in waiting {
+        thread.join().expect("no panic").expect("a handshake");
+    }
+}
+
+/// A gateway that was never told of the private key serves TLS with it over mutual TLS, and the
+/// client certificate is the identity that the policy names.
+#[test]
+fn a_pool_over_tcp_serves_whom_its_policy_names() {
+    let world = World::new();
+    let options = NodeOptions { tcp: true, ..NodeOptions::default() };
+    let node = Node::start_with(world.dir(), "node-1", &options);
+    let identity = world.identity(KeyKind::P256);
+    let certificates = world.dir().join("gateway-1");
+    let issue = |name: &str, dir: &std::path::Path| {
+        let mut command = node.command(&["cert", "client", name, "-o"]);
+        let _ = millrace_tests::process::succeed(command.arg(dir));
+    };
+    issue("gateway-1", &certificates);
+    make_readable(&certificates);
+    let stub = node.import_with("www", &identity, &["--allow-cert", "gateway-1"]);
+    let sites = [Site::with_stub(&identity, &stub)];
+    let edge = EdgeOptions {
+        certificates: Some(certificates),
+        ..EdgeOptions::to(node.tcp_endpoint())
+    };
+    let gateway = world.gateway(Server::Haproxy, edge, &sites);
+    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
+    assert_eq!(node.served().total(), 5);
+
+    // Another certificate of the same authority: the key does not exist for it.
+    let others = world.dir().join("gateway-2");
+    issue("gateway-2", &others);
+    make_readable(&others);
+    let edge =
+        EdgeOptions { certificates: Some(others), ..EdgeOptions::to(node.tcp_endpoint()) };
+    let gateway = world.gateway(Server::Haproxy, edge, &sites);
+    let refused = world.client.handshake(gateway.address(KeyKind::P256), Tls::V13);
+    assert!(refused.is_err(), "the key is gateway-1's");
+    assert_eq!(node.served().total(), 5);
+}
+
+/// What `millrace cert client` writes is the owner's; workers of a gateway are somebody else.
+fn make_readable(dir: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let set = |path: &std::path::Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("permissions");
+    };
+    set(dir, 0o755);
+    for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+        set(&entry.path(), 0o644);
+    }
+}
+
+/// nginx: every worker has its own connection, and the master has none.
+#[test]
+fn workers_have_a_connection_each_and_the_master_has_none() {
+    let Setup { world, node, gateway } = start(Server::Nginx, Keys::InThePool);
+    let idle = open_files(node.id());
+    let load = world.client.load(gateway.address(KeyKind::P256), Tls::V13, 4);
+    let workers = children(gateway.process.id()).len();
+    wait::until("all workers have worked", || open_files(node.id()) >= idle + workers);
+    let outcome = load.stop();
+    assert_eq!(outcome.failures, Default::default());
+    assert_eq!(open_files(node.id()), idle + workers);
+    assert_eq!(node.served().total(), outcome.completed);
+}

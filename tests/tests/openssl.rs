@@ -1,0 +1,316 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The `openssl` program and Python with the provider under them: listing, signing by stub and by
+//! URI, refusing to export, asynchronous jobs, fork after use.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::clients::system_python;
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::node::Node;
+use millrace_tests::pki::{Identity, KeyKind};
+use millrace_tests::process::{Process, free_port, listens, run, run_with_input, succeed, text_of};
+use millrace_tests::world::World;
+
+struct Setup {
+    world: World,
+    node: Node,
+    identity: Identity,
+    stub: PathBuf,
+}
+
+/// A node that holds one key, and its stub in a file.
+fn start(kind: KeyKind) -> Setup {
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(kind);
+    let stub = world.dir().join("stub.pem");
+    fs::write(&stub, node.import("www", &identity)).expect("stub");
+    Setup { world, node, identity, stub }
+}
+
+impl Setup {
+    fn edge(&self, options: impl FnOnce(EdgeOptions) -> EdgeOptions) -> Edge {
+        options(EdgeOptions::to(self.node.endpoint())).write(self.world.dir())
+    }
+
+    fn file(&self, name: &str, contents: &[u8]) -> PathBuf {
+        let path = self.world.dir().join(name);
+        fs::write(&path, contents).expect("a file");
+        path
+    }
+
+    /// The public key, as the system's own OpenSSL reads it from the certificate.
+    fn public_key(&self) -> PathBuf {
+        let path = self.world.dir().join("public.pem");
+        let _ = succeed(
+            plain(&["x509", "-noout", "-pubkey", "-in"])
+                .arg(&self.identity.certificate_file)
+                .arg("-out")
+                .arg(&path),
+        );
+        path
+    }
+}
+
+/// The system's OpenSSL as it is.
+fn plain(arguments: &[&str]) -> Command {
+    let mut command = Command::new(millrace_tests::process::program("openssl"));
+    command.env_remove("OPENSSL_CONF").env_remove("OPENSSL_MODULES").args(arguments);
+    command
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+#[test]
+fn the_provider_is_listed_as_active() {
+    let setup = start(KeyKind::P256);
+    for first in [false, true] {
+        let edge = setup.edge(|options| EdgeOptions { first, ..options });
+        let list = succeed(&mut edge.openssl(&["list", "-providers", "-verbose"]));
+        assert!(list.contains("default") && list.contains("millrace"), "{list}");
+        assert_eq!(list.matches("status: active").count(), 2, "{list}");
+    }
+}
+
+#[test]
+fn every_algorithm_that_is_offered_has_its_public_half() {
+    let setup = start(KeyKind::P256);
+    let edge = setup.edge(|options| options);
+    let offered = |what: &str| {
+        let list = succeed(&mut edge.openssl(&["list", what]));
+        list.lines().filter(|line| line.contains("@ millrace")).collect::<Vec<_>>().join("\n")
+    };
+    let (keys, signatures) = (offered("-key-managers"), offered("-signature-algorithms"));
+    for name in ["RSA", "EC", "X25519", "ED25519", "DH", "DSA"] {
+        assert!(keys.contains(name), "{name} in {keys}");
+    }
+    for name in ["RSA", "ECDSA", "ED25519", "DSA"] {
+        assert!(signatures.contains(name), "{name} in {signatures}");
+    }
+    let exchanges = offered("-key-exchange-algorithms");
+    for name in ["ECDH", "X25519", "DH"] {
+        assert!(exchanges.contains(name), "{name} in {exchanges}");
+    }
+    assert!(offered("-asymcipher-algorithms").contains("RSA"));
+}
+
+#[test]
+fn a_stub_signs_in_the_pool_and_the_system_verifies() {
+    for kind in KeyKind::USUAL {
+        let setup = start(kind);
+        let edge = setup.edge(|options| options);
+        let message = setup.file("message", b"to be signed");
+        let signature = setup.world.dir().join("signature");
+        let sign = ["dgst", "-sha256", "-sign", text(&setup.stub), "-out", text(&signature)];
+        let _ = succeed(edge.openssl(&sign).arg(&message));
+        let key = setup.public_key();
+        let verify = ["dgst", "-sha256", "-verify", text(&key), "-signature", text(&signature)];
+        let said = succeed(plain(&verify).arg(&message));
+        assert!(said.contains("Verified OK"), "{said}");
+        assert_eq!(setup.node.served().total(), 1);
+    }
+}
+
+#[test]
+fn a_uri_signs_in_the_pool() {
+    let setup = start(KeyKind::Rsa2048);
+    let edge = setup.edge(|options| options);
+    let digest = setup.file("digest", &[7; 32]);
+    let signature = setup.world.dir().join("signature");
+    let options = ["-pkeyopt", "digest:sha256", "-in", text(&digest)];
+    let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", "millrace:www"]);
+    let _ = succeed(sign.args(options).arg("-out").arg(&signature));
+    let key = setup.public_key();
+    let mut verify = plain(&["pkeyutl", "-verify", "-pubin", "-inkey", text(&key)]);
+    let said = succeed(verify.args(options).arg("-sigfile").arg(&signature));
+    assert!(said.contains("Verified Successfully"), "{said}");
+    assert_eq!(setup.node.served().total(), 1);
+}
+
+#[test]
+fn a_key_of_the_pool_is_not_exported() {
+    let setup = start(KeyKind::Rsa2048);
+    let edge = setup.edge(|options| options.preferred());
+    let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));
+    let said = text_of(&output);
+    assert!(!said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"), "{said}");
+    let public = succeed(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-pubout"]));
+    let expected = fs::read_to_string(setup.public_key()).expect("public key");
+    assert!(public.contains(expected.trim()), "{public}");
+    assert_eq!(setup.node.served().total(), 0);
+}
+
+/// Listed first, and preferred: everything else goes on as if it were not there.
+#[test]
+fn listed_first_it_is_in_nobodys_way() {
+    let setup = start(KeyKind::Rsa2048);
+    let edge = setup.edge(|options| EdgeOptions { first: true, ..options }.preferred());
+    let openssl = |arguments: &[&str]| succeed(&mut edge.openssl(arguments));
+    let dir = setup.world.dir();
+    let message = setup.file("message", b"to be signed");
+    let path = |name: &str| text(&dir.join(name)).to_owned();
+    let _ = openssl(&["rand", "-hex", "8"]);
+    let _ = openssl(&["dgst", "-sha256", text(&message)]);
+    let encrypt = ["enc", "-aes-256-cbc", "-pbkdf2", "-pass", "pass:x", "-in", text(&message)];
+    let _ = succeed(edge.openssl(&encrypt).arg("-out").arg(dir.join("encrypted")));
+    for (name, options) in [
+        ("RSA", &["-pkeyopt", "rsa_keygen_bits:2048"][..]),
+        ("EC", &["-pkeyopt", "ec_paramgen_curve:P-256"]),
+        ("ED25519", &[]),
+        ("X25519", &[]),
+    ] {
+        let key = path(name);
+        let _ = succeed(edge.openssl(&["genpkey", "-algorithm", name, "-out", &key]).args(options));
+        let _ = openssl(&["pkey", "-in", &key, "-noout", "-text"]);
+        if name == "RSA" || name == "EC" {
+            let (public, signature) = (path("public"), path("signature"));
+            let _ = openssl(&["pkey", "-in", &key, "-pubout", "-out", &public]);
+            let sign = ["dgst", "-sha256", "-sign", &key, "-out", &signature, text(&message)];
+            let _ = openssl(&sign);
+            let check = ["dgst", "-sha256", "-verify", &public, "-signature", &signature];
+            let said = succeed(edge.openssl(&check).arg(&message));
+            assert!(said.contains("Verified OK"), "{said}");
+            let request = ["req", "-x509", "-new", "-key", &key, "-subj", "/CN=x", "-days", "1"];
+            let certificate = path("certificate");
+            let _ = succeed(edge.openssl(&request).args(["-out", &certificate]));
+            let _ = openssl(&["verify", "-CAfile", &certificate, &certificate]);
+        }
+    }
+}
+
+#[test]
+fn openssl_speed_runs_with_asynchronous_jobs() {
+    let setup = start(KeyKind::Rsa2048);
+    let edge = setup.edge(|options| options.preferred());
+    let served = || setup.node.served().rsa_signatures();
+    let mut command = edge.openssl(&["speed", "-seconds", "1", "-async_jobs", "8"]);
+    let said = succeed(command.args(["rsa2048", "ecdsap256", "ecdhx25519"]));
+    for word in ["rsa 2048 bits", "ecdsa (nistp256)", "ecdh (X25519)"] {
+        assert!(said.contains(word), "{said}");
+    }
+    for word in ["failure", "Error", "error"] {
+        assert!(!said.contains(word), "{said}");
+    }
+    assert!(served() > 8, "speed brings its own RSA key, which was to be used in the pool:\n{said}");
+}
+
+#[test]
+fn s_server_and_s_client_do_asynchronous_handshakes() {
+    for kind in KeyKind::USUAL {
+        let setup = start(kind);
+        let edge = setup.edge(|options| options);
+        let port = free_port();
+        let mut server = edge.openssl(&["s_server", "-async", "-www", "-accept"]);
+        server.arg(format!("127.0.0.1:{port}")).arg("-cert").arg(&setup.identity.certificate_file);
+        server.arg("-key").arg(&setup.stub);
+        let log = setup.world.dir().join("s_server.log");
+        let mut server = Process::start("s_server", server, &log);
+        server.wait_ready(|| listens(port));
+        for version in ["-tls1_2", "-tls1_3"] {
+            let mut client = edge.openssl(&["s_client", "-async", "-quiet", version]);
+            client.args(["-verify_return_error", "-verify_hostname", "localhost", "-CAfile"]);
+            client.arg(&setup.world.authority.file);
+            client.args(["-connect", &format!("127.0.0.1:{port}")]);
+            let output = run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n");
+            let said = text_of(&output);
+            assert!(output.status.success() && said.contains("200 ok"), "{version}: {said}");
+        }
+        assert_eq!(setup.node.served().total(), 2);
+    }
+}
+
+/// What the CLI prints is what works: four lines of configuration, as they are.
+#[test]
+fn the_configuration_that_the_cli_prints_works() {
+    let setup = start(KeyKind::P256);
+    let endpoint = setup.node.endpoint();
+    let mut command = Command::new(&artifacts().millrace);
+    command.args(["gateway", "openssl", "--key", "www", "--pool", &endpoint]);
+    let output = run(command.arg("--module").arg(&artifacts().provider));
+    assert!(output.status.success(), "{}", text_of(&output));
+    let conf = setup.file("printed.cnf", &output.stdout);
+    let digest = setup.file("digest", &[7; 32]);
+    let mut sign = Command::new(millrace_tests::process::program("openssl"));
+    sign.env("OPENSSL_CONF", &conf).env_remove("OPENSSL_MODULES");
+    sign.args(["pkeyutl", "-sign", "-inkey", text(&setup.stub), "-in", text(&digest), "-out"]);
+    let _ = succeed(sign.arg(setup.world.dir().join("signature")));
+    assert_eq!(setup.node.served().total(), 1);
+}
+
+const FORKS: usize = 4;
+
+/// A process that has used the pool forks; children, a grandchild and the parent go on using it.
+#[test]
+fn fork_after_use_gives_every_process_a_connection_of_its_own() {
+    let setup = start(KeyKind::P256);
+    let edge = setup.edge(|options| options);
+    let mut python = Command::new(system_python());
+    edge.apply(&mut python).args(["-c", FORKING]);
+    python.arg(&setup.identity.certificate_file).arg(&setup.stub);
+    let said = succeed(python.arg(&setup.world.authority.file).arg(FORKS.to_string()));
+    assert!(said.contains("all well"), "{said}");
+    // Two before, two of the parent after, two of each child and two of each grandchild.
+    assert_eq!(setup.node.served().total(), 2 + 2 + 4 * FORKS as u64);
+}
+
+const FORKING: &str = "
+import os, ssl, sys
+certificate, key, authority, forks = sys.argv[1:]
+server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server_context.load_cert_chain(certificate, key)
+client_context = ssl.create_default_context(cafile=authority)
+
+def handshake():
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname='localhost')
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    done = set()
+    for _ in range(10):
+        for end in (client, server):
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                pass
+        if len(done) == 2:
+            return
+    raise Exception('the handshake does not end')
+
+def twice():
+    handshake()
+    handshake()
+
+def fork_and(work):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+def wait_for(children):
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+
+def child():
+    grandchild = fork_and(twice)
+    twice()
+    wait_for([grandchild])
+
+twice()
+children = [fork_and(child) for _ in range(int(forks))]
+twice()
+wait_for(children)
+print('all well')
+";
