@@ -1,0 +1,395 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Several nodes, some of them in trouble: jobs go where they can be done, a bounded number of times.
+
+mod fake;
+
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fake::{
+    Auto, FakeNode, PATIENCE, Peer, SIGN, Seen, config, digest, is_answer, open, pool, soon,
+};
+use millrace_client::{
+    ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig, RemoteKey, Reply,
+};
+use millrace_engine::error::JobError;
+use millrace_wire::{NodeMessage, SubmittedJob};
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+type Ends = Receiver<(u64, Result<Reply, ClientError>)>;
+
+fn submit_many(pool: &Pool, key: &RemoteKey, count: u64, deadline: Instant) -> Ends {
+    let (done, ended) = channel();
+    for number in 0..count {
+        let done = done.clone();
+        let tell = move |result| drop(done.send((number, result)));
+        pool.submit(key, SIGN, digest(number), deadline, Box::new(tell))
+            .expect("taken");
+    }
+    ended
+}
+
+fn expect_all(ended: &Ends, count: u64) {
+    for _ in 0..count {
+        let (number, result) = ended.recv_timeout(PATIENCE).expect("every job ends");
+        assert!(is_answer(&digest(number), &result.expect("an answer")));
+    }
+    assert!(ended.try_recv().is_err(), "a job ended twice");
+}
+
+/// A pool whose connections to both nodes are up.
+fn both_connected(pool: &Pool) {
+    let give_up = soon();
+    while !pool.stats().nodes.iter().all(|node| node.connected) {
+        assert!(Instant::now() < give_up, "the nodes should be connected");
+        thread::yield_now();
+    }
+}
+
+/// The jobs that came to either node, with the node they came to.
+fn collect(nodes: [&FakeNode; 2], count: usize) -> Vec<(usize, Peer, SubmittedJob)> {
+    let mut jobs = Vec::new();
+    let give_up = soon();
+    while jobs.len() < count {
+        assert!(
+            Instant::now() < give_up,
+            "the nodes should have got {count} jobs"
+        );
+        for (at, node) in nodes.iter().enumerate() {
+            while let Ok(seen) = node.seen.recv_timeout(Duration::from_millis(1)) {
+                if let Seen::Job(peer, job) = seen {
+                    jobs.push((at, peer, job));
+                }
+            }
+        }
+    }
+    jobs
+}
+
+#[test]
+fn load_is_spread_over_healthy_nodes() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::ALL);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::ALL);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, 1000, soon());
+    expect_all(&ended, 1000);
+    let stats = pool.stats();
+    for node in &stats.nodes {
+        assert!(node.counters.jobs > 100, "{node:?}");
+    }
+}
+
+#[test]
+fn the_jobs_of_a_node_that_dies_are_done_by_the_other() {
+    const JOBS: u64 = 200;
+    let folder = folder();
+    let mut one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, JOBS, soon());
+    let jobs = collect([&one, &two], JOBS as usize);
+    let at_one = jobs.iter().filter(|(at, ..)| *at == 0).count();
+    assert!(
+        at_one > 0 && at_one < JOBS as usize,
+        "{at_one} of {JOBS} jobs at the first node"
+    );
+    one.kill();
+    for (_, peer, job) in jobs.iter().filter(|(at, ..)| *at == 1) {
+        peer.answer(job);
+    }
+    for _ in 0..at_one {
+        let (peer, job) = two.next_job();
+        peer.answer(&job);
+    }
+    expect_all(&ended, JOBS);
+    assert_eq!(pool.stats().totals.retries.connection_lost, at_one as u64);
+}
+
+#[test]
+fn a_blocked_caller_does_not_notice_that_its_node_died() {
+    let folder = folder();
+    let mut one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let caller = {
+        let (pool, key) = (pool.clone(), key.clone());
+        thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
+    };
+    let first = collect([&one, &two], 1).remove(0).0;
+    let survivor = if first == 0 {
+        one.kill();
+        &two
+    } else {
+        two.drop_connections();
+        &one
+    };
+    let (peer, job) = survivor.next_job();
+    peer.answer(&job);
+    assert!(is_answer(
+        &digest(1),
+        &caller.join().expect("no panic").expect("an answer")
+    ));
+}
+
+#[test]
+fn a_busy_node_is_relieved() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    for reason in [
+        JobError::Busy,
+        JobError::Failed,
+        JobError::NotOffered,
+        JobError::Draining,
+    ] {
+        if reason == JobError::Draining {
+            continue;
+        }
+        let ended = submit_many(&pool, &key, 1, soon());
+        let (at, peer, job) = collect([&one, &two], 1).remove(0);
+        peer.fail(&job, reason);
+        let (other, peer, job) = collect([&one, &two], 1).remove(0);
+        assert_ne!(at, other, "{reason}");
+        peer.answer(&job);
+        expect_all(&ended, 1);
+    }
+    let retries = pool.stats().totals.retries;
+    assert_eq!(
+        (retries.busy, retries.failed, retries.not_offered),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn an_error_that_no_other_node_would_mend_is_final() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    for reason in [
+        JobError::Denied,
+        JobError::BadInput,
+        JobError::Expired,
+        JobError::OverQuota,
+    ] {
+        let ended = submit_many(&pool, &key, 1, soon());
+        let (_, peer, job) = collect([&one, &two], 1).remove(0);
+        peer.fail(&job, reason);
+        let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
+        assert_eq!(result.err(), Some(ClientError::Job(reason)));
+    }
+}
+
+#[test]
+fn if_everybody_is_busy_the_caller_hears_busy() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, 1, soon());
+    for _ in 0..2 {
+        let (_, peer, job) = collect([&one, &two], 1).remove(0);
+        peer.fail(&job, JobError::Busy);
+    }
+    let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
+    assert_eq!(result.err(), Some(ClientError::Job(JobError::Busy)));
+}
+
+#[test]
+fn overload_does_not_multiply_itself() {
+    const JOBS: u64 = 300;
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, JOBS, soon());
+    let mut answered = 0;
+    let mut ends = 0;
+    while ends < JOBS {
+        for node in [&one, &two] {
+            while let Ok(seen) = node.seen.recv_timeout(Duration::from_millis(1)) {
+                if let Seen::Job(peer, job) = seen {
+                    peer.fail(&job, JobError::Busy);
+                    answered += 1;
+                }
+            }
+        }
+        ends += ended.try_iter().count() as u64;
+    }
+    // One retry for ten jobs, and ten to begin with.
+    assert!(
+        answered <= JOBS + JOBS / 10 + 10,
+        "{answered} answers to {JOBS} jobs"
+    );
+    assert!(pool.stats().totals.budget_exhausted > 0);
+}
+
+#[test]
+fn a_draining_node_finishes_and_gets_nothing_new() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
+    let pool = pool(&[&one, &two]);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, 50, soon());
+    let jobs = collect([&one, &two], 50);
+    let Some((_, drained, _)) = jobs.iter().find(|(at, ..)| *at == 0) else {
+        panic!("50 jobs should reach both nodes");
+    };
+    drained.send(&NodeMessage::Drain);
+    let give_up = soon();
+    while !pool.stats().nodes[0].draining {
+        assert!(Instant::now() < give_up);
+        thread::yield_now();
+    }
+    let more = submit_many(&pool, &key, 50, soon());
+    for _ in 0..50 {
+        let (peer, job) = two.next_job();
+        peer.answer(&job);
+    }
+    expect_all(&more, 50);
+    for (_, peer, job) in &jobs {
+        peer.answer(job);
+    }
+    expect_all(&ended, 50);
+    one.wait_for(|seen| matches!(seen, Seen::Closed).then_some(()));
+}
+
+#[test]
+fn a_node_without_the_key_is_passed_over() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_KEYS);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::ALL);
+    let refuser = thread::spawn(move || {
+        // Refuses for as long as anybody asks.
+        while let Ok(seen) = one.seen.recv() {
+            match seen {
+                Seen::OpenKey(peer, request, _) => peer.refuse(request, KeyRefusal::NoSuchKey),
+                Seen::Closed => return,
+                _ => {}
+            }
+        }
+    });
+    let endpoints = ["one", "two"].map(|name| Endpoint::Unix(folder.path().join(name)));
+    let pool = Pool::new(PoolConfig::new(endpoints.to_vec()).health(PATIENCE, PATIENCE));
+    let key = open(&pool);
+    both_connected(&pool);
+    for number in 0..50 {
+        let reply = pool
+            .call(&key, &SIGN, &digest(number), soon())
+            .expect("an answer");
+        assert!(is_answer(&digest(number), &reply));
+    }
+    assert_eq!(pool.stats().nodes[0].counters.jobs, 0);
+    pool.shutdown();
+    refuser.join().expect("no panic");
+    drop(two);
+}
+
+#[test]
+fn another_key_under_the_same_name_is_not_used() {
+    let folder = folder();
+    let mut one = FakeNode::start_named(&folder.path().join("one"), Auto::ALL, "one", 1);
+    let pool = Pool::new(config(&[&one]));
+    let key = open(&pool);
+    pool.call(&key, &SIGN, &digest(1), soon())
+        .expect("an answer");
+    one.kill();
+    let two = FakeNode::start_named(&one.path, Auto::ALL, "two", 2);
+    let give_up = soon();
+    let error = loop {
+        match pool.call(&key, &SIGN, &digest(2), give_up) {
+            Err(ClientError::NoNode(_)) if Instant::now() < give_up => thread::yield_now(),
+            other => break other.expect_err("the key of `two` is another one"),
+        }
+    };
+    assert_eq!(error, ClientError::Key(KeyRefusal::NoSuchKey));
+    two.wait_for(|seen| matches!(seen, Seen::CloseKey(1)).then_some(()));
+}
+
+#[test]
+fn a_node_that_hangs_is_replaced_before_the_deadline() {
+    let folder = folder();
+    let one = FakeNode::start(&folder.path().join("one"), Auto::SILENT);
+    let two = FakeNode::start(&folder.path().join("two"), Auto::SILENT);
+    let short = Duration::from_millis(20);
+    let pool = Pool::new(config(&[&one, &two]).health(short, short));
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, 1, soon());
+    let (at, ..) = collect([&one, &two], 1).remove(0);
+    let (hanging, other) = if at == 0 { (&one, &two) } else { (&two, &one) };
+    hanging.wait_for(|seen| matches!(seen, Seen::Ping(..)).then_some(()));
+    let (peer, job) = other.next_job();
+    peer.answer(&job);
+    expect_all(&ended, 1);
+    assert!(
+        pool.stats().nodes[at].last_error.contains("silent"),
+        "{:?}",
+        pool.stats()
+    );
+}
+
+#[test]
+fn a_node_that_never_welcomes_is_given_up() {
+    let folder = folder();
+    let mute = FakeNode::start(&folder.path().join("mute"), Auto::MUTE);
+    let pool = Pool::new(config(&[&mute]).connect_timeout(Duration::from_millis(30)));
+    let error = pool
+        .open_key(KeySelector::Name("k".to_owned()), soon())
+        .expect_err("no welcome");
+    assert!(
+        matches!(&error, ClientError::NoNode(why) if why.contains("welcome")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_job_that_kills_its_nodes_kills_three() {
+    let folder = folder();
+    let nodes: Vec<_> = (0..5)
+        .map(|n| FakeNode::start(&folder.path().join(n.to_string()), Auto::NO_JOBS))
+        .collect();
+    let all: Vec<_> = nodes.iter().collect();
+    let pool = pool(&all);
+    let key = open(&pool);
+    both_connected(&pool);
+    let ended = submit_many(&pool, &key, 1, soon());
+    let mut killed = 0;
+    let result = loop {
+        for node in &nodes {
+            if let Ok(Seen::Job(peer, _)) = node.seen.recv_timeout(Duration::from_millis(1)) {
+                peer.close();
+                killed += 1;
+            }
+        }
+        if let Ok((_, result)) = ended.try_recv() {
+            break result;
+        }
+    };
+    assert!(matches!(result, Err(ClientError::NoNode(_))), "{result:?}");
+    assert_eq!(killed, 3);
+}
