@@ -95,7 +95,7 @@ rm -f "$log"
 for daemon in nginx haproxy; do
     for package in "${missing[@]}"; do
         if [[ $package == "$daemon" ]] && command -v systemctl >/dev/null; then
-            as_root systemctl disable "$daemon.service" >/dev/null 2>&1 || true
+            as_root systemctl disable --now "$daemon.service" >/dev/null 2>&1 || true
             say "setup: $daemon is installed but neither started nor enabled (systemctl enable --now $daemon changes that)"
         fi
     done

@@ -1,6 +1,51 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! (written next)
+//! The one binary, `millrace`: the composition root, the only place that knows every concrete type.
+//!
+//! ```text
+//! args.rs       what was typed (and, from its comments, help and man pages)
+//! settings.rs   what it means together with the file and the defaults
+//! backends.rs   which backends there are, in order of preference
+//! commands/     one file per verb
+//! exit.rs       exit codes; the one place that prints an error
+//! ```
+//!
+//! It holds no logic of a node or a client: those are the server and client crates.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod backends;
+mod commands;
+mod exit;
+mod harden;
+mod notify;
+mod output;
+mod owner;
+mod paths;
+mod progress;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    exit::report(run(Cli::parse()))
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Up(args) => commands::up::run(&args),
+        Command::Key(command) => commands::key::run(&command),
+        Command::Cert(command) => commands::cert::run(&command),
+        Command::Status(args) => commands::status::run(&args),
+        Command::Gateway(args) => commands::gateway::run(&args),
+        Command::Bench(command) => commands::bench::run(command),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::man::run(&args),
+        Command::Reference(args) => commands::reference::run(&args),
+    }
+}

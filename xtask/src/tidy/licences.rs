@@ -34,6 +34,7 @@ pub(crate) fn acceptable(expression: &str) -> bool {
     let mut parser = Parser {
         words: &words,
         at: 0,
+        broken: false,
     };
     let met = parser.either();
     met && !parser.broken && parser.at == words.len()
@@ -80,6 +81,7 @@ impl Parser<'_> {
             return self.take(")") && met;
         }
         let Some(licence) = self.words.get(self.at).copied() else {
+            self.broken = true;
             return false;
         };
         self.at += 1;

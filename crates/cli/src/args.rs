@@ -1,0 +1,460 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What was typed: the command line as plain values. What it *means* together with the
+//! configuration file and the defaults is decided by each command, once, when it starts.
+//!
+//! Help texts are the documentation comments here; the man pages and `docs/reference` are generated
+//! from the same comments.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use millrace_bench::cli::{PoolArgs, TlsArgs};
+use millrace_engine::{Hash, OperationKind};
+
+/// Exit codes, as the last lines of the long help say them.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed; the message says why
+  2  the command line or the configuration file is wrong
+  3  the key was refused (not a private key, encrypted, too small, inconsistent)
+  4  there is no key of that name, or there is one already
+  5  no node answers";
+
+/// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
+#[derive(Debug, Parser)]
+#[command(
+    name = "millrace",
+    version,
+    propagate_version = true,
+    // Fixed, so that help, man pages and their tests do not depend on a terminal.
+    term_width = 79,
+    disable_help_subcommand = true,
+    after_help = "Try `millrace up`, then `millrace gateway haproxy`. --help says more than -h.",
+    after_long_help = EXIT_CODES
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The verbs, in the order in which a newcomer meets them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a node: serve private-key operations to gateways
+    Up(UpArgs),
+    /// Keep the keys that the node serves
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Issue certificates for clients that connect over TCP
+    #[command(subcommand)]
+    Cert(CertCommand),
+    /// Show what the node is doing: keys, connections, operations, latency
+    Status(StatusArgs),
+    /// Print the configuration that puts the pool under an application
+    Gateway(GatewayArgs),
+    /// Measure; every figure comes from a run that checked its answers
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    Man(ManArgs),
+    /// Write the reference pages of the documentation into a folder
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
+}
+
+const UP_EXAMPLE: &str = "\
+Examples:
+  millrace up
+  millrace up --listen-tcp 0.0.0.0:7433 --name node-1.example.net
+  millrace up --config /etc/millrace/node.toml
+
+SIGTERM drains: the node takes no new work, finishes what it has, tells its
+clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
+
+/// Run a node: serve private-key operations to gateways
+///
+/// Everything is embedded. Without flags the node listens on a unix socket
+/// only (/run/millrace/node.sock as root, else
+/// $XDG_RUNTIME_DIR/millrace/node.sock) and keeps its keys encrypted in
+/// /var/lib/millrace (else $XDG_STATE_HOME/millrace). Flags win over the
+/// configuration file, the file wins over the defaults.
+#[derive(Debug, Args)]
+#[command(after_long_help = UP_EXAMPLE)]
+pub(crate) struct UpArgs {
+    /// Configuration file (every key: deploy/node.toml)
+    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Unix socket that clients connect to
+    #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Group that may connect to the socket, besides this user
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) socket_group: Option<String>,
+    /// Mode of the socket, octal [default: 0660]
+    ///
+    /// With 0666 every local user may connect; what each may do is then up
+    /// to the policy of each key alone.
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub(crate) socket_mode: Option<u32>,
+    /// Folder for keys and certificates
+    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Also listen on TCP, with mutual TLS 1.3
+    ///
+    /// Certificates are generated in the state folder the first time;
+    /// `millrace cert client NAME` issues those of the clients.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen_tcp: Option<SocketAddr>,
+    /// Serve Prometheus metrics over HTTP at this address (loopback is best)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Name of the node, in its certificate and in statistics [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Worker threads per class of work [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<usize>,
+    /// Key-encryption key, a file with mode 0600
+    ///
+    /// Default: the systemd credential `millrace-kek` if there is one, else
+    /// a file in the state folder that is made the first time.
+    #[arg(long, value_name = "FILE", env = "MILLRACE_KEK_FILE")]
+    pub(crate) kek_file: Option<PathBuf>,
+    /// Lock all memory, so that no key is ever swapped to disk
+    ///
+    /// Needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK; without it the
+    /// node does not start.
+    #[arg(long)]
+    pub(crate) lock_memory: bool,
+    /// What to log: error, warn, info, debug, trace, or a filter per module
+    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG")]
+    pub(crate) log: Option<String>,
+    /// How to log
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// One readable line per event
+    Text,
+    /// One JSON object per event
+    Json,
+}
+
+/// Where the key store is: the same rules as for `up`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Configuration file of the node that owns the keys
+    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Folder for keys and certificates
+    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Key-encryption key, a file with mode 0600
+    #[arg(long, value_name = "FILE", env = "MILLRACE_KEK_FILE")]
+    pub(crate) kek_file: Option<PathBuf>,
+}
+
+/// What may be done with a key, and by whom.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// Local user (number or name) who may use the key; repeatable
+    #[arg(long, value_name = "USER")]
+    pub(crate) allow_uid: Vec<String>,
+    /// Client certificate (its name) that may use the key; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_cert: Vec<String>,
+    /// Everybody whom the node has authenticated may use the key
+    #[arg(long, conflicts_with_all = ["allow_uid", "allow_cert"])]
+    pub(crate) allow_all: bool,
+    /// Operations that are allowed, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
+    pub(crate) operations: Vec<OperationKind>,
+    /// Hashes that are allowed, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = hash)]
+    pub(crate) hashes: Vec<Hash>,
+    /// Also allow TLS 1.2 RSA key exchange (rsa-tls-premaster)
+    ///
+    /// Only for gateways that must serve clients without forward secrecy.
+    #[arg(long)]
+    pub(crate) allow_tls_premaster: bool,
+}
+
+/// Keep the keys that the node serves.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Bring a private key into the pool
+    Import(KeyImportArgs),
+    /// List the keys
+    List(KeyListArgs),
+    /// Show one key: its type, its public half, its policy
+    Show(KeyShowArgs),
+    /// Remove a key
+    Remove(KeyRemoveArgs),
+    /// Change who may use a key, and for what
+    Policy(KeyPolicyArgs),
+    /// Write the PEM stub that stands in for the key on a gateway
+    Stub(KeyStubArgs),
+}
+
+const IMPORT_EXAMPLE: &str = "\
+Examples:
+  millrace key import www /etc/ssl/private/www.pem --allow-uid haproxy
+  openssl pkey -in encrypted.pem | millrace key import www -
+  millrace key import old rsa.pem --operations rsa-pkcs1-sign,rsa-pss-sign
+
+A running node serves the key at once. By default every authenticated client
+may sign, decrypt OAEP and agree on keys with it; PKCS#1 v1.5 decryption and
+raw RSA are off.";
+
+/// Bring a private key into the pool
+///
+/// The file is PEM: PKCS#8, PKCS#1 or SEC 1, not encrypted. The key is
+/// checked, then stored encrypted under the key-encryption key.
+#[derive(Debug, Args)]
+#[command(after_long_help = IMPORT_EXAMPLE)]
+pub(crate) struct KeyImportArgs {
+    /// Name of the key in the pool
+    pub(crate) name: String,
+    /// PEM file with the private key, or - for standard input
+    pub(crate) file: PathBuf,
+    /// Replace a key of the same name
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// List the keys
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace key list --json")]
+pub(crate) struct KeyListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Show one key: its type, its public half, its policy
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace key show www --json")]
+pub(crate) struct KeyShowArgs {
+    /// Name of the key
+    pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the PEM stub instead
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) stub: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Remove a key
+///
+/// A running node forgets it at once; operations in flight still finish.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace key remove www")]
+pub(crate) struct KeyRemoveArgs {
+    /// Name of the key
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+const POLICY_EXAMPLE: &str = "\
+Examples:
+  millrace key policy www --allow-uid www-data --allow-cert gateway-1
+  millrace key policy www --allow-all
+  millrace key policy www --operations rsa-pss-sign --hashes sha256,sha384
+
+What is not named stays as it is. A running node obeys at once.";
+
+/// Change who may use a key, and for what
+#[derive(Debug, Args)]
+#[command(after_long_help = POLICY_EXAMPLE)]
+pub(crate) struct KeyPolicyArgs {
+    /// Name of the key
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+const STUB_EXAMPLE: &str = "\
+Example:
+  millrace key stub www -o /etc/haproxy/www.key
+
+The stub holds no secret, only the name and the public half of the key. Give
+it to the application where a private key is expected.";
+
+/// Write the PEM stub that stands in for the key on a gateway
+#[derive(Debug, Args)]
+#[command(after_long_help = STUB_EXAMPLE)]
+pub(crate) struct KeyStubArgs {
+    /// Name of the key
+    pub(crate) name: String,
+    /// Write here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Issue certificates for clients that connect over TCP.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Issue a client certificate, signed by the node's own authority
+    Client(CertClientArgs),
+}
+
+const CERT_EXAMPLE: &str = "\
+Example:
+  millrace cert client gateway-1 -o gateway-1/
+  millrace key policy www --allow-cert gateway-1
+
+Carry ca.pem, cert.pem and key.pem to the gateway. The name is the client's
+identity: `--allow-cert NAME` grants keys to it.";
+
+/// Issue a client certificate, signed by the node's own authority
+#[derive(Debug, Args)]
+#[command(after_long_help = CERT_EXAMPLE)]
+pub(crate) struct CertClientArgs {
+    /// Identity of the client
+    pub(crate) name: String,
+    /// Folder for ca.pem, cert.pem and key.pem; made if it is not there
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+const STATUS_EXAMPLE: &str = "\
+Examples:
+  millrace status
+  millrace status --json | jq .keys";
+
+/// Show what the node is doing: keys, connections, operations, latency
+#[derive(Debug, Args)]
+#[command(after_long_help = STATUS_EXAMPLE)]
+pub(crate) struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Configuration file of the node
+    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Unix socket of the node
+    #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+const GATEWAY_EXAMPLE: &str = "\
+Examples:
+  millrace gateway haproxy --key www
+  millrace gateway openssl --pool unix:/run/millrace/node.sock > openssl.cnf
+  millrace gateway nginx --pool tcp:node-1.example.net:7433 --certs /etc/millrace/gateway-1
+
+Nothing is changed: the output is yours to put in place, and its comments say
+where each part goes.";
+
+/// Print the configuration that puts the pool under an application
+#[derive(Debug, Args)]
+#[command(after_long_help = GATEWAY_EXAMPLE)]
+pub(crate) struct GatewayArgs {
+    /// The application
+    #[arg(value_enum)]
+    pub(crate) application: Application,
+    /// Name of a key in the pool, for the examples in the output
+    #[arg(long, value_name = "NAME", default_value = "www")]
+    pub(crate) key: String,
+    /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local one]
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) pool: Vec<String>,
+    /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
+    #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
+    pub(crate) certs: PathBuf,
+    /// The provider module [default: found next to this binary]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) module: Option<PathBuf>,
+}
+
+/// Applications that `gateway` knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Application {
+    /// Anything that uses OpenSSL 3: just the openssl.cnf
+    Openssl,
+    /// HAProxy 2.6 or later, asynchronous
+    Haproxy,
+    /// Stock nginx
+    Nginx,
+}
+
+/// Measure; every figure comes from a run that checked its answers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    Pool(PoolArgs),
+    Tls(TlsArgs),
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  millrace completions bash > /etc/bash_completion.d/millrace"
+)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Write the manual pages into a folder
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace man /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// The folder; made if it is not there
+    pub(crate) dir: PathBuf,
+}
+
+/// Write the reference pages of the documentation into a folder
+#[derive(Debug, Args)]
+pub(crate) struct ReferenceArgs {
+    /// The folder; made if it is not there
+    pub(crate) dir: PathBuf,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "an octal mode like 0660 is wanted".to_owned())
+}
+
+fn operation(name: &str) -> Result<OperationKind, String> {
+    OperationKind::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = OperationKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("there are: {}", known.join(", "))
+    })
+}
+
+fn hash(name: &str) -> Result<Hash, String> {
+    Hash::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Hash::ALL.iter().map(|hash| hash.name()).collect();
+        format!("there are: {}", known.join(", "))
+    })
+}

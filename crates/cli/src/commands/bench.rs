@@ -1,0 +1,18 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace bench`: hands over to the bench crate, which measures and verifies.
+
+use anyhow::Result;
+use millrace_bench::cli::{run_pool, run_tls};
+
+use crate::args::BenchCommand;
+
+/// Runs the command.
+pub(crate) fn run(command: BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Pool(args) => run_pool(&args)?,
+        BenchCommand::Tls(args) => run_tls(&args)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! From flags to a key policy.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use millrace_engine::{KeyPolicy, KeyType, OperationKind};
+
+use crate::args::PolicyArgs;
+use crate::exit::{Failure, fail};
+
+/// `base` with what the flags name in place of what it says.
+///
+/// # Errors
+/// A user that does not exist here, or an operation that no stored key may have.
+pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
+    let PolicyArgs {
+        allow_uid,
+        allow_cert,
+        allow_all,
+        operations,
+        hashes,
+        allow_tls_premaster,
+    } = args;
+    let mut policy = base;
+    let users: Result<Vec<String>> = allow_uid
+        .iter()
+        .map(|user| identity_of_user(user))
+        .collect();
+    let mut identities = users?;
+    identities.extend(allow_cert.iter().map(|name| format!("cert:{name}")));
+    if *allow_all {
+        identities.push("*".to_owned());
+    }
+    if !identities.is_empty() {
+        policy.identities = identities;
+    }
+    if operations.contains(&OperationKind::RsaRaw) {
+        let reason = "rsa-raw is never allowed on a key of the pool: whoever may use it could sign \
+                      and decrypt anything; leave it out";
+        return Err(fail(Failure::Usage, reason));
+    }
+    if !operations.is_empty() {
+        policy.operations = operations.iter().copied().collect();
+    }
+    if !hashes.is_empty() {
+        policy.hashes = hashes.iter().copied().collect();
+    }
+    if *allow_tls_premaster {
+        policy.operations.insert(OperationKind::RsaTlsPremaster);
+    }
+    Ok(policy)
+}
+
+/// A policy under which a key could do nothing is a mistake.
+///
+/// # Errors
+/// None of the allowed operations exists for this type of key.
+pub(crate) fn check_fits(policy: &KeyPolicy, key_type: KeyType) -> Result<()> {
+    if policy.operations.iter().any(|kind| kind.fits(key_type)) {
+        return Ok(());
+    }
+    let possible: Vec<&str> = OperationKind::ALL
+        .iter()
+        .filter(|kind| kind.fits(key_type) && **kind != OperationKind::RsaRaw)
+        .map(|kind| kind.name())
+        .collect();
+    let possible = possible.join(", ");
+    Err(fail(
+        Failure::Usage,
+        format!("a {key_type} key has none of these operations, but: {possible}"),
+    ))
+}
+
+/// `uid:33` for `33` and for the name of the local user with that number.
+fn identity_of_user(user: &str) -> Result<String> {
+    if let Ok(uid) = user.parse::<u32>() {
+        return Ok(format!("uid:{uid}"));
+    }
+    let users = fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
+    let uid = uid_of(user, &users).ok_or_else(|| {
+        let message =
+            format!("there is no local user {user} in /etc/passwd: give the number instead");
+        fail(Failure::Usage, message)
+    })?;
+    Ok(format!("uid:{uid}"))
+}
+
+fn uid_of(user: &str, passwd: &str) -> Option<u32> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: PolicyArgs = PolicyArgs {
+        allow_uid: Vec::new(),
+        allow_cert: Vec::new(),
+        allow_all: false,
+        operations: Vec::new(),
+        hashes: Vec::new(),
+        allow_tls_premaster: false,
+    };
+
+    #[test]
+    fn nothing_named_changes_nothing() {
+        assert_eq!(
+            apply(&NONE, KeyPolicy::signing()).unwrap(),
+            KeyPolicy::signing()
+        );
+    }
+
+    #[test]
+    fn identities_replace_those_before() {
+        let args = PolicyArgs {
+            allow_uid: vec!["33".to_owned(), "root".to_owned()],
+            allow_cert: vec!["gateway-1".to_owned()],
+            ..NONE
+        };
+        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-1"]);
+    }
+
+    #[test]
+    fn the_premaster_operation_is_added_and_raw_rsa_refused() {
+        let args = PolicyArgs {
+            allow_tls_premaster: true,
+            ..NONE
+        };
+        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        assert!(policy.operations.contains(OperationKind::RsaTlsPremaster));
+        assert!(policy.operations.contains(OperationKind::RsaPssSign));
+        let args = PolicyArgs {
+            operations: vec![OperationKind::RsaRaw],
+            ..NONE
+        };
+        assert!(apply(&args, KeyPolicy::signing()).is_err());
+    }
+
+    #[test]
+    fn a_policy_without_any_possible_operation_is_refused() {
+        let mut policy = KeyPolicy::signing();
+        policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
+        assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());
+        assert!(check_fits(&policy, KeyType::Ec(millrace_engine::Curve::P256)).is_ok());
+    }
+
+    #[test]
+    fn users_are_found_by_their_exact_name() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nwww-data:x:33:33::/:/bin/false\nbroken\n";
+        assert_eq!(uid_of("www-data", passwd), Some(33));
+        assert_eq!(uid_of("www", passwd), None);
+        assert_eq!(uid_of("broken", passwd), None);
+    }
+}

@@ -1,0 +1,99 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What is shown of a key: never anything secret.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest;
+use millrace_server::store::KeyMeta;
+use serde::Serialize;
+
+use crate::output::date;
+
+/// A key as `list` and `show` print it. The field names are the JSON that scripts rely on.
+#[derive(Debug, Serialize)]
+pub(crate) struct KeyView {
+    name: String,
+    #[serde(rename = "type")]
+    key_type: String,
+    /// Seconds since 1970.
+    imported: u64,
+    identities: Vec<String>,
+    operations: Vec<&'static str>,
+    hashes: Vec<&'static str>,
+    /// SHA-256 of the `SubjectPublicKeyInfo`, in hex: by this the provider finds a key.
+    spki_sha256: String,
+    /// Whether the seal was opened, so that all this is known to be what was imported.
+    authenticated: bool,
+}
+
+impl KeyView {
+    /// The view of a key.
+    pub(crate) fn new(meta: &KeyMeta) -> Self {
+        let key_type = meta.info.key_type;
+        // Operations that this type of key does not have say nothing, whatever the policy lists.
+        let operations = meta
+            .policy
+            .operations
+            .iter()
+            .filter(|kind| kind.fits(key_type));
+        Self {
+            name: meta.name.clone(),
+            key_type: key_type.to_string(),
+            imported: meta.created,
+            identities: meta.policy.identities.clone(),
+            operations: operations.map(|kind| kind.name()).collect(),
+            hashes: meta.policy.hashes.iter().map(|hash| hash.name()).collect(),
+            spki_sha256: hex(digest::digest(&digest::SHA256, &meta.info.spki).as_ref()),
+            authenticated: meta.authenticated,
+        }
+    }
+
+    /// The cells of the table.
+    pub(crate) fn row(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.key_type.clone(),
+            date(self.imported),
+            self.identities.join(" "),
+            self.operations.join(" "),
+        ]
+    }
+
+    /// One fact per line.
+    pub(crate) fn page(&self) -> String {
+        let Self {
+            name,
+            key_type,
+            imported,
+            identities,
+            operations,
+            hashes,
+            ..
+        } = self;
+        let mut page = String::new();
+        let facts = [
+            ("name", name.clone()),
+            ("type", key_type.clone()),
+            ("imported", date(*imported)),
+            ("identities", identities.join(" ")),
+            ("operations", operations.join(" ")),
+            ("hashes", hashes.join(" ")),
+            ("spki sha256", self.spki_sha256.clone()),
+        ];
+        for (fact, value) in facts {
+            let value = if value.is_empty() { "none" } else { &value };
+            let _ = writeln!(page, "{fact:<12} {value}");
+        }
+        page
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,18 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace man`: one manual page per command, made from the same description as the help.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+
+use crate::args::{Cli, ManArgs};
+
+/// Runs the command.
+pub(crate) fn run(args: &ManArgs) -> Result<()> {
+    fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
+    clap_mangen::generate_to(Cli::command(), &args.dir)
+        .with_context(|| format!("writing manual pages into {}", args.dir.display()))
+}

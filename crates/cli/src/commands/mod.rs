@@ -1,0 +1,14 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One module per verb. Each has a `run` that takes what was typed and returns when it is done.
+
+pub(crate) mod bench;
+pub(crate) mod cert;
+pub(crate) mod completions;
+pub(crate) mod gateway;
+pub(crate) mod key;
+pub(crate) mod man;
+pub(crate) mod reference;
+pub(crate) mod status;
+pub(crate) mod up;

@@ -1,0 +1,89 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace reference` (hidden): the pages of `docs/reference`, so that they say what the code
+//! says. `cargo xtask docs` runs it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use millrace_engine::backend::Capability;
+use millrace_server::config::SAMPLE;
+
+use crate::args::{Cli, ReferenceArgs};
+use crate::backends;
+
+/// Runs the command.
+pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
+    fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
+    write(&args.dir, "cli.md", &command_line())?;
+    write(&args.dir, "configuration.md", &configuration())?;
+    write(&args.dir, "capabilities.md", &capabilities())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// The long help of every command.
+fn command_line() -> String {
+    let mut page = String::from(
+        "# The command line\n\nGenerated from the code by `make docs`; the manual pages \
+         (`millrace man DIR`) say the same.\n",
+    );
+    let mut root = Cli::command();
+    root.build();
+    section(&mut page, &mut root);
+    page
+}
+
+fn section(page: &mut String, command: &mut clap::Command) {
+    let name = command.get_bin_name().unwrap_or("millrace").to_owned();
+    let help = command.render_long_help().to_string();
+    let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+    let _ = write!(
+        page,
+        "\n## {name}\n\n```text\n{}\n```\n",
+        help.join("\n").trim_end()
+    );
+    for child in command
+        .get_subcommands_mut()
+        .filter(|child| !child.is_hide_set())
+    {
+        section(page, child);
+    }
+}
+
+fn configuration() -> String {
+    format!(
+        "# The configuration file\n\nGenerated from `deploy/node.toml` by `make docs`. Every key is \
+         shown at its default. Precedence: flag, environment, file, default; unknown keys are \
+         errors.\n\n```toml\n{}\n```\n",
+        SAMPLE.trim_end()
+    )
+}
+
+/// What each backend can do, whether or not it can be used on this machine.
+fn capabilities() -> String {
+    let mut page = String::from(
+        "# What each backend can do\n\nGenerated from the capability tables of the backends by \
+         `make docs`. `millrace status` says which of them a node can use.\n",
+    );
+    for backend in backends::all() {
+        let _ = write!(page, "\n## {}\n\n", backend.describe().kind);
+        page.push_str("| operation | from | to |\n|---|---|---|\n");
+        for Capability {
+            operation,
+            smallest,
+            largest,
+        } in backend.capabilities()
+        {
+            let _ = writeln!(page, "| {operation} | {smallest} | {largest} |");
+        }
+    }
+    page
+}

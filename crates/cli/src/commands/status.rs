@@ -1,0 +1,243 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace status`: asks the node over its status socket. As JSON the answer is passed on as it
+//! is; for people it is asked twice, and what happened in between becomes rates.
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use millrace_server::Status;
+use millrace_server::status::Operation;
+
+use crate::args::StatusArgs;
+use crate::exit::{ContextCode, Failure, fail};
+use crate::output::{self, Table};
+use crate::settings::Settings;
+
+/// A node that lives answers in milliseconds, also under load.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Bound on an answer: a node's is a few KiB.
+const MAX_ANSWER: u64 = 4 << 20;
+/// Time over which rates are measured: long enough to mean something, short enough to wait for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs the command.
+pub(crate) fn run(args: &StatusArgs) -> Result<()> {
+    let settings = Settings::for_status(args)?;
+    let Some(socket) = settings.node.status_socket.as_deref() else {
+        return Err(fail(
+            Failure::Usage,
+            "the configuration turns the status socket off",
+        ));
+    };
+    if args.json {
+        let body = ask(socket)?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&body).context("the node's answer is not JSON")?;
+        return output::print_json(&value);
+    }
+    let before = Sample::take(socket)?;
+    thread::sleep(INTERVAL);
+    let after = Sample::take(socket)?;
+    output::print(&page(&after.status))?;
+    if after.status.operations.is_empty() {
+        eprintln!("no operations yet");
+        return Ok(());
+    }
+    output::print("\n")?;
+    table(&before, &after).print()
+}
+
+struct Sample {
+    at: Instant,
+    status: Status,
+}
+
+impl Sample {
+    fn take(socket: &Path) -> Result<Self> {
+        let body = ask(socket)?;
+        let status = serde_json::from_slice(&body)
+            .context("the node's answer is not understood: is it of another version?")?;
+        Ok(Self {
+            at: Instant::now(),
+            status,
+        })
+    }
+
+    fn completed(&self, of: &Operation) -> u64 {
+        let same = |row: &&Operation| row.backend == of.backend && row.operation == of.operation;
+        self.status
+            .operations
+            .iter()
+            .find(same)
+            .map_or(0, |row| row.completed)
+    }
+}
+
+/// One fact per line.
+fn page(status: &Status) -> String {
+    let mut page = String::new();
+    let backends: Vec<String> = status
+        .backends
+        .iter()
+        .map(|backend| match (&backend.unusable, backend.quarantined) {
+            (Some(reason), _) => format!("{} (not usable: {reason})", backend.backend),
+            (None, true) => format!("{} (quarantined)", backend.backend),
+            (None, false) => format!("{} ({})", backend.backend, backend.version),
+        })
+        .collect();
+    let waiting: usize = status.waiting.iter().map(|class| class.jobs).sum();
+    let keys = match status.keys_broken {
+        0 => status.keys.to_string(),
+        broken => format!(
+            "{} ({broken} files cannot be used, see the log)",
+            status.keys
+        ),
+    };
+    let errors: Vec<String> = status
+        .errors
+        .iter()
+        .map(|error| format!("{} {}", error.jobs, error.reason))
+        .collect();
+    let facts = [
+        (
+            "node",
+            format!(
+                "{} ({}, version {})",
+                status.node, status.state, status.version
+            ),
+        ),
+        ("uptime", duration(status.uptime_seconds)),
+        ("keys", keys),
+        ("connections", status.connections.to_string()),
+        (
+            "in flight",
+            format!("{} ({waiting} waiting)", status.in_flight),
+        ),
+        ("backends", backends.join(", ")),
+        (
+            "errors",
+            if errors.is_empty() {
+                "none".to_owned()
+            } else {
+                errors.join(", ")
+            },
+        ),
+    ];
+    for (fact, value) in facts {
+        let _ = writeln!(page, "{fact:<12} {value}");
+    }
+    page
+}
+
+fn table(before: &Sample, after: &Sample) -> Table {
+    let mut table = Table::new(&[
+        "operation",
+        "backend",
+        ">completed",
+        ">per second",
+        ">failed",
+        ">queue p50",
+        ">queue p99",
+        ">service p50",
+        ">service p99",
+    ]);
+    let elapsed = after.at.duration_since(before.at).as_secs_f64();
+    for row in &after.status.operations {
+        let done = row.completed.saturating_sub(before.completed(row));
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a count of one second, far below 2^52"
+        )]
+        let rate = done as f64 / elapsed;
+        table.row(vec![
+            row.operation.clone(),
+            row.backend.clone(),
+            row.completed.to_string(),
+            format!("{rate:.0}"),
+            row.failed.to_string(),
+            microseconds(row.queue_p50_us),
+            microseconds(row.queue_p99_us),
+            microseconds(row.service_p50_us),
+            microseconds(row.service_p99_us),
+        ]);
+    }
+    table
+}
+
+/// Three digits and a unit.
+fn microseconds(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.1} µs"),
+        v if v < 1_000.0 => format!("{v:.0} µs"),
+        v if v < 10_000.0 => format!("{:.1} ms", v / 1e3),
+        v if v < 1_000_000.0 => format!("{:.0} ms", v / 1e3),
+        v => format!("{:.1} s", v / 1e6),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {seconds} s"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// Asks for `/status` and gives the body of the answer.
+fn ask(socket: &Path) -> Result<Vec<u8>> {
+    let silent = || {
+        format!(
+            "no node answers on {}: start one with `millrace up`, or name another with --socket",
+            socket.display()
+        )
+    };
+    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        // Nothing was there or it is gone: the usual case needs no second sentence.
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => fail(Failure::NoNode, silent()),
+        _ => anyhow!(error).context(format!("cannot connect to {}", socket.display())),
+    })?;
+    let answer = converse(&mut stream).or_fail(Failure::NoNode, silent)?;
+    let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let (head, body) = head
+        .map(|at| answer.split_at(at + 4))
+        .context("the answer has no header")?;
+    if !head.starts_with(b"HTTP/1.1 200 ") {
+        let first = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        bail!("the node answered {}", String::from_utf8_lossy(first));
+    }
+    Ok(body.to_vec())
+}
+
+fn converse(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(b"GET /status HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_readable() {
+        assert_eq!(microseconds(7.04), "7.0 µs");
+        assert_eq!(microseconds(512.3), "512 µs");
+        assert_eq!(microseconds(1_530.0), "1.5 ms");
+        assert_eq!(duration(59), "59 s");
+        assert_eq!(duration(3_600), "1 h 0 min");
+        assert_eq!(duration(200_000), "2 d 7 h");
+    }
+}

@@ -1,0 +1,233 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace up`: a node with everything embedded. It assembles (backends, engine, key store,
+//! listeners) and waits for signals; what a node does is in the server crate.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use millrace_engine::{Backend, BackendKind, Engine};
+use millrace_server::config::{LogConfig, NodeConfig, TcpConfig, TlsFiles};
+use millrace_server::tls::ensure_node_certificates;
+use millrace_server::{Node, NodeHandle};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::UpArgs;
+use crate::backends;
+use crate::exit::{ContextCode, Failure, fail};
+use crate::harden;
+use crate::notify;
+use crate::progress;
+use crate::settings::Settings;
+
+/// Runs the command: until a signal ends it.
+pub(crate) fn run(args: &UpArgs) -> Result<()> {
+    let settings = Settings::for_node(args)?;
+    start_log(&settings.node.log)?;
+    // Before anything secret is read.
+    harden::process(args.lock_memory)?;
+    let store = settings.open_store()?.into_keys();
+    let Settings { node: config, tls } = settings;
+    if let Some(tcp) = config
+        .tcp
+        .as_ref()
+        .filter(|tcp| tcp.tls == TlsFiles::in_directory(&tls))
+    {
+        ensure_node_certificates(&tls, &certificate_names(&config, tcp))
+            .context("making certificates for the TCP listener")?;
+    }
+    let engine = Engine::start(config.engine.clone(), chosen(config.backends.as_deref())?)
+        .context("starting the engine")?;
+    let runtime = Runtime::new().context("starting the runtime")?;
+    let result = runtime.block_on(async {
+        // Caught from here on: a signal that comes early must not kill.
+        let (stop, force) = stop_signals()?;
+        let _caught = signal(SignalKind::hangup()).context("catching SIGHUP")?;
+        let summary = Summary::of(&config);
+        let bound =
+            progress::while_doing("loading keys", || Node::bind(config, engine.clone(), store));
+        let node = bound.context("starting the node")?;
+        summary.tell(&node);
+        notify::service_manager(notify::READY);
+        tokio::select! {
+            () = node.run(stop) => Ok(()),
+            () = force => Err(anyhow!("a second signal came while draining: jobs were dropped")),
+        }
+    });
+    engine.stop();
+    result
+}
+
+/// Log lines to standard error, as configured.
+fn start_log(config: &LogConfig) -> Result<()> {
+    let filter = EnvFilter::try_new(&config.filter).or_fail(Failure::Usage, || {
+        format!("the log filter {:?} is wrong", config.filter)
+    })?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    if config.json {
+        log.json().init();
+    } else {
+        log.with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+            .init();
+    }
+    Ok(())
+}
+
+/// The backends in the configured order, or all that are built in.
+fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
+    let built_in = backends::all();
+    let Some(kinds) = kinds else {
+        return Ok(built_in);
+    };
+    let find = |kind: &BackendKind| {
+        let found = built_in
+            .iter()
+            .find(|backend| backend.describe().kind == *kind);
+        let missing = || {
+            let message = format!("backends: this binary has no backend {kind}: take it out");
+            fail(Failure::Usage, message)
+        };
+        found.cloned().ok_or_else(missing)
+    };
+    kinds.iter().map(find).collect()
+}
+
+/// Names and addresses under which clients may reach this node.
+fn certificate_names(config: &NodeConfig, tcp: &TcpConfig) -> Vec<String> {
+    let mut names = vec![
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    let dns = config
+        .name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+    if dns && !names.contains(&config.name) {
+        names.push(config.name.clone());
+    }
+    let address = tcp.address.ip();
+    if !address.is_unspecified() && !names.contains(&address.to_string()) {
+        names.push(address.to_string());
+    }
+    names
+}
+
+/// Two futures: the first SIGTERM or SIGINT, and the one after it.
+fn stop_signals() -> Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+    let pair = || -> Result<(Signal, Signal)> {
+        let terminate = signal(SignalKind::terminate()).context("catching SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("catching SIGINT")?;
+        Ok((terminate, interrupt))
+    };
+    let (mut first, mut second) = (pair()?, pair()?);
+    let stop = async move {
+        either(&mut first).await;
+        tracing::info!("draining; a second signal stops at once");
+        notify::service_manager(notify::STOPPING);
+    };
+    let force = async move {
+        either(&mut second).await;
+        either(&mut second).await;
+    };
+    Ok((stop, force))
+}
+
+/// Waits for one of the two.
+async fn either((terminate, interrupt): &mut (Signal, Signal)) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// What the node listens on and how to go on from there.
+struct Summary {
+    json: bool,
+    unix: Option<String>,
+    name: String,
+    store: String,
+}
+
+impl Summary {
+    fn of(config: &NodeConfig) -> Self {
+        let unix = config.unix.as_ref();
+        Self {
+            json: config.log.json,
+            unix: unix.map(|unix| format!("{} (mode {:04o})", unix.path.display(), unix.mode)),
+            name: config.name.clone(),
+            store: config.store.directory.display().to_string(),
+        }
+    }
+
+    /// Says it: to people in words, to a log in one event.
+    fn tell(self, node: &Node) {
+        let handle = node.handle();
+        let status = handle.status();
+        let Self {
+            json,
+            unix,
+            name,
+            store,
+        } = self;
+        let tcp = node.tcp_address().map(|address| address.to_string());
+        let metrics = node
+            .metrics_address()
+            .map(|address| format!("http://{address}/metrics"));
+        if json {
+            tracing::info!(
+                name,
+                unix,
+                tcp,
+                metrics,
+                keys = status.keys,
+                store,
+                "listening"
+            );
+            return;
+        }
+        let mut text = format!("millrace node {name} is up\n");
+        let facts = [
+            ("unix socket", unix),
+            (
+                "tcp",
+                tcp.map(|tcp| format!("{tcp} (mutual TLS; millrace cert client NAME -o DIR)")),
+            ),
+            ("metrics", metrics),
+            ("backends", Some(usable(&handle))),
+            ("keys", Some(format!("{} in {store}", status.keys))),
+        ];
+        for (fact, value) in facts
+            .into_iter()
+            .filter_map(|(fact, value)| Some((fact, value?)))
+        {
+            let _ = writeln!(text, "  {fact:<12} {value}");
+        }
+        let next = if status.keys == 0 {
+            "millrace key import NAME FILE"
+        } else {
+            "millrace status"
+        };
+        let _ = writeln!(text, "next: {next}, millrace gateway haproxy");
+        eprint!("{text}");
+    }
+}
+
+fn usable(handle: &NodeHandle) -> String {
+    let backends = handle.status().backends.into_iter();
+    let words: Vec<String> = backends
+        .map(|backend| match backend.unusable {
+            None => format!("{} ({})", backend.backend, backend.version),
+            Some(reason) => format!("not {}: {reason}", backend.backend),
+        })
+        .collect();
+    words.join(", ")
+}

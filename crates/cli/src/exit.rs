@@ -1,0 +1,131 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! How a command ends: exit codes, and the one place that prints an error.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Why a command failed, as far as its exit code tells. The texts are in the long help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Anything that has no code of its own.
+    Failed = 1,
+    /// The command line or the configuration file is wrong.
+    Usage = 2,
+    /// The key was refused.
+    KeyRefused = 3,
+    /// There is no key of that name, or there is one already.
+    KeyName = 4,
+    /// No node answers.
+    NoNode = 5,
+}
+
+/// An error on its way to `main` that carries an exit code and, as context, what was attempted.
+#[derive(Debug)]
+struct Coded {
+    failure: Failure,
+    message: String,
+}
+
+impl fmt::Display for Coded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Coded {}
+
+/// An error with an exit code of its own.
+pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Coded {
+        failure,
+        message: message.into(),
+    })
+}
+
+/// Gives an error an exit code and a first sentence.
+pub(crate) trait ContextCode<T> {
+    /// Like `with_context`, with an exit code.
+    fn or_fail(self, failure: Failure, message: impl FnOnce() -> String) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> ContextCode<T> for Result<T, E> {
+    fn or_fail(self, failure: Failure, message: impl FnOnce() -> String) -> anyhow::Result<T> {
+        self.map_err(|error| {
+            error.into().context(Coded {
+                failure,
+                message: message(),
+            })
+        })
+    }
+}
+
+/// Maps the end of a command to the end of the process. The chain of causes is printed here and
+/// nowhere else; a reader that went away (`millrace key list | head -1`) is success.
+pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let label = if io::stderr().is_terminal() {
+        "\x1b[1;31merror\x1b[0m"
+    } else {
+        "error"
+    };
+    // If standard error is gone too there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{label}: {}", chain(&error));
+    let failure = error
+        .downcast_ref::<Coded>()
+        .map_or(Failure::Failed, |coded| coded.failure);
+    ExitCode::from(failure as u8)
+}
+
+/// The causes in one line, without those whose text the one before already contains.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut last = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if last.is_empty() {
+            text.push_str(&cause);
+        } else if !last.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        last = cause;
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let inner = io::Error::other("the disk is full");
+        let error = anyhow::Error::new(inner).context("writing x: the disk is full");
+        assert_eq!(chain(&error), "writing x: the disk is full");
+        let error = anyhow::Error::new(io::Error::other("the disk is full")).context("writing x");
+        assert_eq!(chain(&error), "writing x: the disk is full");
+    }
+
+    #[test]
+    fn a_code_survives_further_context() {
+        let error = fail(Failure::NoNode, "no node answers").context("asking for the status");
+        assert_eq!(
+            error.downcast_ref::<Coded>().unwrap().failure,
+            Failure::NoNode
+        );
+    }
+}

@@ -1,0 +1,49 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Where things are if nobody says otherwise. Root has the system's places, everybody else their
+//! own (XDG base directories); all commands ask here, so that `up`, `key` and `status` agree.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// The folder for keys and certificates.
+///
+/// # Errors
+/// Neither root nor a home directory.
+pub(crate) fn state_dir() -> Result<PathBuf> {
+    if is_root() {
+        return Ok(PathBuf::from("/var/lib/millrace"));
+    }
+    let base = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let base = base.context("no HOME here: name the state folder with --state DIR")?;
+    Ok(base.join("millrace"))
+}
+
+/// The folder for sockets: gone after a reboot, writable by this user only.
+///
+/// # Errors
+/// As [`state_dir`], which is the fallback where there is no runtime folder.
+pub(crate) fn runtime_dir() -> Result<PathBuf> {
+    if is_root() {
+        return Ok(PathBuf::from("/run/millrace"));
+    }
+    match absolute("XDG_RUNTIME_DIR") {
+        Some(base) => Ok(base.join("millrace")),
+        None => state_dir(),
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A variable that holds an absolute path; the XDG specification says to ignore relative ones.
+fn absolute(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+}

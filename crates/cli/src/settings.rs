@@ -1,0 +1,278 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What was typed, together with the configuration file and the defaults, becomes what is meant.
+//! Precedence: flag, environment, file, default (clap has merged the first two already).
+
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
+use millrace_server::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
+
+use crate::args::{LogFormat, StatusArgs, StoreArgs, UpArgs};
+use crate::exit::{ContextCode, Failure};
+use crate::owner::as_owner_of;
+use crate::paths;
+
+/// What a command works with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Everything that a node is told.
+    pub(crate) node: NodeConfig,
+    /// Where certificates are made.
+    pub(crate) tls: PathBuf,
+}
+
+impl Settings {
+    /// For `up`.
+    ///
+    /// # Errors
+    /// The file cannot be read or is wrong, or there is no place for the state.
+    pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
+        let mut settings = Self::load(
+            args.config.as_deref(),
+            args.state.as_deref(),
+            args.kek_file.as_deref(),
+            args.socket.as_deref(),
+        )?;
+        let node = &mut settings.node;
+        if let Some(unix) = &mut node.unix {
+            unix.mode = args.socket_mode.unwrap_or(unix.mode);
+            unix.group = args.socket_group.clone().or_else(|| unix.group.take());
+        }
+        if let Some(address) = args.listen_tcp {
+            node.tcp = Some(tcp(address, node.tcp.take(), &settings.tls));
+        }
+        if args.metrics.is_some() {
+            node.metrics = args.metrics;
+        }
+        if let Some(name) = &args.name {
+            node.name.clone_from(name);
+        }
+        node.engine.workers = args.workers.unwrap_or(node.engine.workers);
+        if let Some(filter) = &args.log {
+            node.log.filter.clone_from(filter);
+        }
+        if let Some(format) = args.log_format {
+            node.log.json = format == LogFormat::Json;
+        }
+        Ok(settings)
+    }
+
+    /// For commands that work on the key store or the certificates.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_store(args: &StoreArgs) -> Result<Self> {
+        Self::load(
+            args.config.as_deref(),
+            args.state.as_deref(),
+            args.kek_file.as_deref(),
+            None,
+        )
+    }
+
+    /// For `status`.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
+        Self::load(args.config.as_deref(), None, None, args.socket.as_deref())
+    }
+
+    fn load(
+        file: Option<&Path>,
+        state: Option<&Path>,
+        kek: Option<&Path>,
+        socket: Option<&Path>,
+    ) -> Result<Self> {
+        let mut node = match file {
+            Some(path) => read(path)?,
+            None => NodeConfig::default(),
+        };
+        // With a file, what it says (or leaves at the documented defaults) holds. Without one,
+        // everything is where this user may write.
+        let state = match (state, file) {
+            (Some(state), _) => Some(state.to_owned()),
+            (None, Some(_)) => None,
+            (None, None) => Some(paths::state_dir()?),
+        };
+        if file.is_none() {
+            // A fixed port would make a second node on this machine fail: only when asked.
+            node.metrics = None;
+            place_socket(&mut node, &paths::runtime_dir()?.join("node.sock"));
+        }
+        if let Some(socket) = socket {
+            place_socket(&mut node, socket);
+        }
+        let mut tls = node.store.directory.with_file_name("tls");
+        if let Some(state) = state {
+            tls = state.join("tls");
+            node.store.directory = state.join("keys");
+            if node.store.kek != KekSource::Credential {
+                node.store.kek = default_kek(&state);
+            }
+        }
+        if let Some(path) = kek {
+            node.store.kek = KekSource::File {
+                path: path.to_owned(),
+                create: false,
+            };
+        }
+        Ok(Self { node, tls })
+    }
+
+    /// Opens the key store with its key-encryption key.
+    ///
+    /// # Errors
+    /// The folder or the key-encryption key cannot be used.
+    pub(crate) fn open_store(&self) -> Result<Store> {
+        self.open(&self.node.store.kek)
+    }
+
+    /// Opens the key store only to list and remove: that needs no key-encryption key.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub(crate) fn look_at_store(&self) -> Result<Store> {
+        self.open(&KekSource::Absent)
+    }
+
+    fn open(&self, kek: &KekSource) -> Result<Store> {
+        let folder = &self.node.store.directory;
+        // The key-encryption key may be root's own, the store the node's.
+        let place = match kek {
+            KekSource::File { path, .. } => path,
+            _ => folder,
+        };
+        let keys = as_owner_of(place, || KeyStore::open(folder.as_path(), kek))??;
+        Ok(Store { keys })
+    }
+}
+
+/// The key store, used with the rights of its owner.
+#[derive(Debug)]
+pub(crate) struct Store {
+    keys: KeyStore,
+}
+
+impl Store {
+    /// Works on the store.
+    ///
+    /// # Errors
+    /// What the store says, with its exit code.
+    pub(crate) fn act<T>(
+        &self,
+        work: impl FnOnce(&KeyStore) -> Result<T, StoreError>,
+    ) -> Result<T> {
+        as_owner_of(self.keys.directory(), || work(&self.keys))?.map_err(|error| match error {
+            StoreError::NoSuchKey { .. } | StoreError::Exists { .. } => {
+                crate::exit::fail(Failure::KeyName, error.to_string())
+            }
+            StoreError::Name { .. } => crate::exit::fail(Failure::Usage, error.to_string()),
+            other => other.into(),
+        })
+    }
+
+    /// The folder.
+    pub(crate) fn directory(&self) -> &Path {
+        self.keys.directory()
+    }
+
+    /// Hands the store to a node.
+    pub(crate) fn into_keys(self) -> KeyStore {
+        self.keys
+    }
+}
+
+fn read(path: &Path) -> Result<NodeConfig> {
+    let wrong = || format!("the configuration file {} is wrong", path.display());
+    let text = fs::read_to_string(path)
+        .or_fail(Failure::Usage, || format!("cannot read {}", path.display()))?;
+    NodeConfig::from_toml(&text).or_fail(Failure::Usage, wrong)
+}
+
+/// The socket for clients, and beside it the one for `status`.
+fn place_socket(node: &mut NodeConfig, socket: &Path) {
+    let unix = node.unix.get_or_insert_with(|| UnixConfig::at(socket));
+    unix.path = socket.to_owned();
+    node.status_socket = Some(status_socket(socket));
+}
+
+/// `node.sock` has `status.sock` beside it, any other `NAME.sock` has `NAME-status.sock`.
+fn status_socket(socket: &Path) -> PathBuf {
+    match socket.file_stem().and_then(|stem| stem.to_str()) {
+        Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-status.sock")),
+        _ => socket.with_file_name("status.sock"),
+    }
+}
+
+/// The TCP listener: the address as typed, certificates as the file says or as they are made here.
+fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path) -> TcpConfig {
+    let tls = match from_file {
+        Some(tcp) => tcp.tls,
+        None => TlsFiles::in_directory(tls),
+    };
+    TcpConfig { address, tls }
+}
+
+/// The systemd credential if there is one, else a file that is made the first time.
+fn default_kek(state: &Path) -> KekSource {
+    let credential = env::var_os("CREDENTIALS_DIRECTORY")
+        .is_some_and(|folder| Path::new(&folder).join(CREDENTIAL_NAME).exists());
+    if credential {
+        KekSource::Credential
+    } else {
+        KekSource::File {
+            path: state.join("kek"),
+            create: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_socket_is_beside_the_other() {
+        let beside = |path| status_socket(Path::new(path));
+        assert_eq!(
+            beside("/run/millrace/node.sock"),
+            Path::new("/run/millrace/status.sock")
+        );
+        assert_eq!(beside("/tmp/two.sock"), Path::new("/tmp/two-status.sock"));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.toml");
+        fs::write(
+            &file,
+            "name = \"from-file\"\n[store]\ndirectory = \"/file/keys\"\n",
+        )
+        .unwrap();
+        let settings = Settings::load(Some(&file), None, None, None).unwrap();
+        assert_eq!(settings.node.name, "from-file");
+        assert_eq!(settings.node.store.directory, Path::new("/file/keys"));
+        assert_eq!(settings.tls, Path::new("/file/tls"));
+        let settings = Settings::load(
+            Some(&file),
+            Some(Path::new("/flag")),
+            Some(Path::new("/k")),
+            None,
+        )
+        .unwrap();
+        assert_eq!(settings.node.store.directory, Path::new("/flag/keys"));
+        let kek = KekSource::File {
+            path: PathBuf::from("/k"),
+            create: false,
+        };
+        assert_eq!(settings.node.store.kek, kek);
+    }
+}

@@ -1,0 +1,406 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace key`, as a person uses it: real processes, real files.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use support::{Outcome, Place, openssl_key, p256_key, rsa_key};
+
+fn names(place: &Place) -> Vec<String> {
+    let list = place.run(&["key", "list", "--json"]);
+    let list: Value = serde_json::from_str(&list.done().data).unwrap();
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|key| key["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn import(place: &Place, name: &str, pem: &str, more: &[&str]) -> Outcome {
+    let file = place.write("key.pem", pem);
+    let mut args = vec!["key", "import", name, file.to_str().unwrap()];
+    args.extend(more);
+    place.run(&args)
+}
+
+#[test]
+fn a_key_is_imported_listed_shown_and_removed() {
+    let place = Place::new();
+    import(
+        &place,
+        "www",
+        &p256_key(),
+        &["--allow-uid", "33", "--allow-cert", "gateway-1"],
+    )
+    .done();
+    assert_eq!(names(&place), ["www"]);
+
+    let show = place.run(&["key", "show", "www", "--json"]);
+    let show: Value = serde_json::from_str(&show.done().data).unwrap();
+    assert_eq!(show["type"], "p-256");
+    assert_eq!(
+        show["identities"],
+        serde_json::json!(["uid:33", "cert:gateway-1"])
+    );
+    assert_eq!(
+        show["operations"],
+        serde_json::json!(["ecdsa-sign", "ecdh-derive"])
+    );
+    assert_eq!(show["authenticated"], true);
+    assert_eq!(show["spki_sha256"].as_str().unwrap().len(), 64);
+    let page = place.run(&["key", "show", "www"]);
+    assert!(page.done().data.contains("p-256"));
+    assert!(
+        place
+            .run(&["key", "list"])
+            .done()
+            .data
+            .starts_with("NAME  TYPE")
+    );
+
+    place.run(&["key", "remove", "www"]).done();
+    assert!(names(&place).is_empty());
+    place
+        .run(&["key", "remove", "www"])
+        .failed(4, &["no key named www"]);
+    place
+        .run(&["key", "show", "www"])
+        .failed(4, &["no key named www"]);
+}
+
+#[test]
+fn nothing_secret_is_readable_at_rest_or_shown() {
+    let place = Place::new();
+    let pem = p256_key();
+    import(&place, "www", &pem, &[]).done();
+    let secret: Vec<&str> = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    for args in [
+        &["key", "show", "www"][..],
+        &["key", "show", "www", "--stub"],
+        &["key", "list"],
+    ] {
+        let outcome = place.run(args);
+        assert!(!outcome.done().data.contains(secret[0]), "{args:?}");
+        assert!(!outcome.data.contains("PRIVATE KEY-"), "{args:?}");
+    }
+    for file in files(&place.path("state")) {
+        let metadata = fs::metadata(&file).unwrap();
+        assert_eq!(
+            metadata.permissions().mode() & 0o077,
+            0,
+            "{}",
+            file.display()
+        );
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        found.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_name_is_taken_only_once_unless_replaced() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    import(&place, "www", &rsa_key(2048), &[]).failed(4, &["www already"]);
+    assert!(place.run(&["key", "show", "www"]).data.contains("p-256"));
+    import(&place, "www", &rsa_key(2048), &["--replace"]).done();
+    assert!(place.run(&["key", "show", "www"]).data.contains("rsa-2048"));
+}
+
+#[test]
+fn keys_come_in_on_standard_input_too() {
+    let place = Place::new();
+    place
+        .run_with_input(&["key", "import", "piped", "-"], &p256_key())
+        .done();
+    assert_eq!(names(&place), ["piped"]);
+    place
+        .run_with_input(&["key", "import", "empty", "-"], "")
+        .failed(3, &["standard input"]);
+}
+
+#[test]
+fn what_is_not_a_usable_key_is_refused_with_its_reason() {
+    let place = Place::new();
+    let p256 = p256_key();
+    let cut: String = p256
+        .lines()
+        .take(2)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let encrypted = openssl_key(&[
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-aes256",
+        "-pass",
+        "pass:secret",
+    ]);
+    let ed448 = openssl_key(&["genpkey", "-algorithm", "ED448"]);
+    let cases: [(&str, &str, &[&str]); 7] = [
+        ("text", "no key here\n", &["no private key"]),
+        ("cut", &cut, &["key.pem"]),
+        ("encrypted", &encrypted, &["encrypted", "openssl pkey"]),
+        ("small", &rsa_key(1024), &["size"]),
+        ("foreign", &ed448, &["not offered"]),
+        ("huge", &"x".repeat(100_000), &["too large"]),
+        (
+            "binary",
+            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+            &["key.pem"],
+        ),
+    ];
+    for (name, pem, words) in cases {
+        import(&place, name, pem, &[]).failed(3, words);
+    }
+    assert!(names(&place).is_empty());
+    place
+        .run(&["key", "import", "none", "/nonexistent.pem"])
+        .failed(1, &["/nonexistent.pem"]);
+}
+
+#[test]
+fn names_and_policies_that_cannot_be_are_refused() {
+    let place = Place::new();
+    let p256 = p256_key();
+    for name in ["../escape", ".hidden", "a/b", "", "a b"] {
+        let outcome = import(&place, name, &p256, &[]);
+        assert_ne!(outcome.code, 0, "{name}");
+    }
+    import(&place, "x", &p256, &["--operations", "rsa-raw"]).failed(2, &["never allowed"]);
+    import(&place, "x", &p256, &["--operations", "rsa-pss-sign"]).failed(2, &["ecdsa-sign"]);
+    import(&place, "x", &p256, &["--operations", "nonsense"]).failed(2, &["ecdsa-sign"]);
+    import(&place, "x", &p256, &["--allow-uid", "no-such-user"]).failed(2, &["no-such-user"]);
+    assert!(names(&place).is_empty());
+}
+
+#[test]
+fn a_policy_is_changed_in_place() {
+    let place = Place::new();
+    import(&place, "www", &rsa_key(2048), &[]).done();
+    let show = || -> Value {
+        serde_json::from_str(&place.run(&["key", "show", "www", "--json"]).done().data).unwrap()
+    };
+    assert_eq!(show()["identities"], serde_json::json!(["*"]));
+    let set = [
+        "key",
+        "policy",
+        "www",
+        "--operations",
+        "rsa-pss-sign",
+        "--hashes",
+        "sha256,sha384",
+    ];
+    place.run(&set).done();
+    assert_eq!(show()["operations"], serde_json::json!(["rsa-pss-sign"]));
+    assert_eq!(show()["hashes"], serde_json::json!(["sha256", "sha384"]));
+    place
+        .run(&[
+            "key",
+            "policy",
+            "www",
+            "--allow-uid",
+            "0",
+            "--allow-tls-premaster",
+        ])
+        .done();
+    assert_eq!(show()["identities"], serde_json::json!(["uid:0"]));
+    assert_eq!(
+        show()["operations"],
+        serde_json::json!(["rsa-pss-sign", "rsa-tls-premaster"])
+    );
+    place
+        .run(&["key", "policy", "gone", "--allow-all"])
+        .failed(4, &["no key named gone"]);
+}
+
+#[test]
+fn a_stub_names_the_key_and_is_written_where_asked() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let printed = place
+        .run(&["key", "show", "www", "--stub"])
+        .done()
+        .data
+        .clone();
+    assert!(printed.starts_with("-----BEGIN "), "{printed}");
+    let file = place.path("stub.pem");
+    place
+        .run(&["key", "stub", "www", "-o", file.to_str().unwrap()])
+        .done();
+    assert_eq!(fs::read_to_string(&file).unwrap(), printed);
+    place
+        .run(&["key", "stub", "gone"])
+        .failed(4, &["no key named gone"]);
+}
+
+/// Runs an import under a limit on the size of files, which fails like a full disk, half-way
+/// through the write.
+#[test]
+fn a_write_that_fails_leaves_the_store_as_it_was() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let file = place.write("rsa.pem", &rsa_key(4096));
+    // A block of `ulimit -f` has 512 or 1024 bytes: an RSA-4096 key is larger either way. The
+    // signal must be ignored, or it ends the process before the error is seen.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
+    let original = place.command(["key", "import", "www", file.to_str().unwrap(), "--replace"]);
+    limited
+        .arg(original.get_program())
+        .args(original.get_args())
+        .env_clear();
+    limited.envs(
+        original
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let outcome = Outcome::of(limited.stdin(Stdio::null()).output().unwrap());
+    outcome.failed(1, &["cannot write", "nothing was changed"]);
+    assert!(
+        place
+            .run(&["key", "show", "www"])
+            .done()
+            .data
+            .contains("p-256")
+    );
+    let leftovers = files(&place.path("state"));
+    assert!(
+        leftovers.iter().all(|file| !file.ends_with(".tmp")),
+        "{leftovers:?}"
+    );
+}
+
+/// A file system that can be filled, unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf) -> Option<Self> {
+        fs::create_dir(&path).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs"])
+            .arg(&path)
+            .stderr(Stdio::null())
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(Self(path))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_at_import_is_told_and_changes_nothing() {
+    let place = Place::new();
+    let Some(disk) = SmallDisk::mount(place.path("state")) else {
+        eprintln!("skipped: mounting a small file system needs root and its capabilities");
+        return;
+    };
+    import(&place, "www", &p256_key(), &[]).done();
+    // Until the disk takes no more.
+    let filler = fs::write(disk.0.join("filler"), vec![0; 1 << 20]);
+    assert!(filler.is_err());
+    import(&place, "second", &rsa_key(4096), &[])
+        .failed(1, &["No space left", "nothing was changed"]);
+    assert_eq!(names(&place), ["www"]);
+    fs::remove_file(disk.0.join("filler")).unwrap();
+    import(&place, "second", &rsa_key(4096), &[]).done();
+    assert_eq!(names(&place), ["second", "www"]);
+}
+
+#[test]
+fn a_changed_file_is_never_used() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let stored = files(&place.path("state"))
+        .into_iter()
+        .find(|file| file.ends_with("www.key"));
+    let stored = stored.expect("the store has a file per key");
+    let mut bytes = fs::read(&stored).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&stored, bytes).unwrap();
+    place
+        .run(&["key", "show", "www"])
+        .failed(1, &["was changed"]);
+}
+
+#[test]
+fn another_key_encryption_key_opens_nothing() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let other = place.path("other-kek");
+    fs::write(&other, [7; 32]).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+    let kek = other.to_str().unwrap();
+    place
+        .run(&["key", "show", "www", "--kek-file", kek])
+        .failed(1, &["another key-encryption key"]);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
+    place
+        .run(&["key", "show", "www", "--kek-file", kek])
+        .failed(1, &["chmod 0600"]);
+}
+
+#[test]
+fn keys_that_root_imports_belong_to_the_owner_of_the_store() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let state = place.path("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    // The folder above must let that user through.
+    fs::set_permissions(state.parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
+    std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).unwrap();
+    import(&place, "www", &p256_key(), &[]).done();
+    for file in files(&state) {
+        assert_eq!(
+            fs::metadata(&file).unwrap().uid(),
+            65_534,
+            "{}",
+            file.display()
+        );
+    }
+    place.run(&["key", "show", "www"]).done();
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let mut child = place
+        .command(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let outcome = Outcome::of(child.wait_with_output().unwrap());
+    assert_eq!((outcome.code, outcome.talk.as_str()), (0, ""));
+}

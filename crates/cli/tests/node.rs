@@ -1,0 +1,232 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace up` and what talks to it: real processes in a folder of their own.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use support::{Place, p256_key, repository, rsa_key};
+
+/// How many keys the node has loaded.
+fn keys(status: &Value) -> u64 {
+    status["keys"].as_u64().expect("the status counts the keys")
+}
+
+#[test]
+fn keys_come_and_go_while_the_node_runs() {
+    let place = Place::new();
+    let node = place.up(&[]);
+    assert!(keys(&place.status()) == 0);
+    let pem = place.write("key.pem", &p256_key());
+    place
+        .run(&["key", "import", "www", pem.to_str().unwrap()])
+        .done();
+    place.wait_for_status("the import", |status| keys(status) == 1);
+    place.run(&["key", "remove", "www"]).done();
+    place.wait_for_status("the removal", |status| keys(status) == 0);
+    assert!(!node.log().contains("PRIVATE KEY"));
+}
+
+#[test]
+fn the_status_has_its_fields() {
+    let place = Place::new();
+    let pem = place.write("key.pem", &rsa_key(2048));
+    place
+        .run(&[
+            "key",
+            "import",
+            "www",
+            pem.to_str().unwrap(),
+            "--allow-uid",
+            "0",
+        ])
+        .done();
+    let _node = place.up(&["--name", "node-under-test"]);
+    let status = place.status();
+    assert_eq!(status["node"], "node-under-test");
+    assert!(status["uptime_seconds"].is_number(), "{status:#}");
+    assert!(status["version"].is_string(), "{status:#}");
+    assert_eq!(status["state"], "ready");
+    assert_eq!(keys(&status), 1);
+    for count in [
+        "connections",
+        "connections_refused",
+        "faults",
+        "keys_broken",
+        "in_flight",
+    ] {
+        assert_eq!(status[count], 0, "{status:#}");
+    }
+    assert!(
+        status["operations"].is_array() && status["errors"].is_array(),
+        "{status:#}"
+    );
+    assert!(
+        status["backends"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty()),
+        "{status:#}"
+    );
+    let table = place.run(&["status"]);
+    assert!(
+        table.done().data.contains("node-under-test"),
+        "{}",
+        table.data
+    );
+    assert!(table.data.contains("software"), "{}", table.data);
+}
+
+#[test]
+fn without_a_node_the_status_says_what_to_do() {
+    let place = Place::new();
+    place.run(&["status"]).failed(5, &["millrace up"]);
+    // A socket that nobody listens on is the same.
+    fs::write(place.path("status.sock"), "").unwrap();
+    place.run(&["status", "--json"]).failed(5, &["millrace up"]);
+}
+
+#[test]
+fn a_second_node_on_the_same_socket_is_refused() {
+    let place = Place::new();
+    let first = place.up(&[]);
+    let second = place.run(&["up"]);
+    second.failed(1, &["node.sock"]);
+    // The first one noticed nothing.
+    assert_eq!(place.status()["state"], "ready");
+    drop(first);
+    // A socket that a killed node left behind is no obstacle.
+    assert!(fs::symlink_metadata(place.path("node.sock")).is_ok());
+    let _third = place.up(&[]);
+}
+
+#[test]
+fn sigterm_drains_and_ends_with_success() {
+    let place = Place::new();
+    let mut node = place.up(&[]);
+    node.signal(Signal::TERM);
+    let status = node.wait();
+    assert_eq!(status.code(), Some(0), "{}", node.log());
+    assert!(!place.path("node.sock").exists(), "the socket is gone");
+    place.run(&["status"]).failed(5, &[]);
+}
+
+#[test]
+fn sighup_keeps_the_node_running() {
+    let place = Place::new();
+    let mut node = place.up(&[]);
+    node.signal(Signal::HUP);
+    let pem = place.write("key.pem", &p256_key());
+    place
+        .run(&["key", "import", "www", pem.to_str().unwrap()])
+        .done();
+    place.wait_for_status("the import", |status| keys(status) == 1);
+    assert!(node.child.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
+    let place = Place::new();
+    let config = place.write("node.toml", "allow-import = true\nconections = 3\n");
+    let outcome = place.run(&["up", "--config", config.to_str().unwrap()]);
+    outcome.failed(2, &["node.toml", "line 2", "conections"]);
+    let config = place.write("node.toml", "[limits]\nkeys = 0\n[unix]\nmode = \"rw\"\n");
+    let outcome = place.run(&["up", "--config", config.to_str().unwrap()]);
+    outcome.failed(2, &["limits.keys", "unix.mode"]);
+    place
+        .run(&["up", "--config", "/nonexistent.toml"])
+        .failed(2, &["/nonexistent.toml"]);
+}
+
+#[test]
+fn the_sample_configuration_starts_a_node() {
+    let place = Place::new();
+    let sample = fs::read_to_string(repository().join("deploy/node.toml")).unwrap();
+    // Only what a test may not touch is changed: the fixed port and the system's folders.
+    let sample = sample
+        .replace("127.0.0.1:9464", "127.0.0.1:0")
+        .replace("/var/lib/millrace", place.path("var").to_str().unwrap())
+        .replace("/run/millrace", place.path("run").to_str().unwrap());
+    let config = place.write("node.toml", &sample);
+    let _node = place.up(&["--config", config.to_str().unwrap()]);
+    assert_eq!(place.status()["state"], "ready");
+}
+
+#[test]
+fn the_socket_has_the_mode_that_was_asked_for() {
+    let place = Place::new();
+    let node = place.up(&[]);
+    let socket = fs::symlink_metadata(place.path("node.sock")).unwrap();
+    assert!(socket.file_type().is_socket());
+    assert_eq!(socket.permissions().mode() & 0o777, 0o660);
+    drop(node);
+    let _node = place.up(&["--socket-mode", "0600"]);
+    let socket = fs::symlink_metadata(place.path("node.sock")).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_node_cannot_be_dumped_or_traced() {
+    let place = Place::new();
+    let node = place.up(&[]);
+    let id = node.child.id();
+    let limits = fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"))
+        .unwrap();
+    let fields: Vec<&str> = core.split_whitespace().collect();
+    assert_eq!(fields[4..6], ["0", "0"], "{core}");
+    // Files in /proc of an undumpable process belong to root, whoever runs it.
+    assert_eq!(
+        fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(),
+        0
+    );
+}
+
+#[test]
+fn certificates_for_tcp_are_made_and_issued() {
+    let place = Place::new();
+    let _node = place.up(&["--listen-tcp", "127.0.0.1:0", "--name", "localhost"]);
+    let client = place.path("gateway-1");
+    place
+        .run(&[
+            "cert",
+            "client",
+            "gateway-1",
+            "-o",
+            client.to_str().unwrap(),
+        ])
+        .done();
+    let verified = Command::new("openssl")
+        .arg("verify")
+        .arg("-CAfile")
+        .arg(client.join("ca.pem"))
+        .arg(client.join("cert.pem"))
+        .output()
+        .unwrap();
+    assert!(
+        verified.status.success(),
+        "{}",
+        String::from_utf8_lossy(&verified.stderr)
+    );
+    let key = fs::metadata(client.join("key.pem")).unwrap();
+    assert_eq!(key.permissions().mode() & 0o077, 0);
+    let again = place.run(&[
+        "cert",
+        "client",
+        "gateway-1",
+        "-o",
+        client.to_str().unwrap(),
+    ]);
+    again.failed(1, &["key.pem"]);
+    place
+        .run(&["cert", "client", "a b", "-o", client.to_str().unwrap()])
+        .failed(2, &["a b"]);
+}

@@ -1,0 +1,287 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The real binary in a folder of its own. Every process started here ends with its guard, also
+//! when a test panics.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Bound on everything that is waited for. Not a measurement: a loaded machine may take long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with the state, the socket and the files of one test.
+pub struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `millrace` with these arguments, in this place and nowhere else.
+    pub fn command<I, S>(&self, args: I) -> Command
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("MILLRACE_STATE", self.path("state"))
+            .env("MILLRACE_SOCKET", self.path("node.sock"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `millrace` to its end.
+    pub fn run(&self, args: &[&str]) -> Outcome {
+        Outcome::of(self.command(args).output().unwrap())
+    }
+
+    /// Runs `millrace` with this text on its standard input.
+    pub fn run_with_input(&self, args: &[&str], input: &str) -> Outcome {
+        let mut command = self.command(args);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A command that does not read to the end closes the pipe: that is its right.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        Outcome::of(child.wait_with_output().unwrap())
+    }
+
+    /// Starts a node and waits until it says that it is ready.
+    pub fn up(&self, args: &[&str]) -> Node {
+        let notify = self.path("notify.sock");
+        let _ = fs::remove_file(&notify);
+        let socket = UnixDatagram::bind(&notify).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let mut command = self.command(["up"]);
+        command.args(args).env("NOTIFY_SOCKET", &notify);
+        let mut node = Node::start(command);
+        let started = Instant::now();
+        let mut buffer = [0; 64];
+        loop {
+            if let Ok(length) = socket.recv(&mut buffer) {
+                assert_eq!(&buffer[..length], b"READY=1");
+                return node;
+            }
+            let status = node.child.try_wait().unwrap();
+            assert!(
+                status.is_none(),
+                "the node ended: {status:?}\n{}",
+                node.log()
+            );
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the node is not ready\n{}",
+                node.log()
+            );
+        }
+    }
+
+    /// The status of the node as JSON.
+    pub fn status(&self) -> Value {
+        let outcome = self.run(&["status", "--json"]);
+        assert_eq!(outcome.code, 0, "{}", outcome.talk);
+        serde_json::from_str(&outcome.data).unwrap()
+    }
+
+    /// Asks for the status until it is as wanted. Each question is a process, so this does not spin.
+    pub fn wait_for_status(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let started = Instant::now();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "{what} did not happen: {status:#}"
+            );
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: i32,
+    /// Standard output.
+    pub data: String,
+    /// Standard error.
+    pub talk: String,
+}
+
+impl Outcome {
+    pub fn of(output: Output) -> Self {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = output;
+        Self {
+            code: status.code().unwrap_or(-1),
+            data: String::from_utf8(stdout).unwrap(),
+            talk: String::from_utf8(stderr).unwrap(),
+        }
+    }
+
+    /// The command failed with this code and said all of this.
+    #[track_caller]
+    pub fn failed(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
+        for word in words {
+            assert!(self.talk.contains(word), "no '{word}' in: {}", self.talk);
+        }
+        assert_eq!(
+            self.talk.matches("error").count(),
+            1,
+            "printed once: {}",
+            self.talk
+        );
+    }
+
+    #[track_caller]
+    pub fn done(&self) -> &Self {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+}
+
+/// A running node; killed when dropped.
+pub struct Node {
+    pub child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let target = Arc::clone(&log);
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut log = target.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self {
+            child,
+            log,
+            reader: Some(reader),
+        }
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = i32::try_from(self.child.id()).unwrap();
+        let process = rustix::process::Pid::from_raw(id).unwrap();
+        rustix::process::kill_process(process, signal).unwrap();
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                if let Some(reader) = self.reader.take() {
+                    reader.join().unwrap();
+                }
+                return status;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the node does not end\n{}",
+                self.log()
+            );
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Already ended: nothing to kill, still to be waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A private key made by OpenSSL, as PEM.
+pub fn openssl_key(arguments: &[&str]) -> String {
+    let output = Command::new("openssl")
+        .args(arguments)
+        .output()
+        .expect("openssl is installed");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub fn p256_key() -> String {
+    openssl_key(&[
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+    ])
+}
+
+pub fn rsa_key(bits: u32) -> String {
+    openssl_key(&[
+        "genpkey",
+        "-algorithm",
+        "RSA",
+        "-pkeyopt",
+        &format!("rsa_keygen_bits:{bits}"),
+    ])
+}
+
+/// The root of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+}
