@@ -105,7 +105,10 @@ pub struct TlsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
     pub tls: Vec<TlsVersion>,
     /// Where the private-key work happens, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::Local, Mode::Pooled])]
+    ///
+    /// pooled-preload is nginx with the library that makes it asynchronous; it
+    /// is left out where there is no such library.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::Local, Mode::Pooled, Mode::PooledPreload])]
     pub mode: Vec<Mode>,
     /// Interleaved rounds of everything [default: 5; 3 with --demo]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
@@ -119,6 +122,9 @@ pub struct TlsArgs {
     /// The provider module [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
     pub provider: Option<PathBuf>,
+    /// The preload library for nginx [default: found next to this binary]
+    #[arg(long, value_name = "FILE")]
+    pub preload: Option<PathBuf>,
     /// Core of the gateway [default: the first usable one]
     #[arg(long, value_name = "CORE")]
     pub gateway_core: Option<usize>,

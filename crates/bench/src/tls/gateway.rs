@@ -60,15 +60,30 @@ pub enum Mode {
     Local,
     /// In the pool; the gateway has a file that names the key, and never the key.
     Pooled,
+    /// As pooled, with the preload library that makes nginx asynchronous. Only for nginx.
+    PooledPreload,
 }
 
 impl Mode {
+    /// Whether the private-key work is the pool's.
+    #[must_use]
+    pub fn is_pooled(self) -> bool {
+        self != Self::Local
+    }
+
+    /// Whether this exists for this server.
+    #[must_use]
+    pub fn fits(self, server: Server) -> bool {
+        self != Self::PooledPreload || server == Server::Nginx
+    }
+
     /// The name used in options and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Pooled => "pooled",
+            Self::PooledPreload => "pooled-preload",
         }
     }
 }
@@ -83,6 +98,8 @@ impl fmt::Display for Mode {
 pub(super) struct Edge {
     pub(super) environment: Vec<(&'static str, OsString)>,
     pub(super) key_files: BTreeMap<KeyKind, PathBuf>,
+    /// The library that makes nginx asynchronous.
+    pub(super) preload: Option<PathBuf>,
 }
 
 /// A running gateway with one port per key.
@@ -92,20 +109,17 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts a server on one core, with the pool under it if there is an `edge`.
+    /// Starts a server on one core, with the pool under it if the mode is pooled.
     pub(super) fn start(
         server: Server,
+        mode: Mode,
         edge: Option<&Edge>,
         identities: &[Identity],
         core: usize,
         dir: &Path,
     ) -> Result<Self, BenchError> {
         let program = need(server.name())?;
-        let mode = if edge.is_some() {
-            Mode::Pooled
-        } else {
-            Mode::Local
-        };
+        let edge = edge.filter(|_| mode.is_pooled());
         let name = format!("{server}-{mode}");
         let dir = dir.join(&name);
         fs::create_dir(&dir).map_err(BenchError::file("create", &dir))?;
@@ -120,6 +134,10 @@ impl Gateway {
             .env_remove("OPENSSL_CONF")
             .env_remove("OPENSSL_MODULES");
         command.envs(edge.iter().flat_map(|edge| edge.environment.clone()));
+        let preload = edge.and_then(|edge| edge.preload.as_ref());
+        if let (Mode::PooledPreload, Some(library)) = (mode, preload) {
+            command.env("LD_PRELOAD", library);
+        }
         let site = Site {
             identities,
             edge,

@@ -3,6 +3,7 @@
 
 //! What is measured, in which order, on which cores.
 
+use std::env;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,12 @@ use crate::keys::KeyKind;
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
+
+/// Where the preload library is, relative to this binary: a build tree or an installation.
+const PRELOAD_PLACES: [&str; 2] = [
+    "libmillrace_preload.so",
+    "../lib/millrace/libmillrace_preload.so",
+];
 
 /// One combination that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,6 +58,8 @@ pub(super) struct Plan {
     pub(super) load_core: usize,
     #[serde(skip)]
     pub(super) provider: Option<PathBuf>,
+    #[serde(skip)]
+    pub(super) preload: Option<PathBuf>,
 }
 
 impl Plan {
@@ -74,17 +83,23 @@ impl Plan {
                 )));
             }
         }
+        let mut modes = unique(&args.mode);
+        let preload = args.preload.clone().or_else(find_preload);
+        if preload.is_none() {
+            modes.retain(|mode| *mode != Mode::PooledPreload);
+        }
         Ok(Self {
             servers: unique(&args.server),
             keys: unique(&args.key),
             versions: unique(&args.tls),
-            modes: unique(&args.mode),
+            modes,
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
             concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
             gateway_core: args.gateway_core.unwrap_or(first),
             load_core: args.load_core.unwrap_or(second),
             provider: args.provider.clone(),
+            preload,
         })
     }
 
@@ -99,7 +114,8 @@ impl Plan {
         for &server in &self.servers {
             for &key in &self.keys {
                 for &tls in &self.versions {
-                    cells.extend(modes.iter().map(|&mode| Cell {
+                    let fitting = modes.iter().filter(|mode| mode.fits(server));
+                    cells.extend(fitting.map(|&mode| Cell {
                         server,
                         key,
                         tls,
@@ -117,8 +133,18 @@ impl Plan {
     }
 
     pub(super) fn pools(&self) -> bool {
-        self.modes.contains(&Mode::Pooled)
+        self.modes.iter().any(|mode| mode.is_pooled())
     }
+}
+
+/// The preload library beside this binary, or where a package puts it.
+fn find_preload() -> Option<PathBuf> {
+    let binary = env::current_exe().ok()?;
+    let folder = binary.parent()?;
+    PRELOAD_PLACES
+        .iter()
+        .map(|place| folder.join(place))
+        .find(|path| path.is_file())
 }
 
 /// The same values, sorted, each once.

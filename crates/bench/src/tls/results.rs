@@ -99,7 +99,7 @@ impl Results {
             ..pooled.cell
         };
         let local = self.cells.iter().find(|rounds| rounds.cell == twin)?;
-        if pooled.cell.mode != Mode::Pooled {
+        if !pooled.cell.mode.is_pooled() {
             return None;
         }
         let sign = self.openssl_sign_us.get(&pooled.cell.key)?;
@@ -192,6 +192,7 @@ impl Results {
             "server",
             "key",
             "TLS",
+            "mode",
             "saved ms",
             "offload ceiling % of local",
             "saved % of ceiling",
@@ -207,6 +208,7 @@ impl Results {
                 pooled.server.to_string(),
                 pooled.key.to_string(),
                 pooled.tls.to_string(),
+                pooled.mode.to_string(),
                 saved_us.map(|us| us / 1e3).show(3),
                 offload_ceiling.map(|share| share * 100.0).show(0),
                 saved_of_ceiling.map(|share| share * 100.0).show(0),
@@ -282,7 +284,7 @@ impl Rounds {
 
     fn problem(&self) -> Option<String> {
         let (completed, served, failed) = (self.completed(), self.served(), self.failed());
-        let expected = if self.cell.mode == Mode::Pooled {
+        let expected = if self.cell.mode.is_pooled() {
             completed
         } else {
             0
@@ -316,7 +318,8 @@ gateway CPU ms: CPU time of the whole gateway process tree per handshake.
 offload ceiling: the signature's share of the local gateway's CPU time, the
          most that any accelerator could save; the signature's cost is taken
          from `openssl speed` on the gateway's core in the same run.
-nginx has no asynchronous mode: while the pool signs, its one worker waits.
+pooled in nginx: it has no asynchronous mode, so its one worker waits while the
+         pool signs. pooled-preload: a library makes it asynchronous.
 Where node and load generator share a core they bound pooled handshakes/s; with
 a pool on other machines the gateway CPU time is what decides.
 ";

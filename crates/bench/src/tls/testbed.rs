@@ -90,15 +90,16 @@ impl Testbed {
             edge = Some(Edge {
                 environment,
                 key_files,
+                preload: plan.preload.clone(),
             });
             node = Some(started);
         }
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
-            for &mode in &plan.modes {
-                let edge = edge.as_ref().filter(|_| mode == Mode::Pooled);
-                let gateway =
-                    Gateway::start(server, edge, &identities, plan.gateway_core, dir.path())?;
+            for &mode in plan.modes.iter().filter(|mode| mode.fits(server)) {
+                let edge = edge.as_ref();
+                let core = plan.gateway_core;
+                let gateway = Gateway::start(server, mode, edge, &identities, core, dir.path())?;
                 gateways.insert((server, mode), gateway);
             }
         }
@@ -200,11 +201,7 @@ impl Testbed {
         cell: Cell,
         handshakes: u64,
     ) -> Result<BTreeMap<String, u64>, BenchError> {
-        let expected = if cell.mode == Mode::Pooled {
-            handshakes
-        } else {
-            0
-        };
+        let expected = if cell.mode.is_pooled() { handshakes } else { 0 };
         let start = Instant::now();
         loop {
             let mut served = self.served()?;
