@@ -195,6 +195,23 @@ fn an_error_is_sticky() {
 }
 
 #[test]
+fn an_error_in_a_payload_is_sticky_although_the_next_frame_is_good() {
+    let stream = [frame(0x07, &[0; 7]), frame(0x07, &[0; 8])].concat();
+    let mut decoder = Decoder::<ClientMessage>::new();
+    decoder.space()[..stream.len()].copy_from_slice(&stream);
+    decoder.filled(stream.len());
+    for _ in 0..3 {
+        assert_eq!(decoder.next().unwrap_err(), WireError::Truncated("token"));
+    }
+}
+
+#[test]
+fn only_the_beginning_of_a_connection_can_be_another_protocol() {
+    let stream = [frame(0x07, &[0; 8]).as_slice(), b"GET / HTTP/1.1"].concat();
+    assert_eq!(client(&stream).unwrap_err(), WireError::UnknownKind(b'/'));
+}
+
+#[test]
 fn every_bound_holds_at_and_one_past_it() {
     // Texts, at their bound and with a length that says one more.
     let text = |kind: u8, before: &[u8], limit: usize, after: &[u8]| {
@@ -585,6 +602,29 @@ fn a_full_frame_says_so_and_the_next_one_takes_the_job() {
 }
 
 #[test]
+fn a_frame_is_filled_to_its_last_byte_and_not_beyond() {
+    for (excess, taken) in [(0, true), (1, false)] {
+        let mut out = Vec::new();
+        let mut writer = SubmitWriter::new(&mut out);
+        let mut push = |id, input: usize| {
+            writer.push(
+                id,
+                1,
+                Duration::ZERO,
+                &Operation::Ed25519Sign,
+                &vec![0; input],
+            )
+        };
+        let three = 3 * (19 + MAX_INPUT_LEN);
+        assert!((0..3).all(|id| push(id, MAX_INPUT_LEN)));
+        assert_eq!(push(3, MAX_PAYLOAD_LEN - 2 - three - 19 + excess), taken);
+        writer.finish();
+        assert_eq!(out.len() == MAX_FRAME_LEN, taken);
+        assert_eq!(client(&out).unwrap().len(), 1);
+    }
+}
+
+#[test]
 fn the_buffer_is_bounded_and_always_has_room_for_a_read() {
     // The largest frame of all: four jobs of nearly 16 KiB.
     let job_len = (MAX_PAYLOAD_LEN - 2) / 4;
@@ -643,6 +683,30 @@ fn secrets_are_wiped_from_the_buffer_once_decoded() {
     decoder.filled(complete.len());
     assert!(decoder.next().unwrap().is_some());
     assert!(!decoder.space().contains(&0xa5));
+}
+
+#[test]
+fn secrets_are_wiped_also_where_an_unfinished_frame_was_moved() {
+    let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0xa5; 3000]));
+    let import = encoded(&ClientMessage::ImportKey { request: 1, key });
+    let stream = import.repeat(20);
+    for piece in [1, 777, 4095, 5000] {
+        let mut decoder = Decoder::<ClientMessage>::new();
+        let (mut rest, mut count) = (stream.as_slice(), 0);
+        while !rest.is_empty() {
+            let space = decoder.space();
+            assert!(!space.contains(&0xa5), "pieces of {piece}");
+            let n = rest.len().min(piece).min(space.len());
+            space[..n].copy_from_slice(&rest[..n]);
+            decoder.filled(n);
+            rest = &rest[n..];
+            while decoder.next().unwrap().is_some() {
+                count += 1;
+            }
+        }
+        assert_eq!(count, 20);
+        assert!(!decoder.space().contains(&0xa5));
+    }
 }
 
 #[test]
