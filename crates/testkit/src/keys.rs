@@ -65,6 +65,55 @@ pub fn private_key(der: &[u8]) -> PrivateKey {
     PrivateKey::from_pkcs8(Zeroizing::new(der.to_vec()))
 }
 
+/// A P-256 or P-384 or P-521 key from its scalar, without its point.
+///
+/// # Panics
+/// If the scalar is longer than the field.
+#[must_use]
+pub fn ec_private_key(curve: Curve, scalar: &[u8]) -> Vec<u8> {
+    let oid: &[u8] = match curve {
+        Curve::P256 => &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
+        Curve::P384 => &[0x2b, 0x81, 0x04, 0x00, 0x22],
+        Curve::P521 => &[0x2b, 0x81, 0x04, 0x00, 0x23],
+        other => panic!("no name for {other:?}"),
+    };
+    let algorithm = [
+        &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01],
+        &*tlv(6, oid),
+    ]
+    .concat();
+    let mut padded = vec![0; curve.field_len() - scalar.len()];
+    padded.extend_from_slice(scalar);
+    let inner = tlv(0x30, &[&[2, 1, 1], &*tlv(4, &padded)].concat());
+    pkcs8(&algorithm, &inner)
+}
+
+/// An X25519 key from its 32 bytes.
+#[must_use]
+pub fn x25519_private_key(secret: &[u8; 32]) -> Vec<u8> {
+    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x6e], &tlv(4, secret))
+}
+
+/// An Ed25519 key from its seed.
+#[must_use]
+pub fn ed25519_private_key(seed: &[u8; 32]) -> Vec<u8> {
+    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x70], &tlv(4, seed))
+}
+
+fn pkcs8(algorithm: &[u8], private_key: &[u8]) -> Vec<u8> {
+    let parts = [&[2, 1, 0], &*tlv(0x30, algorithm), &*tlv(4, private_key)];
+    tlv(0x30, &parts.concat())
+}
+
+/// One DER element of fewer than 128 bytes.
+fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(content.len())
+        .ok()
+        .filter(|len| *len < 128)
+        .expect("a short element");
+    [&[tag, len], content].concat()
+}
+
 macro_rules! good {
     ($($(#[$doc:meta])* $function:ident: $key_type:expr,)*) => {
         $($(#[$doc])*

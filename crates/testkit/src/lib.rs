@@ -7,11 +7,16 @@
 //! - [`keys`]: fixed private keys, good and bad.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
-//! - [`vectors`]: Wycheproof files, with the number of tests in each.
+//! - [`vectors`]: known answers, Wycheproof's above all.
 //! - `conformance` (feature of that name): the one suite that every backend passes.
+//! - `verify` (same feature): the other side of every operation, by OpenSSL.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod fake;
 pub mod faulty;
 pub mod keys;
 pub mod vectors;
+#[cfg(feature = "conformance")]
+pub mod verify;

@@ -1,33 +1,45 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Known answers from C2SP/wycheproof, kept in `vectors/wycheproof` at the root of the repository.
+//! Known answers, kept in `vectors` at the root of the repository: C2SP/wycheproof, and those of
+//! draft-irtf-cfrg-rsa-guidance.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// One Wycheproof file.
+/// One file of known answers, in the form of Wycheproof.
 #[derive(Clone, Debug)]
-pub struct Wycheproof {
-    /// The name of the file, without `_test.json`.
-    pub name: String,
+pub struct Vectors {
     /// Its groups of tests, each with a key.
     pub groups: Vec<Value>,
     /// How many tests there are in all groups.
     pub number_of_tests: usize,
 }
 
-impl Wycheproof {
+impl Vectors {
     /// Loads `vectors/wycheproof/<name>_test.json`.
     ///
     /// # Panics
     /// If the file is missing, is not of the expected form, or lacks tests that it announces.
     #[must_use]
-    pub fn load(name: &str) -> Self {
+    pub fn wycheproof(name: &str) -> Self {
+        Self::load(&format!("wycheproof/{name}_test.json"))
+    }
+
+    /// Loads the known answers of implicit rejection.
+    ///
+    /// # Panics
+    /// As [`Self::wycheproof`].
+    #[must_use]
+    pub fn implicit_rejection() -> Self {
+        Self::load("rsa_guidance/implicit_rejection_test.json")
+    }
+
+    fn load(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../vectors/wycheproof")
-            .join(format!("{name}_test.json"));
+            .join("../../vectors")
+            .join(name);
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file: Value = serde_json::from_str(&text)
@@ -43,7 +55,6 @@ impl Wycheproof {
             "{name}"
         );
         Self {
-            name: name.to_owned(),
             groups,
             number_of_tests,
         }

@@ -19,6 +19,7 @@
 
 use millrace_engine::key::{MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
 use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType};
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::capabilities::MAX_DSA_BITS;
@@ -227,14 +228,25 @@ fn check_public_exponent(e: &[u8]) -> Result<(), KeyError> {
     }
 }
 
-/// One private operation: makes the contexts, and fails its verification if p or q is composite.
+/// One private operation, undone with a public one: makes the contexts, and fails if p or q is
+/// composite.
 fn try_rsa(secret: &RsaSecret) -> Result<(), KeyError> {
+    let len = secret.modulus.len();
     let mut input = padding::block();
     let mut output = padding::block();
-    let len = secret.modulus.len();
+    let mut undone = padding::block();
     // Any number below the modulus, whose first byte is not zero, that is not 0 or 1.
     input[1..len].fill(0x5a);
-    rsa_private(secret, &input[..len], &mut output[..len]).map_err(|_| KeyError::Inconsistent)
+    rsa_private(secret, &input[..len], &mut output[..len]).map_err(|_| KeyError::Inconsistent)?;
+    secret
+        .key
+        .public(&output[..len], &mut undone[..len])
+        .map_err(|_| KeyError::Inconsistent)?;
+    if bool::from(undone.ct_eq(&*input)) {
+        Ok(())
+    } else {
+        Err(KeyError::Inconsistent)
+    }
 }
 
 /// A size within bounds.

@@ -7,8 +7,6 @@
 //! called without the dispatcher. Lengths are right after that.
 
 use millrace_engine::{BackendError, Hash, JobError, KeyType, Operation, Output};
-use subtle::ConstantTimeEq;
-use zeroize::Zeroize;
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
 use super::sys::{self, Dh, Dsa, EcKey, Number};
@@ -111,8 +109,8 @@ fn rsa_raw(rsa: &RsaSecret, input: &[u8]) -> Result<Output, BackendError> {
     Ok(output)
 }
 
-/// `input^d mod n`, verified. Both slices are as long as the modulus. The input is public or at
-/// least known to the caller, so comparing it may take a varying time.
+/// `input^d mod n`, verified by AWS-LC before it is unblinded. Both slices are as long as the modulus.
+/// The input is public or at least known to the caller, so comparing it may take a varying time.
 ///
 /// # Errors
 /// `BadInput` for a number that is not below n; `Fault`, with `output` zeroised, for a result that
@@ -129,20 +127,7 @@ pub(super) fn rsa_private(
         output.copy_from_slice(input);
         return Ok(());
     }
-    rsa.key.private(input, output)?;
-    verify(rsa, input, output)
-}
-
-/// Whether the result is `input^d`: one public operation, compared in constant time.
-fn verify(rsa: &RsaSecret, input: &[u8], output: &mut [u8]) -> Result<(), BackendError> {
-    let mut check = padding::block();
-    let check = &mut check[..rsa.modulus.len()];
-    let computed = rsa.key.public(output, check);
-    if computed.is_ok() && bool::from(check.ct_eq(input)) {
-        return Ok(());
-    }
-    output.zeroize();
-    Err(BackendError::Fault)
+    rsa.key.private(input, output)
 }
 
 /// Whether a number below n is 0, 1 or n-1: each is its own d-th power, since d is odd, and AWS-LC
@@ -213,6 +198,44 @@ fn dsa_sign(key: &Dsa, digest: &[u8]) -> Result<Output, BackendError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::software::keys;
+
+    #[test]
+    fn a_wrong_result_is_a_fault_and_leaves_nothing_behind() {
+        let mut key = keys::load(millrace_testkit::keys::rsa_2048().der).expect("a good key");
+        let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
+        assert!(run(&key, &sign, &[7; 32]).is_ok());
+        let Secret::Rsa(rsa) = &mut key.secret else {
+            panic!("not an RSA key")
+        };
+        rsa.key.break_first_exponent();
+        let mut output = [0xaa; 256];
+        let input = [0x11; 256];
+        assert_eq!(
+            rsa_private(rsa, &input, &mut output),
+            Err(BackendError::Fault)
+        );
+        assert_eq!(output, [0; 256]);
+        for operation in [
+            sign,
+            Operation::RsaPssSign {
+                hash: Hash::Sha256,
+                mgf_hash: Hash::Sha256,
+                salt_len: 32,
+            },
+        ] {
+            assert_eq!(run(&key, &operation, &[7; 32]), Err(BackendError::Fault));
+        }
+        for operation in [
+            Operation::RsaRaw,
+            Operation::RsaPkcs1Decrypt,
+            Operation::RsaTlsPremaster {
+                client_version: 0x0303,
+            },
+        ] {
+            assert_eq!(run(&key, &operation, &input), Err(BackendError::Fault));
+        }
+    }
 
     #[test]
     fn zero_one_and_minus_one_are_their_own_roots() {

@@ -381,6 +381,22 @@ impl Rsa {
     }
 }
 
+#[cfg(test)]
+impl Rsa {
+    /// Replaces the first CRT exponent, so that every private operation goes wrong modulo p alone:
+    /// what a broken multiplier does.
+    pub(crate) fn break_first_exponent(&mut self) {
+        let wrong = Number::from_bytes(&[0x5a; 128])
+            .expect("memory for a number")
+            .into_raw();
+        // SAFETY: the key is valid and ours alone; it takes over the number and keeps the others.
+        let code = unsafe {
+            aws::RSA_set0_crt_params(self.0.as_ptr(), wrong, ptr::null_mut(), ptr::null_mut())
+        };
+        assert_eq!(code, 1);
+    }
+}
+
 impl Drop for Rsa {
     fn drop(&mut self) {
         // SAFETY: ours alone, freed once.

@@ -1,0 +1,190 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Random operations: what is deterministic is equal to the reference's result bit for bit, what is
+//! random verifies.
+
+use std::fmt::Debug;
+
+use millrace_engine::{Hash, KeyInfo, KeyType, Operation, Output};
+
+use super::{Driver, Report};
+use crate::keys::{self, TestKey};
+use crate::verify;
+
+/// Digests that every operation with one takes.
+const HASHES: [Hash; 6] = [
+    Hash::Sha1,
+    Hash::Sha224,
+    Hash::Sha256,
+    Hash::Sha384,
+    Hash::Sha512,
+    Hash::Sha512_256,
+];
+
+/// One good input for each operation that `key` has, with random digests, messages and peers.
+#[must_use]
+pub(super) fn operations(key: &TestKey, spki: &[u8]) -> Vec<(Operation, Vec<u8>)> {
+    let hash = HASHES[usize::from(random(1)[0]) % HASHES.len()];
+    let digest = random(hash.digest_len());
+    match key.key_type {
+        KeyType::Rsa { .. } => rsa_operations(key.key_type, spki, hash, digest),
+        KeyType::Ec(_) => vec![
+            (Operation::EcdsaSign { hash }, digest),
+            (Operation::Ecdh, verify::agreement(key).0),
+        ],
+        KeyType::X25519 => vec![(Operation::X25519, verify::agreement(key).0)],
+        KeyType::Ed25519 => {
+            vec![(Operation::Ed25519Sign, random(usize::from(random(1)[0])))]
+        }
+        KeyType::Dh { .. } => vec![(Operation::DhDerive, verify::agreement(key).0)],
+        KeyType::Dsa { .. } => vec![(Operation::DsaSign { hash }, digest)],
+        other => panic!("no operations for {other}"),
+    }
+}
+
+fn rsa_operations(
+    key_type: KeyType,
+    spki: &[u8],
+    hash: Hash,
+    digest: Vec<u8>,
+) -> Vec<(Operation, Vec<u8>)> {
+    let mgf_hash = HASHES[usize::from(random(1)[0]) % HASHES.len()];
+    let len = key_type.modulus_len();
+    let salt_len = u16::from(random(1)[0]) % 191;
+    // Label and message that fit the smallest modulus with the longest digest.
+    let (label, message) = (random(usize::from(random(1)[0]) % 20), random(40));
+    let oaep = verify::encrypt_oaep(spki, hash, mgf_hash, &label, &message);
+    let mut premaster = vec![3, 3];
+    premaster.extend(random(46));
+    let mut number = random(len);
+    number[0] = 0;
+    vec![
+        (Operation::RsaPkcs1Sign { hash }, digest.clone()),
+        (
+            Operation::RsaPkcs1Sign {
+                hash: Hash::Md5Sha1,
+            },
+            random(36),
+        ),
+        (
+            Operation::RsaPssSign {
+                hash,
+                mgf_hash,
+                salt_len,
+            },
+            digest,
+        ),
+        (
+            Operation::RsaOaepDecrypt {
+                hash,
+                mgf_hash,
+                label,
+            },
+            oaep,
+        ),
+        (
+            Operation::RsaPkcs1Decrypt,
+            verify::encrypt_pkcs1(spki, &message),
+        ),
+        // Almost certainly malformed, so rejected implicitly.
+        (Operation::RsaPkcs1Decrypt, number.clone()),
+        (
+            Operation::RsaTlsPremaster {
+                client_version: 0x0303,
+            },
+            verify::encrypt_pkcs1(spki, &premaster),
+        ),
+        (Operation::RsaRaw, number),
+    ]
+}
+
+/// Random bytes.
+fn random(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    openssl::rand::rand_bytes(&mut bytes).expect("random bytes");
+    bytes
+}
+
+/// What a result is held against.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expectation<'a> {
+    /// It is a success; what can be verified alone is.
+    Works,
+    /// It is also this, if the operation is deterministic.
+    Equals(&'a Output),
+}
+
+/// Checks a result.
+pub(super) fn check(
+    info: &KeyInfo,
+    operation: &Operation,
+    input: &[u8],
+    result: &Result<Output, impl Debug>,
+    expectation: Expectation<'_>,
+) {
+    let output = result
+        .as_ref()
+        .unwrap_or_else(|error| panic!("{operation:?}: {error:?}"));
+    let random = match operation {
+        Operation::RsaPkcs1Sign { .. } | Operation::Ed25519Sign => {
+            assert!(
+                verify::signature(&info.spki, operation, input, output),
+                "{operation:?}"
+            );
+            false
+        }
+        Operation::RsaPssSign { .. } | Operation::EcdsaSign { .. } | Operation::DsaSign { .. } => {
+            assert!(
+                verify::signature(&info.spki, operation, input, output),
+                "{operation:?}"
+            );
+            true
+        }
+        Operation::RsaRaw => {
+            assert_eq!(verify::rsa_public(&info.spki, output), input);
+            false
+        }
+        _ => false,
+    };
+    if let (Expectation::Equals(expected), false) = (expectation, random) {
+        assert_eq!(output, expected, "{operation:?}");
+    }
+}
+
+pub(super) fn run(driver: &mut Driver, reference: &mut Driver, rounds: usize, report: &mut Report) {
+    for key in keys::all() {
+        let part = format!("comparison, {}", key.name);
+        let (Ok(ours), Ok(theirs)) = (driver.open(key.der), reference.open(key.der)) else {
+            report.left_out(part);
+            continue;
+        };
+        assert_eq!(ours.info, theirs.info, "{}", key.name);
+        // The largest keys take milliseconds each; a few rounds say as much.
+        let rounds = if key.key_type.modulus_len() > 512 {
+            rounds.div_ceil(10)
+        } else {
+            rounds
+        };
+        let mut executed = 0;
+        for _ in 0..rounds {
+            for (operation, input) in operations(&key, &ours.info.spki) {
+                if !driver.offers(operation.kind(), key.key_type) {
+                    continue;
+                }
+                let expected = reference.output(theirs.key, &operation, &input);
+                let result = driver.perform(ours.key, &operation, &input);
+                let expectation = Expectation::Equals(&expected);
+                check(&ours.info, &operation, &input, &result, expectation);
+                executed += 1;
+            }
+        }
+        driver.close(ours.key);
+        reference.close(theirs.key);
+        if executed > 0 {
+            report.ran(part, executed);
+        } else {
+            report.left_out(part);
+        }
+    }
+}

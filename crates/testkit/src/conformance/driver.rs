@@ -1,0 +1,126 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Runs single operations on a backend, as a worker would.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use millrace_engine::backend::{BackendKey, OpenedKey, Queue, Task};
+use millrace_engine::{Backend, BackendError, KeyError, KeyType, Operation, OperationKind, Output};
+
+use crate::keys::{self, TestKey};
+
+/// A backend with one queue.
+pub struct Driver {
+    backend: Arc<dyn Backend>,
+    queue: Box<dyn Queue>,
+    next_token: u32,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Driver({:?})", self.backend)
+    }
+}
+
+impl Driver {
+    /// Opens a queue.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let queue = backend.open_queue().expect("a queue");
+        Self {
+            backend,
+            queue,
+            next_token: 0,
+        }
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// Whether the backend offers this operation on such a key.
+    #[must_use]
+    pub fn offers(&self, kind: OperationKind, key_type: KeyType) -> bool {
+        self.backend
+            .capabilities()
+            .iter()
+            .any(|row| row.covers(kind, key_type))
+    }
+
+    /// Opens a key from DER bytes.
+    ///
+    /// # Errors
+    /// What the backend says.
+    pub fn open(&self, der: &[u8]) -> Result<OpenedKey, KeyError> {
+        self.backend.open_key(&keys::private_key(der))
+    }
+
+    /// Opens a key that must be accepted.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[must_use]
+    pub fn open_good(&self, key: &TestKey) -> OpenedKey {
+        self.open(key.der)
+            .unwrap_or_else(|error| panic!("{}: {error}", key.name))
+    }
+
+    /// Closes a key.
+    pub fn close(&self, key: BackendKey) {
+        self.backend.close_key(key);
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// What the backend says.
+    ///
+    /// # Panics
+    /// If the backend breaks its contract: refuses a task with an empty queue, loses it, or gives
+    /// another one back.
+    pub fn perform(
+        &mut self,
+        key: BackendKey,
+        operation: &Operation,
+        input: &[u8],
+    ) -> Result<Output, BackendError> {
+        self.next_token = self.next_token.wrapping_add(1);
+        let token = self.next_token;
+        let task = Task {
+            token,
+            key,
+            operation: operation.clone(),
+            input: input.to_vec(),
+        };
+        assert_eq!(
+            self.queue.submit(&mut VecDeque::from([task])),
+            1,
+            "an empty queue has room"
+        );
+        let mut done = Vec::new();
+        while self.queue.poll(&mut done) > 0 {}
+        let [done] = <[_; 1]>::try_from(done).expect("one task comes back once");
+        assert_eq!((done.task.token, done.task.key), (token, key));
+        assert_eq!(
+            (&done.task.operation, done.task.input.as_slice()),
+            (operation, input)
+        );
+        done.result
+    }
+
+    /// Does one operation that must work.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn output(&mut self, key: BackendKey, operation: &Operation, input: &[u8]) -> Output {
+        self.perform(key, operation, input)
+            .unwrap_or_else(|error| panic!("{:?}: {error}", operation.kind()))
+    }
+}

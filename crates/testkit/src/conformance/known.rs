@@ -1,0 +1,340 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Known answers. How Wycheproof's verdicts are read:
+//!
+//! | file | verdict | what must happen |
+//! |---|---|---|
+//! | `rsa_pkcs1_*_sig_gen` | valid, acceptable (weak hash, small exponent) | the same signature |
+//! | `rsa_pkcs1_*` | valid | the message |
+//! | | invalid ciphertext (length, range) | `BadInput` |
+//! | | invalid padding | a stable message that is not the one in the file: implicit rejection |
+//! | `rsa_oaep_*` | valid / invalid | the message / `BadInput` |
+//! | `ecdh_*` | valid | the secret |
+//! | | invalid, acceptable (compressed, odd DER) | `BadInput`, or not an input of ours at all |
+//! | implicit rejection | | the message, made up or not, bit for bit |
+//! | `x25519` | zero secret | `BadInput` |
+//! | | valid, acceptable (twist, non-canonical) | the secret |
+
+use millrace_engine::{BackendError, Curve, Hash, KeyType, Operation, OperationKind};
+use serde_json::Value;
+
+use super::{Driver, Report};
+use crate::keys;
+use crate::vectors::{Vectors, bytes, tests, text};
+
+pub(super) fn run(driver: &mut Driver, report: &mut Report) {
+    for bits in [2048, 3072, 4096] {
+        let key_type = KeyType::Rsa { bits };
+        let part = format!("rsa_pkcs1_{bits}_sig_gen");
+        offered(
+            driver,
+            report,
+            &part,
+            OperationKind::RsaPkcs1Sign,
+            key_type,
+            rsa_signatures,
+        );
+        let part = format!("rsa_pkcs1_{bits}");
+        offered(
+            driver,
+            report,
+            &part,
+            OperationKind::RsaPkcs1Decrypt,
+            key_type,
+            rsa_decryption,
+        );
+    }
+    let rsa = KeyType::Rsa { bits: 2048 };
+    for part in ["sha1_mgf1sha1", "sha256_mgf1sha1", "sha256_mgf1sha256"] {
+        let part = format!("rsa_oaep_2048_{part}");
+        offered(
+            driver,
+            report,
+            &part,
+            OperationKind::RsaOaepDecrypt,
+            rsa,
+            rsa_oaep,
+        );
+    }
+    for (curve, part) in [
+        (Curve::P256, "ecdh_secp256r1"),
+        (Curve::P384, "ecdh_secp384r1"),
+    ] {
+        offered(
+            driver,
+            report,
+            part,
+            OperationKind::Ecdh,
+            KeyType::Ec(curve),
+            ecdh,
+        );
+    }
+    offered(
+        driver,
+        report,
+        "x25519",
+        OperationKind::X25519,
+        KeyType::X25519,
+        x25519,
+    );
+    if driver.offers(OperationKind::Ed25519Sign, KeyType::Ed25519) {
+        ed25519_rfc8032(driver);
+        report.ran("ed25519 of RFC 8032", RFC8032.len());
+    } else {
+        report.left_out("ed25519 of RFC 8032");
+    }
+    let kind = OperationKind::RsaPkcs1Decrypt;
+    if driver.offers(kind, rsa) && driver.offers(kind, KeyType::Rsa { bits: 3072 }) {
+        let file = Vectors::implicit_rejection();
+        let executed = file
+            .groups
+            .iter()
+            .map(|group| implicit_rejection(driver, group))
+            .sum();
+        assert_eq!(executed, file.number_of_tests);
+        report.ran("implicit rejection", executed);
+    } else {
+        report.left_out("implicit rejection");
+    }
+}
+
+/// Runs one file, if the backend offers what it tests, and asserts that all of it ran.
+fn offered(
+    driver: &mut Driver,
+    report: &mut Report,
+    name: &str,
+    kind: OperationKind,
+    key_type: KeyType,
+    test: fn(&mut Driver, &Value) -> usize,
+) {
+    if !driver.offers(kind, key_type) {
+        report.left_out(name);
+        return;
+    }
+    let file = Vectors::wycheproof(name);
+    let executed = file
+        .groups
+        .iter()
+        .map(|group| test(driver, group))
+        .sum::<usize>();
+    assert_eq!(executed, file.number_of_tests, "{name}");
+    report.ran(name, executed);
+}
+
+/// The hash of that name in Wycheproof.
+pub(super) fn hash(name: &str) -> Hash {
+    match name {
+        "SHA-1" => Hash::Sha1,
+        "SHA-224" => Hash::Sha224,
+        "SHA-256" => Hash::Sha256,
+        "SHA-384" => Hash::Sha384,
+        "SHA-512" => Hash::Sha512,
+        "SHA-512/256" => Hash::Sha512_256,
+        other => panic!("unknown hash {other}"),
+    }
+}
+
+/// How a failing test is named.
+fn case(test: &Value) -> String {
+    format!("test {} ({})", test["tcId"], text(test, "comment"))
+}
+
+fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
+    let key = driver
+        .open(&bytes(group, "privateKeyPkcs8"))
+        .expect("a good key")
+        .key;
+    let hash = hash(text(group, "sha"));
+    let operation = Operation::RsaPkcs1Sign { hash };
+    for test in tests(group) {
+        let digest = crate::verify::digest(hash, &bytes(test, "msg"));
+        let signature = driver.output(key, &operation, &digest);
+        assert_eq!(signature.as_slice(), bytes(test, "sig"), "{}", case(test));
+    }
+    driver.close(key);
+    tests(group).len()
+}
+
+fn rsa_decryption(driver: &mut Driver, group: &Value) -> usize {
+    let opened = driver
+        .open(&bytes(group, "privateKeyPkcs8"))
+        .expect("a good key");
+    let len = opened.info.key_type.modulus_len();
+    for test in tests(group) {
+        let (ciphertext, message) = (bytes(test, "ct"), bytes(test, "msg"));
+        let result = driver.perform(opened.key, &Operation::RsaPkcs1Decrypt, &ciphertext);
+        let out_of_range = ciphertext.len() != len || text(test, "comment") == "c = n";
+        match (text(test, "result"), result) {
+            ("valid", Ok(output)) => assert_eq!(output.as_slice(), message, "{}", case(test)),
+            ("invalid", Err(BackendError::BadInput)) if out_of_range => {}
+            ("invalid", Ok(output)) if !out_of_range => {
+                assert_ne!(output.as_slice(), message, "{}", case(test));
+                assert!(output.len() <= len - 11, "{}", case(test));
+                let again = driver.output(opened.key, &Operation::RsaPkcs1Decrypt, &ciphertext);
+                assert_eq!(output, again, "{}", case(test));
+            }
+            (_, result) => panic!("{}: {:?}", case(test), result.map(|out| out.len())),
+        }
+    }
+    driver.close(opened.key);
+    tests(group).len()
+}
+
+fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
+    let key = driver
+        .open(&bytes(group, "privateKeyPkcs8"))
+        .expect("a good key")
+        .key;
+    for test in tests(group) {
+        let output = driver.output(key, &Operation::RsaPkcs1Decrypt, &bytes(test, "ct"));
+        assert_eq!(
+            hex::encode(output.as_slice()),
+            text(test, "msg"),
+            "{}",
+            text(test, "comment")
+        );
+    }
+    driver.close(key);
+    tests(group).len()
+}
+
+fn rsa_oaep(driver: &mut Driver, group: &Value) -> usize {
+    let key = driver
+        .open(&bytes(group, "privateKeyPkcs8"))
+        .expect("a good key")
+        .key;
+    for test in tests(group) {
+        let operation = Operation::RsaOaepDecrypt {
+            hash: hash(text(group, "sha")),
+            mgf_hash: hash(text(group, "mgfSha")),
+            label: bytes(test, "label"),
+        };
+        let result = driver.perform(key, &operation, &bytes(test, "ct"));
+        match text(test, "result") {
+            "valid" => {
+                let output = result.unwrap_or_else(|error| panic!("{}: {error}", case(test)));
+                assert_eq!(output.as_slice(), bytes(test, "msg"), "{}", case(test));
+            }
+            _ => assert_eq!(result, Err(BackendError::BadInput), "{}", case(test)),
+        }
+    }
+    driver.close(key);
+    tests(group).len()
+}
+
+/// The start of a `SubjectPublicKeyInfo` with an uncompressed point on a curve.
+fn point_prefix(curve: Curve) -> &'static str {
+    match curve {
+        Curve::P256 => "3059301306072a8648ce3d020106082a8648ce3d030107034200",
+        Curve::P384 => "3076301006072a8648ce3d020106052b81040022036200",
+        other => panic!("no vectors for {other:?}"),
+    }
+}
+
+fn ecdh(driver: &mut Driver, group: &Value) -> usize {
+    let curve = match text(group, "curve") {
+        "secp256r1" => Curve::P256,
+        "secp384r1" => Curve::P384,
+        other => panic!("no vectors for {other}"),
+    };
+    for test in tests(group) {
+        let private = bytes(test, "private");
+        let scalar = &private[private.len().saturating_sub(curve.field_len())..];
+        let key = driver
+            .open(&keys::ec_private_key(curve, scalar))
+            .expect("a good key")
+            .key;
+        // Jobs carry points. What is not such a point inside its usual wrapping cannot be asked.
+        let public = text(test, "public");
+        let point = public.strip_prefix(point_prefix(curve));
+        let result = match point {
+            Some(point) => {
+                let point = hex::decode(point).expect("hexadecimal digits");
+                driver.perform(key, &Operation::Ecdh, &point)
+            }
+            None => Err(BackendError::BadInput),
+        };
+        match (text(test, "result"), result) {
+            ("valid", Ok(secret)) => {
+                assert_eq!(secret.as_slice(), bytes(test, "shared"), "{}", case(test));
+            }
+            ("invalid" | "acceptable", Err(BackendError::BadInput)) => {}
+            // Wycheproof counts compressed points among the valid ones; we do not take them.
+            ("valid", Err(BackendError::BadInput)) if has_flag(test, "CompressedPoint") => {}
+            (verdict, result) => {
+                panic!(
+                    "{}, {verdict}: {:?}",
+                    case(test),
+                    result.map(|out| out.len())
+                )
+            }
+        }
+        driver.close(key);
+    }
+    tests(group).len()
+}
+
+fn has_flag(test: &Value, flag: &str) -> bool {
+    test["flags"]
+        .as_array()
+        .is_some_and(|flags| flags.iter().any(|value| value == flag))
+}
+
+fn x25519(driver: &mut Driver, group: &Value) -> usize {
+    for test in tests(group) {
+        let private = bytes(test, "private").try_into().expect("32 bytes");
+        let key = driver
+            .open(&keys::x25519_private_key(&private))
+            .expect("a good key")
+            .key;
+        let result = driver.perform(key, &Operation::X25519, &bytes(test, "public"));
+        if has_flag(test, "ZeroSharedSecret") {
+            assert_eq!(result, Err(BackendError::BadInput), "{}", case(test));
+        } else {
+            let secret = result.unwrap_or_else(|error| panic!("{}: {error}", case(test)));
+            assert_eq!(secret.as_slice(), bytes(test, "shared"), "{}", case(test));
+        }
+        driver.close(key);
+    }
+    tests(group).len()
+}
+
+/// Seed, message and signature of RFC 8032 section 7.1, tests 1 to 3.
+const RFC8032: [(&str, &str, &str); 3] = [
+    (
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "",
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155\
+         5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b",
+    ),
+    (
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "72",
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da\
+         085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
+    ),
+    (
+        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+        "af82",
+        "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac\
+         18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a",
+    ),
+];
+
+fn ed25519_rfc8032(driver: &mut Driver) {
+    for (seed, message, signature) in RFC8032 {
+        let seed = hex::decode(seed)
+            .expect("digits")
+            .try_into()
+            .expect("32 bytes");
+        let message = hex::decode(message).expect("digits");
+        let key = driver
+            .open(&keys::ed25519_private_key(&seed))
+            .expect("a good key")
+            .key;
+        let output = driver.output(key, &Operation::Ed25519Sign, &message);
+        assert_eq!(hex::encode(output.as_slice()), signature);
+        driver.close(key);
+    }
+}

@@ -1,0 +1,240 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a backend must refuse although the dispatcher should have: it answers, and with the right
+//! error.
+
+use millrace_engine::backend::BackendKey;
+use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
+
+use super::comparison::operations;
+use super::{Driver, Report};
+use crate::keys::{self, TestKey};
+use crate::verify;
+
+pub(super) fn run(driver: &mut Driver, report: &mut Report) {
+    let mut executed = unknown_keys(driver);
+    let keys: Vec<_> = keys::all()
+        .into_iter()
+        .filter(|key| {
+            OperationKind::ALL
+                .iter()
+                .any(|kind| driver.offers(*kind, key.key_type))
+        })
+        .collect();
+    for key in &keys {
+        executed += wrong_operations(driver, key);
+        executed += wrong_lengths(driver, key);
+        executed += bad_key_agreement(driver, key);
+        executed += out_of_range(driver, key);
+    }
+    report.ran("misuse", executed);
+
+    let refused = bad_keys(driver, report);
+    if refused > 0 {
+        report.ran("bad keys", refused);
+    }
+}
+
+/// A key that was never opened, and one that was closed.
+fn unknown_keys(driver: &mut Driver) -> usize {
+    let operation = Operation::Ed25519Sign;
+    let result = driver.perform(BackendKey(u64::MAX), &operation, b"message");
+    assert!(
+        matches!(result, Err(error) if error.retry_elsewhere()),
+        "a key never opened"
+    );
+    driver.close(BackendKey(u64::MAX));
+    let offered = keys::all().into_iter().find_map(|key| {
+        OperationKind::ALL
+            .iter()
+            .find(|kind| driver.offers(**kind, key.key_type))?;
+        Some(key)
+    });
+    let key = offered.expect("a backend offers something");
+    let opened = driver.open_good(&key);
+    driver.close(opened.key);
+    driver.close(opened.key);
+    let (operation, input) = operations(&key, &opened.info.spki).swap_remove(0);
+    let result = driver.perform(opened.key, &operation, &input);
+    assert!(
+        matches!(result, Err(error) if error.retry_elsewhere()),
+        "a closed key"
+    );
+    2
+}
+
+/// Operations of other types of key.
+fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
+    let opened = driver.open_good(key);
+    let mut executed = 0;
+    let others = [
+        keys::rsa_2048(),
+        keys::p_256(),
+        keys::x25519(),
+        keys::ed25519(),
+        keys::dh_ffdhe2048(),
+        keys::dsa_2048(),
+    ];
+    for other in others {
+        for (operation, input) in operations(&other, &verify::spki(&other)) {
+            if operation.kind().fits(key.key_type) {
+                continue;
+            }
+            let result = driver.perform(opened.key, &operation, &input);
+            assert_eq!(
+                result,
+                Err(BackendError::NotOffered),
+                "{} {operation:?}",
+                key.name
+            );
+            executed += 1;
+        }
+    }
+    driver.close(opened.key);
+    executed
+}
+
+/// Inputs that are one byte too short or too long, or empty.
+fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
+    let opened = driver.open_good(key);
+    let mut executed = 0;
+    for (operation, input) in operations(key, &opened.info.spki) {
+        let any_length = matches!(operation, Operation::Ed25519Sign | Operation::DhDerive);
+        if any_length || !driver.offers(operation.kind(), key.key_type) {
+            continue;
+        }
+        let longer = [&input[..], &[0]].concat();
+        for wrong in [&input[1..], &input[..input.len() - 1], &longer, &[]] {
+            let result = driver.perform(opened.key, &operation, wrong);
+            assert_eq!(
+                result,
+                Err(BackendError::BadInput),
+                "{} {operation:?}",
+                key.name
+            );
+            executed += 1;
+        }
+    }
+    driver.close(opened.key);
+    executed
+}
+
+/// Peers that would reveal something about the private key.
+fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
+    let (operation, peers) = match key.key_type {
+        KeyType::Ec(curve) => {
+            let len = 1 + 2 * curve.field_len();
+            let (good, _) = verify::agreement(key);
+            let mut off = good.clone();
+            off[len - 1] ^= 1;
+            let compressed_tag = [&[2], &good[1..]].concat();
+            let hybrid = [&[6 | (good[len - 1] & 1)], &good[1..]].concat();
+            let at_infinity = vec![0; len];
+            let too_large = [&[4], &vec![0xff; len - 1][..]].concat();
+            (
+                Operation::Ecdh,
+                vec![off, compressed_tag, hybrid, at_infinity, too_large],
+            )
+        }
+        KeyType::X25519 => {
+            let mut one = vec![0; 32];
+            one[0] = 1;
+            (Operation::X25519, vec![vec![0; 32], one])
+        }
+        KeyType::Dh { .. } => {
+            let p = verify::dh_prime(key);
+            let mut last = p.clone();
+            *last.last_mut().expect("a prime") -= 1;
+            (
+                Operation::DhDerive,
+                vec![vec![0], vec![1], last, p.clone(), vec![0xff; p.len()]],
+            )
+        }
+        _ => return 0,
+    };
+    if !driver.offers(operation.kind(), key.key_type) {
+        return 0;
+    }
+    let opened = driver.open_good(key);
+    for peer in &peers {
+        let result = driver.perform(opened.key, &operation, peer);
+        assert_eq!(
+            result,
+            Err(BackendError::BadInput),
+            "{} {}",
+            key.name,
+            hex::encode(peer)
+        );
+    }
+    driver.close(opened.key);
+    peers.len()
+}
+
+/// Numbers at and around the modulus.
+fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
+    if !driver.offers(OperationKind::RsaRaw, key.key_type) {
+        return 0;
+    }
+    let opened = driver.open_good(key);
+    let modulus = verify::rsa_modulus(&opened.info.spki);
+    let mut above = modulus.clone();
+    *above.last_mut().expect("a modulus") += 1;
+    for bad in [&modulus, &above, &vec![0xff; modulus.len()]] {
+        for operation in [
+            Operation::RsaRaw,
+            Operation::RsaPkcs1Decrypt,
+            Operation::RsaTlsPremaster {
+                client_version: 0x0303,
+            },
+            Operation::RsaOaepDecrypt {
+                hash: Hash::Sha1,
+                mgf_hash: Hash::Sha1,
+                label: vec![],
+            },
+        ] {
+            let result = driver.perform(opened.key, &operation, bad);
+            assert_eq!(
+                result,
+                Err(BackendError::BadInput),
+                "{} {operation:?}",
+                key.name
+            );
+        }
+    }
+    // The three numbers that are their own powers are good inputs.
+    let mut one = vec![0; modulus.len()];
+    *one.last_mut().expect("a modulus") = 1;
+    let mut last = modulus.clone();
+    *last.last_mut().expect("a modulus") -= 1;
+    for fixed in [vec![0; modulus.len()], one, last] {
+        assert_eq!(
+            *driver.output(opened.key, &Operation::RsaRaw, &fixed),
+            fixed,
+            "{}",
+            key.name
+        );
+    }
+    driver.close(opened.key);
+    15
+}
+
+/// Every bad key is refused: with its reason if the backend has keys of that family at all.
+fn bad_keys(driver: &Driver, report: &mut Report) -> usize {
+    let mut refused = 0;
+    for key in keys::bad() {
+        let error = driver
+            .backend()
+            .open_key(&key.private_key())
+            .map(|opened| opened.info.key_type);
+        let expected = error == Err(key.error);
+        let not_offered = error == Err(millrace_engine::KeyError::NotOffered);
+        assert!(expected || not_offered, "{}: {error:?}", key.name);
+        if expected {
+            refused += 1;
+        } else {
+            report.left_out(key.name);
+        }
+    }
+    refused
+}

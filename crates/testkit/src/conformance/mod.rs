@@ -1,0 +1,115 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The suite that every backend passes, present or simulated:
+//!
+//! - `known`: Wycheproof and RFC vectors, bit for bit;
+//! - `signatures`: what is signed with our own keys verifies elsewhere, for all of Wycheproof's
+//!   messages;
+//! - `misuse`: wrong lengths, wrong keys, unknown keys, numbers out of range;
+//! - `batching`: queues with mixed keys and operations, capacity, closing a key in flight;
+//! - `comparison`: random operations against a reference backend.
+//!
+//! ```text
+//! conformance::run(Arc::new(Software::new()), &Options::default());
+//! ```
+//!
+//! A part whose operations the backend does not offer is left out; whatever it offers must be
+//! executed, and the number of executed tests is asserted, so that a file that is skipped by mistake
+//! fails the suite. [`Report`] says what ran.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use millrace_engine::Backend;
+
+mod batching;
+mod comparison;
+mod driver;
+mod known;
+mod misuse;
+mod signatures;
+
+pub use driver::Driver;
+
+/// How the suite runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The backend to compare with; without one the comparison is left out.
+    pub reference: Option<Arc<dyn Backend>>,
+    /// How many random operations are compared per key.
+    pub rounds: usize,
+}
+
+impl Default for Options {
+    /// No reference; 20 rounds.
+    fn default() -> Self {
+        Self {
+            reference: None,
+            rounds: 20,
+        }
+    }
+}
+
+/// What ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Tests executed, by part.
+    pub executed: BTreeMap<String, usize>,
+    /// Parts that the backend does not offer.
+    pub left_out: Vec<String>,
+}
+
+impl Report {
+    /// How many tests were executed.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.executed.values().sum()
+    }
+
+    fn ran(&mut self, part: impl Into<String>, count: usize) {
+        let part = part.into();
+        assert!(count > 0, "{part} ran no test");
+        *self.executed.entry(part).or_default() += count;
+    }
+
+    fn left_out(&mut self, part: impl Into<String>) {
+        self.left_out.push(part.into());
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (part, count) in &self.executed {
+            writeln!(f, "{count:6}  {part}")?;
+        }
+        for part in &self.left_out {
+            writeln!(f, "     -  {part}")?;
+        }
+        writeln!(f, "{:6}  in all", self.total())
+    }
+}
+
+/// Runs the suite.
+///
+/// # Panics
+/// On the first test that fails, saying which.
+#[must_use]
+pub fn run(backend: Arc<dyn Backend>, options: &Options) -> Report {
+    backend.probe().expect("a backend that can be used here");
+    let mut driver = Driver::new(backend);
+    let mut report = Report::default();
+    known::run(&mut driver, &mut report);
+    signatures::run(&mut driver, &mut report);
+    misuse::run(&mut driver, &mut report);
+    batching::run(&driver, &mut report);
+    match &options.reference {
+        Some(reference) => {
+            let mut reference = Driver::new(Arc::clone(reference));
+            comparison::run(&mut driver, &mut reference, options.rounds, &mut report);
+        }
+        None => report.left_out("comparison"),
+    }
+    report
+}

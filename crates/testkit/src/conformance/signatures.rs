@@ -1,0 +1,115 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Wycheproof's files for verification. A backend only signs, so each file is used twice: its
+//! verdicts test the verifier that the suite relies on, and its messages are signed with a key of
+//! ours and verified with that.
+
+use millrace_engine::{KeyType, Operation};
+use serde_json::Value;
+
+use super::known::hash;
+use super::{Driver, Report};
+use crate::keys::{self, TestKey};
+use crate::vectors::{Vectors, bytes, tests, text};
+use crate::verify;
+
+/// A file, and the key that signs its messages.
+fn files() -> Vec<(&'static str, TestKey)> {
+    let (k2048, k3072, k4096) = (keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096());
+    vec![
+        ("rsa_signature_2048_sha256", k2048),
+        ("rsa_signature_2048_sha384", k2048),
+        ("rsa_signature_2048_sha512", k2048),
+        ("rsa_signature_3072_sha256", k3072),
+        ("rsa_signature_4096_sha512", k4096),
+        ("rsa_pss_2048_sha256_mgf1_0", k2048),
+        ("rsa_pss_2048_sha256_mgf1_32", k2048),
+        ("rsa_pss_3072_sha256_mgf1_32", k3072),
+        ("rsa_pss_4096_sha384_mgf1_48", k4096),
+        ("rsa_pss_4096_sha512_mgf1_64", k4096),
+        ("ecdsa_secp256r1_sha256", keys::p_256()),
+        ("ecdsa_secp384r1_sha384", keys::p_384()),
+        ("ed25519", keys::ed25519()),
+    ]
+}
+
+pub(super) fn run(driver: &mut Driver, report: &mut Report) {
+    for (name, key) in files() {
+        let file = Vectors::wycheproof(name);
+        let operation = operation(&file.groups[0], key.key_type);
+        let part = format!("{name}, signed and verified");
+        if driver.offers(operation.kind(), key.key_type) {
+            report.ran(part, sign_messages(driver, &file, &key, &operation));
+        } else {
+            report.left_out(part);
+        }
+    }
+}
+
+/// The operation that makes the signatures of a group.
+fn operation(group: &Value, key_type: KeyType) -> Operation {
+    match (text(group, "type"), key_type) {
+        ("RsassaPkcs1Verify", _) => Operation::RsaPkcs1Sign {
+            hash: hash(text(group, "sha")),
+        },
+        ("RsassaPssVerify", _) => Operation::RsaPssSign {
+            hash: hash(text(group, "sha")),
+            mgf_hash: hash(text(group, "mgfSha")),
+            salt_len: group["sLen"]
+                .as_u64()
+                .and_then(|len| len.try_into().ok())
+                .expect("a length"),
+        },
+        ("EcdsaVerify", _) => Operation::EcdsaSign {
+            hash: hash(text(group, "sha")),
+        },
+        ("EddsaVerify", _) => Operation::Ed25519Sign,
+        (other, _) => panic!("no operation for {other}"),
+    }
+}
+
+/// A message as the input of an operation: its digest, but for Ed25519.
+fn input(operation: &Operation, message: &[u8]) -> Vec<u8> {
+    operation
+        .hash()
+        .map_or_else(|| message.to_vec(), |hash| verify::digest(hash, message))
+}
+
+fn sign_messages(
+    driver: &mut Driver,
+    file: &Vectors,
+    key: &TestKey,
+    operation: &Operation,
+) -> usize {
+    let opened = driver.open_good(key);
+    let mut signed = 0;
+    for group in &file.groups {
+        let theirs = bytes(group, "publicKeyDer");
+        for test in tests(group) {
+            let input = input(operation, &bytes(test, "msg"));
+            check_verifier(&theirs, operation, &input, test);
+            let signature = driver.output(opened.key, operation, &input);
+            assert!(verify::signature(
+                &opened.info.spki,
+                operation,
+                &input,
+                &signature
+            ));
+            signed += 1;
+        }
+    }
+    driver.close(opened.key);
+    assert_eq!(signed, file.number_of_tests);
+    signed
+}
+
+/// Holds the verifier against the verdict of a test.
+fn check_verifier(spki: &[u8], operation: &Operation, input: &[u8], test: &Value) {
+    let accepted = verify::signature(spki, operation, input, &bytes(test, "sig"));
+    match text(test, "result") {
+        "valid" => assert!(accepted, "test {} is valid", test["tcId"]),
+        "invalid" => assert!(!accepted, "test {} is invalid", test["tcId"]),
+        _ => {}
+    }
+}

@@ -1,0 +1,277 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What the other side of an operation does, by OpenSSL: a library that no backend uses. Verifies
+//! signatures, encrypts, and agrees on secrets.
+
+use millrace_engine::{Hash, Operation};
+use openssl::bn::{BigNum, BigNumContext};
+use openssl::derive::Deriver;
+use openssl::dh::Dh;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::md::{Md, MdRef};
+use openssl::nid::Nid;
+use openssl::pkey::{Id, PKey, Private, Public};
+use openssl::pkey_ctx::PkeyCtx;
+use openssl::rsa::Padding;
+use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
+
+use crate::keys::TestKey;
+
+/// OpenSSL's object for a digest.
+///
+/// # Panics
+/// If OpenSSL does not have it.
+#[must_use]
+pub fn md(hash: Hash) -> &'static MdRef {
+    let nid = match hash {
+        Hash::Md5Sha1 => Nid::MD5_SHA1,
+        Hash::Sha1 => Nid::SHA1,
+        Hash::Sha224 => Nid::SHA224,
+        Hash::Sha256 => Nid::SHA256,
+        Hash::Sha384 => Nid::SHA384,
+        Hash::Sha512 => Nid::SHA512,
+        // The crate has no name for SHA-512/256, whose number is fixed in OpenSSL's obj_mac.h.
+        Hash::Sha512_256 => Nid::from_raw(1095),
+        other => panic!("no digest for {other}"),
+    };
+    Md::from_nid(nid).unwrap_or_else(|| panic!("OpenSSL lacks {hash}"))
+}
+
+/// The digest of a message.
+///
+/// # Panics
+/// If OpenSSL fails.
+#[must_use]
+pub fn digest(hash: Hash, message: &[u8]) -> Vec<u8> {
+    let digest = MessageDigest::from_nid(md(hash).type_()).expect("a digest");
+    openssl::hash::hash(digest, message)
+        .expect("a digest")
+        .to_vec()
+}
+
+/// Whether `signature` is what `operation` on `input` may give, by the public key in `spki`.
+///
+/// # Panics
+/// If the operation is not a signature or the key cannot be read.
+#[must_use]
+pub fn signature(spki: &[u8], operation: &Operation, input: &[u8], signature: &[u8]) -> bool {
+    let key = PKey::public_key_from_der(spki).expect("a public key");
+    let verified = match operation {
+        Operation::Ed25519Sign => Verifier::new_without_digest(&key)
+            .and_then(|mut verifier| verifier.verify_oneshot(signature, input)),
+        _ => verify_digest(&key, operation, input, signature),
+    };
+    verified.unwrap_or(false)
+}
+
+fn verify_digest(
+    key: &PKey<Public>,
+    operation: &Operation,
+    digest: &[u8],
+    signature: &[u8],
+) -> Result<bool, ErrorStack> {
+    let mut context = PkeyCtx::new(key)?;
+    context.verify_init()?;
+    match operation {
+        Operation::RsaPkcs1Sign { hash } => {
+            context.set_rsa_padding(Padding::PKCS1)?;
+            context.set_signature_md(md(*hash))?;
+        }
+        Operation::RsaPssSign {
+            hash,
+            mgf_hash,
+            salt_len,
+        } => {
+            context.set_rsa_padding(Padding::PKCS1_PSS)?;
+            context.set_signature_md(md(*hash))?;
+            context.set_rsa_mgf1_md(md(*mgf_hash))?;
+            context.set_rsa_pss_saltlen(RsaPssSaltlen::custom(i32::from(*salt_len)))?;
+        }
+        Operation::EcdsaSign { .. } | Operation::DsaSign { .. } => {}
+        other => panic!("{:?} is not a signature", other.kind()),
+    }
+    context.verify(digest, signature)
+}
+
+/// The public half of a test key, as `SubjectPublicKeyInfo`.
+///
+/// # Panics
+/// If OpenSSL cannot read the key.
+#[must_use]
+pub fn spki(key: &TestKey) -> Vec<u8> {
+    let key = PKey::private_key_from_pkcs8(key.der).expect("a private key");
+    key.public_key_to_der().expect("a public key")
+}
+
+/// The modulus of an RSA key, big-endian.
+///
+/// # Panics
+/// If it is not one.
+#[must_use]
+pub fn rsa_modulus(spki: &[u8]) -> Vec<u8> {
+    let rsa = PKey::public_key_from_der(spki)
+        .and_then(|key| key.rsa())
+        .expect("an RSA key");
+    rsa.n().to_vec()
+}
+
+/// The prime of a Diffie-Hellman key, big-endian.
+///
+/// # Panics
+/// If it is not one.
+#[must_use]
+pub fn dh_prime(key: &TestKey) -> Vec<u8> {
+    let key = PKey::private_key_from_pkcs8(key.der).and_then(|key| key.dh());
+    key.expect("a Diffie-Hellman key").prime_p().to_vec()
+}
+
+/// `value^e mod n`: what undoes a private RSA operation, and what encrypts without padding.
+///
+/// # Panics
+/// If OpenSSL fails.
+#[must_use]
+pub fn rsa_public(spki: &[u8], value: &[u8]) -> Vec<u8> {
+    let rsa = PKey::public_key_from_der(spki)
+        .and_then(|key| key.rsa())
+        .expect("an RSA key");
+    let mut out = vec![0; rsa.size() as usize];
+    rsa.public_encrypt(value, &mut out, Padding::NONE)
+        .expect("a value below the modulus");
+    out
+}
+
+/// PKCS#1 v1.5 encryption.
+///
+/// # Panics
+/// If the message is too long.
+#[must_use]
+pub fn encrypt_pkcs1(spki: &[u8], message: &[u8]) -> Vec<u8> {
+    let rsa = PKey::public_key_from_der(spki)
+        .and_then(|key| key.rsa())
+        .expect("an RSA key");
+    let mut out = vec![0; rsa.size() as usize];
+    rsa.public_encrypt(message, &mut out, Padding::PKCS1)
+        .expect("a message that fits");
+    out
+}
+
+/// OAEP encryption.
+///
+/// # Panics
+/// If the message is too long.
+#[must_use]
+pub fn encrypt_oaep(
+    spki: &[u8],
+    hash: Hash,
+    mgf_hash: Hash,
+    label: &[u8],
+    message: &[u8],
+) -> Vec<u8> {
+    let encrypt = || {
+        let key = PKey::public_key_from_der(spki)?;
+        let mut context = PkeyCtx::new(&key)?;
+        context.encrypt_init()?;
+        context.set_rsa_padding(Padding::PKCS1_OAEP)?;
+        context.set_rsa_oaep_md(md(hash))?;
+        context.set_rsa_mgf1_md(md(mgf_hash))?;
+        if !label.is_empty() {
+            context.set_rsa_oaep_label(label)?;
+        }
+        let mut out = Vec::new();
+        context.encrypt_to_vec(message, &mut out)?;
+        Ok::<_, ErrorStack>(out)
+    };
+    encrypt().expect("a message that fits")
+}
+
+/// A deterministic signature by OpenSSL itself with the private key: PKCS#1 v1.5 or Ed25519.
+///
+/// # Panics
+/// If OpenSSL fails.
+#[must_use]
+pub fn sign(key: &TestKey, operation: &Operation, input: &[u8]) -> Vec<u8> {
+    let private = PKey::private_key_from_pkcs8(key.der).expect("a private key");
+    if *operation == Operation::Ed25519Sign {
+        let mut signer = Signer::new_without_digest(&private).expect("a signer");
+        return signer.sign_oneshot_to_vec(input).expect("a signature");
+    }
+    let Operation::RsaPkcs1Sign { hash } = operation else {
+        panic!("{:?} is not deterministic", operation.kind())
+    };
+    let mut context = PkeyCtx::new(&private).expect("a context");
+    context.sign_init().expect("signing");
+    context.set_rsa_padding(Padding::PKCS1).expect("padding");
+    context.set_signature_md(md(*hash)).expect("a digest");
+    let mut out = Vec::new();
+    context.sign_to_vec(input, &mut out).expect("a signature");
+    out
+}
+
+/// A fresh public value for `key` to agree with, in the form of a job's input, and the secret that
+/// OpenSSL computes from `key` and that value.
+///
+/// # Panics
+/// If `key` has no key agreement.
+#[must_use]
+pub fn agreement(key: &TestKey) -> (Vec<u8>, Vec<u8>) {
+    let ours = PKey::private_key_from_pkcs8(key.der).expect("a private key");
+    match ours.id() {
+        Id::X25519 => {
+            let peer = PKey::generate_x25519().expect("a key");
+            (
+                peer.raw_public_key().expect("a public key"),
+                derive(&ours, &peer),
+            )
+        }
+        Id::EC => {
+            let name = ours
+                .ec_key()
+                .expect("an EC key")
+                .group()
+                .curve_name()
+                .expect("a name");
+            let group = EcGroup::from_curve_name(name).expect("a group");
+            let peer = EcKey::generate(&group).expect("a key");
+            let mut context = BigNumContext::new().expect("a context");
+            let form = openssl::ec::PointConversionForm::UNCOMPRESSED;
+            let point = peer
+                .public_key()
+                .to_bytes(&group, form, &mut context)
+                .expect("a point");
+            (
+                point,
+                derive(&ours, &PKey::from_ec_key(peer).expect("a key")),
+            )
+        }
+        _ => dh_agreement(&ours.dh().expect("a key with key agreement")),
+    }
+}
+
+fn derive(ours: &PKey<Private>, peer: &PKey<Private>) -> Vec<u8> {
+    let mut deriver = Deriver::new(ours).expect("a key");
+    deriver.set_peer(peer).expect("a peer");
+    deriver.derive_to_vec().expect("a secret")
+}
+
+/// With bare numbers, because the crate's own derivation strips leading zeros.
+fn dh_agreement(ours: &Dh<Private>) -> (Vec<u8>, Vec<u8>) {
+    let (p, g) = (ours.prime_p(), ours.generator());
+    let mut context = BigNumContext::new().expect("a context");
+    let mut random = BigNum::new().expect("a number");
+    p.rand_range(&mut random).expect("a number");
+    let mut public = BigNum::new().expect("a number");
+    public
+        .mod_exp(g, &random, p, &mut context)
+        .expect("a power");
+    let mut secret = BigNum::new().expect("a number");
+    secret
+        .mod_exp(&public, ours.private_key(), p, &mut context)
+        .expect("a power");
+    let secret = secret
+        .to_vec_padded(p.num_bytes())
+        .expect("a number below p");
+    (public.to_vec(), secret)
+}
