@@ -217,9 +217,7 @@ impl Node {
         let file = identity.key_file.to_str().expect("a path in UTF-8");
         let mut command = self.command(&["key", "import", name, file]);
         let _ = process::succeed(command.args(policy));
-        if self.process.is_some() {
-            wait::until("the node serves the key", || self.serves(name));
-        }
+        self.wait_for_store();
         self.stub(name)
     }
 
@@ -240,15 +238,23 @@ impl Node {
     /// If it does not.
     pub fn remove(&self, name: &str) {
         let _ = process::succeed(&mut self.command(&["key", "remove", name]));
-        wait::until("the node forgets the key", || !self.serves(name));
+        self.wait_for_store();
     }
 
-    /// Whether the running node has this key.
-    #[must_use]
-    pub fn serves(&self, name: &str) -> bool {
-        let status = self.status();
-        let keys = status["keys"].as_array().cloned().unwrap_or_default();
-        keys.iter().any(|key| key["name"] == name || key.as_str() == Some(name))
+    /// Waits until the running node serves as many keys as are in its store: it looks by itself.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn wait_for_store(&self) {
+        if self.process.is_none() {
+            return;
+        }
+        let list = process::run(&mut self.command(&["key", "list", "--json"]));
+        let list: Value = serde_json::from_slice(&list.stdout).expect("a list in JSON");
+        let count = list.as_array().map_or(0, Vec::len) as u64;
+        wait::until("the node has seen the change of its store", || {
+            self.status()["keys"].as_u64() == Some(count)
+        });
     }
 
     /// `millrace status --json`.

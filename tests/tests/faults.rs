@@ -1,0 +1,523 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The pool is absent, slow, killed, stopped, restarted, or lies. A key that is on the gateway always
+//! has OpenSSL's own implementation to fall back on: its handshakes never fail. A key that is only in
+//! the pool gets a clear error, or another node, and works again as soon as the pool does. A client
+//! never sees a wrong signature.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use millrace_tests::clients::system_python;
+use millrace_tests::drive::{Tls, is_verification_failure};
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::node::{Node, NodeOptions};
+use millrace_tests::pki::{Authority, Identity, KeyKind};
+use millrace_tests::process::succeed;
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::wait;
+use millrace_tests::world::World;
+use rustix::process::Signal;
+
+/// The provider's limits in these tests: short, so that tests are quick, and far above what an
+/// operation takes on a busy machine.
+const FALLBACK_AFTER_MS: u64 = 400;
+const DEADLINE_MS: u64 = 1500;
+
+fn limits(edge: EdgeOptions) -> EdgeOptions {
+    edge.with("fallback_after_ms", FALLBACK_AFTER_MS).with("deadline_ms", DEADLINE_MS)
+}
+
+/// One node behind a proxy, and a gateway with one RSA key.
+struct Setup {
+    world: World,
+    node: Node,
+    proxy: Proxy,
+    gateway: Gateway,
+    kind: KeyKind,
+}
+
+impl Setup {
+    /// The key is on the gateway, which may do without the pool.
+    fn with_key(server: Server, kind: KeyKind) -> Self {
+        Self::start(server, kind, false)
+    }
+
+    /// The key is in the pool only.
+    fn with_stub(server: Server, kind: KeyKind) -> Self {
+        Self::start(server, kind, true)
+    }
+
+    fn start(server: Server, kind: KeyKind, stub: bool) -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+        let identity = world.identity(kind);
+        // For other keys than RSA, verification of what the pool says has to be asked for.
+        let edge = limits(EdgeOptions::to(proxy.endpoint())).with("verify", "all");
+        let (edge, site) = if stub {
+            (edge, Site::with_stub(&identity, &node.import("www", &identity)))
+        } else {
+            (edge.preferred(), Site::with_key(&identity))
+        };
+        let gateway = world.gateway(server, edge, &[site]);
+        let setup = Self { world, node, proxy, gateway, kind };
+        // What follows is about a gateway that is at work.
+        setup.handshakes(3);
+        assert_eq!(setup.node.served().total(), 3, "the pool is used to begin with");
+        setup
+    }
+
+    fn handshake(&self) -> Result<(), String> {
+        self.world.client.handshake(self.gateway.address(self.kind), Tls::V13)
+    }
+
+    fn handshakes(&self, count: usize) {
+        self.world.client.handshakes(self.gateway.address(self.kind), Tls::V13, count);
+    }
+
+    /// A handshake may fail, but not by something wrong that reached the client.
+    fn try_handshake(&self) -> bool {
+        match self.handshake() {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(!is_verification_failure(&error), "a client saw something wrong: {error}");
+                false
+            }
+        }
+    }
+
+    /// Waits until the pool does the gateway's operations again.
+    fn wait_until_pooled_again(&self) {
+        let before = self.node.served().total();
+        wait::until("the pool is used again", || {
+            let good = self.try_handshake();
+            good && self.node.served().total() > before
+        });
+        // And not by halves.
+        let before = self.node.served().total();
+        self.handshakes(3);
+        assert_eq!(self.node.served().total(), before + 3);
+    }
+}
+
+#[test]
+fn without_a_node_a_gateway_with_its_key_falls_back_until_there_is_one() {
+    for server in Server::ALL {
+        let world = World::new();
+        let mut node = Node::prepare(world.dir(), "node-1", &NodeOptions::default());
+        let identity = world.identity(KeyKind::Rsa2048);
+        let edge = limits(EdgeOptions::to(node.endpoint())).preferred();
+        let gateway = world.gateway(server, edge, &[Site::with_key(&identity)]);
+        let address = gateway.address(KeyKind::Rsa2048);
+        for tls in Tls::ALL {
+            world.client.handshakes(address, tls, 5);
+        }
+        node.up();
+        wait::until("the pool is used", || {
+            world.client.handshakes(address, Tls::V13, 1);
+            node.served().total() > 0
+        });
+    }
+}
+
+#[test]
+fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
+    for server in Server::ALL {
+        let world = World::new();
+        let mut node = Node::prepare(world.dir(), "node-1", &NodeOptions::default());
+        let identity = world.identity(KeyKind::Rsa2048);
+        let stub = node.import("www", &identity);
+        let edge = limits(EdgeOptions::to(node.endpoint()));
+        let gateway = world.gateway(server, edge, &[Site::with_stub(&identity, &stub)]);
+        let address = gateway.address(KeyKind::Rsa2048);
+        let error = world.client.handshake(address, Tls::V13).expect_err("nobody has the key");
+        assert!(!is_verification_failure(&error), "{error}");
+        if server == Server::Nginx {
+            // HAProxy logs a category only; nginx logs OpenSSL's error with our words in it.
+            let log = gateway.process.log();
+            assert!(log.contains("millrace") && log.contains("node"), "{log}");
+        }
+        node.up();
+        wait::until("the key works", || world.client.handshake(address, Tls::V13).is_ok());
+        assert!(node.served().total() > 0);
+    }
+}
+
+/// What is done locally is counted as such, by reason, where an operator can read it.
+#[test]
+fn fallbacks_are_counted_by_the_provider() {
+    let world = World::new();
+    let identity = world.identity(KeyKind::Rsa2048);
+    let node = world.node("node-1");
+    let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+    let count = |fault, signatures: u64| {
+        proxy.set(fault);
+        let edge = limits(EdgeOptions::to(proxy.endpoint())).preferred().write(world.dir());
+        let mut python = Command::new(system_python());
+        edge.apply(&mut python).args(["-c", COUNTING]).arg(&identity.key_file);
+        let said = succeed(python.arg(signatures.to_string()));
+        let counters: BTreeMap<String, u64> = serde_json::from_str(&said).expect("counters");
+        counters
+    };
+    let counters = count(Fault::None, 5);
+    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (5, 0));
+    let counters = count(Fault::Refuse, 2);
+    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
+    assert_eq!(counters["millrace-fallback-no-node"], 2, "{counters:?}");
+    let counters = count(Fault::Drop, 2);
+    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
+    assert_eq!(counters["millrace-fallback-timed-out"], 2, "{counters:?}");
+    let counters = count(Fault::WrongResult, 2);
+    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
+    assert_eq!(counters["millrace-fallback-wrong-result"], 2, "{counters:?}");
+    assert!(counters["millrace-wrong-results"] >= 2, "{counters:?}");
+    assert_eq!(counters["millrace-panics"], 0);
+}
+
+/// Signs with a key file and prints the provider's counters, through the C interface of libcrypto.
+const COUNTING: &str = "
+import ctypes, json, sys
+crypto = ctypes.CDLL('libcrypto.so.3')
+for name in ['BIO_new_file', 'PEM_read_bio_PrivateKey', 'EVP_MD_CTX_new', 'OSSL_PROVIDER_load']:
+    getattr(crypto, name).restype = ctypes.c_void_p
+pointer = ctypes.c_void_p
+
+def need(result):
+    assert result and result != 0, 'libcrypto failed'
+    return result
+
+OPENSSL_INIT_LOAD_CONFIG = 0x40
+need(crypto.OPENSSL_init_crypto(ctypes.c_uint64(OPENSSL_INIT_LOAD_CONFIG), None))
+file = need(crypto.BIO_new_file(sys.argv[1].encode(), b'r'))
+key = need(crypto.PEM_read_bio_PrivateKey(pointer(file), None, None, None))
+for _ in range(int(sys.argv[2])):
+    context = pointer(need(crypto.EVP_MD_CTX_new()))
+    need(crypto.EVP_DigestSignInit_ex(context, None, b'SHA256', None, None, pointer(key), None))
+    signature = ctypes.create_string_buffer(1024)
+    length = ctypes.c_size_t(1024)
+    message = b'to be signed'
+    need(crypto.EVP_DigestSign(context, signature, ctypes.byref(length), message, len(message)))
+
+class Param(ctypes.Structure):
+    _fields_ = [('key', ctypes.c_char_p), ('type', ctypes.c_uint), ('data', ctypes.c_void_p),
+                ('size', ctypes.c_size_t), ('returned', ctypes.c_size_t)]
+
+OSSL_PARAM_UNSIGNED_INTEGER = 2
+names = ['millrace-pooled', 'millrace-local', 'millrace-fallback', 'millrace-fallback-no-node',
+         'millrace-fallback-timed-out', 'millrace-fallback-wrong-result', 'millrace-wrong-results',
+         'millrace-panics']
+values = [ctypes.c_uint64(0) for _ in names]
+params = (Param * (len(names) + 1))()
+for param, name, value in zip(params, names, values):
+    param.key, param.type, param.size = name.encode(), OSSL_PARAM_UNSIGNED_INTEGER, 8
+    param.data, param.returned = ctypes.cast(ctypes.byref(value), pointer), 2 ** 64 - 1
+provider = need(crypto.OSSL_PROVIDER_load(None, b'millrace'))
+need(crypto.OSSL_PROVIDER_get_params(pointer(provider), params))
+print(json.dumps({name: value.value for name, value in zip(names, values)}))
+";
+
+#[test]
+fn a_slow_node_is_not_waited_for_where_the_key_is_here() {
+    for server in Server::ALL {
+        let setup = Setup::with_key(server, KeyKind::Rsa2048);
+        // Nothing is delivered: whatever succeeds was done here.
+        setup.proxy.set(Fault::Hold);
+        let (jobs, delivered) = (setup.proxy.jobs(), setup.node.served().total());
+        setup.handshakes(5);
+        assert!(setup.proxy.jobs() > jobs, "the pool was asked first");
+        assert!(setup.node.served().total() > delivered, "and it worked, for nothing");
+        setup.proxy.set(Fault::None);
+        setup.wait_until_pooled_again();
+    }
+}
+
+#[test]
+fn a_slow_node_is_waited_for_within_the_deadline_where_the_key_is_not_here() {
+    for server in Server::ALL {
+        let setup = Setup::with_stub(server, KeyKind::P256);
+        // Later than a fallback would come, sooner than the deadline.
+        let late = Duration::from_millis(FALLBACK_AFTER_MS + 100);
+        setup.proxy.set(Fault::Latency(late));
+        setup.handshakes(2);
+        setup.proxy.set(Fault::Drop);
+        assert!(!setup.try_handshake(), "nothing comes back, and nobody else has the key");
+        setup.proxy.set(Fault::None);
+        setup.wait_until_pooled_again();
+    }
+}
+
+#[test]
+fn garbage_from_the_pool_never_reaches_a_client() {
+    for fault in [Fault::Garbage, Fault::CutMidFrame, Fault::Twice] {
+        let setup = Setup::with_key(Server::Haproxy, KeyKind::Rsa2048);
+        setup.proxy.set(fault);
+        setup.handshakes(5);
+        setup.proxy.set(Fault::None);
+        setup.wait_until_pooled_again();
+
+        let setup = Setup::with_stub(Server::Haproxy, KeyKind::Rsa2048);
+        setup.proxy.set(fault);
+        for _ in 0..3 {
+            setup.try_handshake();
+        }
+        setup.proxy.set(Fault::None);
+        setup.wait_until_pooled_again();
+    }
+}
+
+#[test]
+fn a_wrong_signature_never_reaches_a_client() {
+    for server in Server::ALL {
+        for kind in KeyKind::USUAL {
+            let setup = Setup::with_key(server, kind);
+            setup.proxy.set(Fault::WrongResult);
+            setup.handshakes(5);
+            assert!(setup.proxy.falsified() > 0, "something was falsified");
+            setup.proxy.set(Fault::None);
+            setup.wait_until_pooled_again();
+
+            let setup = Setup::with_stub(server, kind);
+            setup.proxy.set(Fault::WrongResult);
+            for _ in 0..3 {
+                assert!(!setup.try_handshake(), "nobody else has the key");
+            }
+            assert!(setup.proxy.falsified() > 0, "something was falsified");
+            setup.proxy.set(Fault::None);
+            setup.wait_until_pooled_again();
+        }
+    }
+}
+
+#[test]
+fn a_cut_connection_is_opened_again_and_keys_with_it() {
+    let setup = Setup::with_stub(Server::Haproxy, KeyKind::P256);
+    for _ in 0..5 {
+        setup.proxy.cut();
+        setup.wait_until_pooled_again();
+    }
+    let setup = Setup::with_key(Server::Haproxy, KeyKind::P256);
+    for _ in 0..5 {
+        setup.proxy.cut();
+        setup.wait_until_pooled_again();
+    }
+}
+
+#[test]
+fn a_restarted_node_is_used_again() {
+    let restart = |setup: &mut Setup| {
+        setup.node.stop();
+        setup.node.up();
+    };
+    let mut setup = Setup::with_stub(Server::Haproxy, KeyKind::Rsa2048);
+    restart(&mut setup);
+    setup.wait_until_pooled_again();
+    // A key that was brought is brought again.
+    let mut setup = Setup::with_key(Server::Nginx, KeyKind::Rsa2048);
+    restart(&mut setup);
+    setup.wait_until_pooled_again();
+}
+
+#[test]
+fn a_stopped_node_costs_a_gateway_with_its_key_nothing_but_time() {
+    let setup = Setup::with_key(Server::Haproxy, KeyKind::Rsa2048);
+    setup.node.signal(Signal::STOP);
+    setup.handshakes(8);
+    setup.node.signal(Signal::CONT);
+    setup.wait_until_pooled_again();
+}
+
+#[test]
+fn a_removed_key_ends_and_returns_and_others_do_not_notice() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let (one, two) = (world.identity(KeyKind::Rsa2048), world.identity(KeyKind::P256));
+    let sites = [
+        Site::with_stub(&one, &node.import("one", &one)),
+        Site::with_stub(&two, &node.import("two", &two)),
+    ];
+    let gateway = world.gateway(Server::Haproxy, limits(EdgeOptions::to(node.endpoint())), &sites);
+    let (at_one, at_two) = (gateway.address(KeyKind::Rsa2048), gateway.address(KeyKind::P256));
+    let load_one = world.client.load(at_one, Tls::V13, 2);
+    let load_two = world.client.load(at_two, Tls::V13, 1);
+    load_one.wait_for_more(10);
+    node.remove("one");
+    wait::until("handshakes with the removed key fail", || load_one.failed() > 5);
+    load_two.wait_for_more(10);
+    let _ = node.import("one", &one);
+    load_one.wait_for_more(10);
+    let outcome = load_one.stop();
+    for failure in outcome.failures.keys() {
+        assert!(!is_verification_failure(failure), "{failure}");
+    }
+    assert_eq!(load_two.stop().failures, BTreeMap::new(), "the other key works all the time");
+}
+
+/// Two nodes with the same key, a proxy before each, a gateway that knows both.
+struct Pair {
+    world: World,
+    nodes: [Node; 2],
+    proxies: [Proxy; 2],
+    gateway: Gateway,
+}
+
+impl Pair {
+    fn start(server: Server) -> Self {
+        let world = World::new();
+        let nodes = [world.node("node-1"), world.node("node-2")];
+        let identity = world.identity(KeyKind::Rsa2048);
+        let stub = nodes[0].import("www", &identity);
+        let _ = nodes[1].import("www", &identity);
+        let proxy = |n: usize| Proxy::start(world.dir(), &format!("node-{n}"), &nodes[n].socket());
+        let proxies = [proxy(0), proxy(1)];
+        let edge = EdgeOptions {
+            nodes: proxies.iter().map(Proxy::endpoint).collect(),
+            ..EdgeOptions::default()
+        };
+        let site = Site::with_stub(&identity, &stub);
+        let gateway = world.gateway(server, edge, &[site]);
+        Self { world, nodes, proxies, gateway }
+    }
+
+    fn address(&self) -> std::net::SocketAddr {
+        self.gateway.address(KeyKind::Rsa2048)
+    }
+}
+
+#[test]
+fn two_nodes_share_the_work() {
+    let pair = Pair::start(Server::Haproxy);
+    let load = pair.world.client.load(pair.address(), Tls::V13, 4);
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 10));
+    assert_eq!(load.stop().failures, BTreeMap::new());
+}
+
+#[test]
+fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
+    for server in Server::ALL {
+        let mut pair = Pair::start(server);
+        let load = pair.world.client.load(pair.address(), Tls::V13, 4);
+        wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+        for _ in 0..2 {
+            // Stopped first, so that operations are certainly in flight when it is killed.
+            pair.nodes[0].signal(Signal::STOP);
+            let jobs = pair.proxies[0].jobs();
+            pair.proxies[0].wait_for_jobs(jobs + 1);
+            pair.nodes[0].kill();
+            load.wait_for_more(10);
+            pair.nodes[0].up();
+            wait::until("the node that came back works", || {
+                pair.nodes[0].served().total() > 0
+            });
+        }
+        assert_eq!(load.stop().failures, BTreeMap::new(), "{server}: no handshake fails");
+    }
+}
+
+#[test]
+fn a_drained_node_fails_no_handshake() {
+    let mut pair = Pair::start(Server::Haproxy);
+    let load = pair.world.client.load(pair.address(), Tls::V13, 4);
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+    for _ in 0..2 {
+        for node in 0..2 {
+            pair.nodes[node].stop();
+            load.wait_for_more(10);
+            pair.nodes[node].up();
+            wait::until("it works again", || pair.nodes[node].served().total() > 0);
+        }
+    }
+    assert_eq!(load.stop().failures, BTreeMap::new(), "no handshake fails");
+}
+
+#[test]
+fn a_stopped_node_fails_no_handshake_where_another_has_the_key() {
+    let pair = Pair::start(Server::Haproxy);
+    let load = pair.world.client.load(pair.address(), Tls::V13, 4);
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+    pair.nodes[0].signal(Signal::STOP);
+    let jobs = pair.proxies[0].jobs();
+    pair.proxies[0].wait_for_jobs(jobs + 1);
+    load.wait_for_more(30);
+    pair.nodes[0].signal(Signal::CONT);
+    load.wait_for_more(10);
+    assert_eq!(load.stop().failures, BTreeMap::new(), "no handshake fails");
+}
+
+/// A node on TCP whose certificates come from an authority of the test.
+struct OverTcp {
+    world: World,
+    node: Node,
+    identity: Identity,
+    stub: String,
+}
+
+impl OverTcp {
+    fn start() -> Self {
+        let world = World::new();
+        let own = world.identity(KeyKind::P384);
+        let tls = (own.certificate_file, own.key_file, world.authority.file.clone());
+        let options = NodeOptions { tcp: true, tls: Some(tls), ..NodeOptions::default() };
+        let node = Node::start_with(world.dir(), "node-1", &options);
+        let identity = world.identity(KeyKind::P256);
+        let stub = node.import("www", &identity);
+        Self { world, node, identity, stub }
+    }
+
+    /// Whether a gateway with this client certificate gets its handshakes done.
+    fn serves(&self, certificates: &Path) -> bool {
+        std::fs::copy(&self.world.authority.file, certificates.join("ca.pem")).expect("ca.pem");
+        let edge = EdgeOptions {
+            certificates: Some(certificates.to_owned()),
+            ..limits(EdgeOptions::to(self.node.tcp_endpoint()))
+        };
+        let sites = [Site::with_stub(&self.identity, &self.stub)];
+        let gateway = self.world.gateway(Server::Haproxy, edge, &sites);
+        self.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_ok()
+    }
+}
+
+/// Years between which a certificate is valid now, and was.
+const VALID: (i32, i32) = (2020, 2099);
+const EXPIRED: (i32, i32) = (2020, 2021);
+
+#[test]
+fn foreign_and_expired_certificates_are_refused_and_nobody_else_notices() {
+    let tcp = OverTcp::start();
+    let good = tcp.world.authority.client("gateway", VALID.0, VALID.1);
+    assert!(tcp.serves(&good), "a good certificate is accepted");
+    assert_eq!(tcp.node.served().total(), 1);
+
+    let expired = tcp.world.authority.client("gateway", EXPIRED.0, EXPIRED.1);
+    assert!(!tcp.serves(&expired), "an expired certificate is refused");
+
+    let elsewhere = tcp.world.dir().join("elsewhere");
+    let foreign = Authority::new(&elsewhere).client("gateway", VALID.0, VALID.1);
+    assert!(!tcp.serves(&foreign), "a certificate of another authority is refused");
+
+    assert_eq!(tcp.node.served().total(), 1, "and nothing was done for either");
+    assert!(tcp.serves(&good), "the good one still works");
+    assert!(tcp.node.log().contains("ertificate"), "the log says why:\n{}", tcp.node.log());
+}
+
+/// A client that trusts another authority does not talk to the node at all.
+#[test]
+fn a_node_with_a_foreign_certificate_is_not_trusted() {
+    let tcp = OverTcp::start();
+    let client = tcp.world.authority.client("gateway", VALID.0, VALID.1);
+    let elsewhere = tcp.world.dir().join("elsewhere");
+    let foreign = Authority::new(&elsewhere);
+    std::fs::copy(&foreign.file, client.join("ca.pem")).expect("ca.pem");
+    let edge = EdgeOptions {
+        certificates: Some(client),
+        ..limits(EdgeOptions::to(tcp.node.tcp_endpoint()))
+    };
+    let sites = [Site::with_stub(&tcp.identity, &tcp.stub)];
+    let gateway = tcp.world.gateway(Server::Haproxy, edge, &sites);
+    assert!(tcp.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_err());
+    assert_eq!(tcp.node.served().total(), 0);
+}
