@@ -549,8 +549,9 @@ impl SendBuffer {
 
     fn blocked(&mut self, deadline: Instant) {
         let unsent = u64::try_from(self.len()).unwrap_or(u64::MAX);
+        let total = self.total;
         self.mark
-            .get_or_insert((self.total.saturating_add(unsent), deadline));
+            .get_or_insert_with(|| (total.saturating_add(unsent), deadline));
     }
 
     fn deadline(&self) -> Option<Instant> {

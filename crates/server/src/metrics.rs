@@ -364,17 +364,15 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
 }
 
 fn render_backends(out: &mut String, backends: &[BackendStatus]) {
-    let shown: [(Description, fn(&BackendStatus) -> bool); 2] = [
-        (USABLE, |backend| backend.unusable.is_none()),
-        (QUARANTINED, |backend| backend.quarantined),
-    ];
-    for (description, value) in shown {
+    let mut show = |description: Description, value: &dyn Fn(&BackendStatus) -> bool| {
         head(out, description);
         for backend in backends {
             let labels = [("backend", backend.description.kind.name())];
             line(out, description.name, &labels, u8::from(value(backend)));
         }
-    }
+    };
+    show(USABLE, &|backend| backend.unusable.is_none());
+    show(QUARANTINED, &|backend| backend.quarantined);
 }
 
 fn render_series(out: &mut String, engine: &Snapshot) {

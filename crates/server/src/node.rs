@@ -26,7 +26,7 @@ use millrace_wire::{Fault, Message, NodeMessage};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -210,7 +210,11 @@ impl Node {
             drain_timeout,
         } = self;
         let mut helpers = JoinSet::new();
-        helpers.spawn(watch(Arc::clone(&inner)));
+        // Before anybody can know that the node runs: without a handler, SIGHUP would end it.
+        match signal(SignalKind::hangup()) {
+            Ok(hangup) => drop(helpers.spawn(watch(Arc::clone(&inner), hangup))),
+            Err(error) => error!(%error, "cannot receive SIGHUP: the key store is not watched"),
+        }
         if let Some(listener) = metrics {
             helpers.spawn(report(status::serve(listener, Arc::clone(&inner))));
         }
@@ -504,10 +508,7 @@ async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
 }
 
 /// Applies changes in the store, and everything on SIGHUP.
-async fn watch(node: Arc<Inner>) {
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        return error!("cannot receive SIGHUP: keys are not watched");
-    };
+async fn watch(node: Arc<Inner>, mut hangup: Signal) {
     let mut ticks = interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let complaints = RateLimit::default();

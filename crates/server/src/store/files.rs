@@ -86,7 +86,7 @@ pub(crate) fn write_atomically(
 /// Puts `bytes` at `path` with mode 0600, whole or not at all, and flushes the directory.
 pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     write_atomically(&Disk, path, bytes, replace)?;
-    Disk.sync_directory(path.parent().unwrap_or(Path::new(".")))
+    Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }
 
 /// A name in the same directory that no key can have (leading dot) and no other writer takes.
