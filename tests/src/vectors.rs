@@ -10,7 +10,6 @@ use std::fs;
 
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::ec::{EcGroup, EcKey, EcPoint};
-use openssl::ecdsa::EcdsaSig;
 use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey};
 use serde_json::Value;
@@ -36,8 +35,8 @@ pub enum Verdict {
 pub struct Case {
     /// File and number.
     pub name: String,
-    /// What to do; none if the key itself is not one (then the vector must be one that is refused).
-    pub request: Option<Request>,
+    /// What to do.
+    pub request: Request,
     /// What must come of it.
     pub verdict: Verdict,
 }
@@ -90,7 +89,6 @@ pub const FILES: &[(&str, usize)] = &[
     ("rsa_pkcs1_3072", 67),
     ("rsa_pkcs1_4096", 67),
     ("ecdsa_secp256r1_sha256", 484),
-    ("ecdsa_secp256r1_sha256_p1363", 262),
     ("ecdsa_secp384r1_sha384", 504),
     ("ecdh_secp256r1", 612),
     ("ecdh_secp384r1", 1047),
@@ -128,16 +126,16 @@ fn text(value: &Value) -> String {
 }
 
 /// The request of a vector, and the result that it must have if it has one.
-fn request(group: &Value, test: &Value) -> (Option<Request>, Vec<u8>) {
+fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
     let hash = || text(&group["sha"]);
     let verify = |scheme, signature| {
-        Some(Request::Verify(bytes(&group["publicKeyDer"]), scheme, bytes(&test["msg"]), signature))
+        Request::Verify(bytes(&group["publicKeyDer"]), scheme, bytes(&test["msg"]), signature)
     };
     match group["type"].as_str().expect("a type") {
         "RsassaPkcs1Generate" => {
             let key = bytes(&group["privateKeyPkcs8"]);
             let request = Request::Sign(key, Scheme::Pkcs1(hash()), bytes(&test["msg"]));
-            (Some(request), bytes(&test["sig"]))
+            (request, bytes(&test["sig"]))
         }
         "RsassaPkcs1Verify" => (verify(Scheme::Pkcs1(hash()), bytes(&test["sig"])), Vec::new()),
         "RsassaPssVerify" => {
@@ -146,33 +144,29 @@ fn request(group: &Value, test: &Value) -> (Option<Request>, Vec<u8>) {
             (verify(scheme, bytes(&test["sig"])), Vec::new())
         }
         "EcdsaVerify" => (verify(Scheme::Dsa(hash()), bytes(&test["sig"])), Vec::new()),
-        "EcdsaP1363Verify" => {
-            let signature = der_of_p1363(&bytes(&test["sig"]));
-            (signature.and_then(|signature| verify(Scheme::Dsa(hash()), signature)), Vec::new())
-        }
         "EddsaVerify" => (verify(Scheme::Ed25519, bytes(&test["sig"])), Vec::new()),
         "RsaesOaepDecrypt" => {
             let encryption =
                 Encryption::Oaep(hash(), text(&group["mgfSha"]), bytes(&test["label"]));
             let key = bytes(&group["privateKeyPkcs8"]);
-            (Some(Request::Decrypt(key, encryption, bytes(&test["ct"]))), bytes(&test["msg"]))
+            (Request::Decrypt(key, encryption, bytes(&test["ct"])), bytes(&test["msg"]))
         }
         "RsaesPkcs1Decrypt" => {
             let key = bytes(&group["privateKeyPkcs8"]);
             let request = Request::Decrypt(key, Encryption::Pkcs1, bytes(&test["ct"]));
-            (Some(request), bytes(&test["msg"]))
+            (request, bytes(&test["msg"]))
         }
         "EcdhTest" => {
             let curve = text(&group["curve"]);
             let key = ec_key(&curve, &text(&test["private"]));
-            (Some(Request::Derive(key, bytes(&test["public"]))), bytes(&test["shared"]))
+            (Request::Derive(key, bytes(&test["public"])), bytes(&test["shared"]))
         }
         "XdhComp" => {
             let key = PKey::private_key_from_raw_bytes(&bytes(&test["private"]), Id::X25519);
             let key = key.and_then(|key| key.private_key_to_pkcs8()).expect("an X25519 key");
             let peer = PKey::public_key_from_raw_bytes(&bytes(&test["public"]), Id::X25519);
             let peer = peer.and_then(|peer| peer.public_key_to_der()).expect("an X25519 key");
-            (Some(Request::Derive(key, peer)), bytes(&test["shared"]))
+            (Request::Derive(key, peer), bytes(&test["shared"]))
         }
         other => panic!("vectors of type {other} have no request"),
     }
@@ -195,18 +189,6 @@ fn verdict(name: &str, group: &Value, test: &Value, result: Vec<u8>) -> Verdict 
         }
         other => panic!("{name}: result {other:?}"),
     }
-}
-
-/// A signature as two numbers of equal length, in DER; none if it cannot be one.
-fn der_of_p1363(signature: &[u8]) -> Option<Vec<u8>> {
-    const LEN: usize = 64;
-    if signature.len() != LEN {
-        return None;
-    }
-    let (r, s) = signature.split_at(LEN / 2);
-    let number = |bytes| BigNum::from_slice(bytes).expect("a number");
-    let signature = EcdsaSig::from_private_components(number(r), number(s)).ok()?;
-    signature.to_der().ok()
 }
 
 /// A key with this private number, PKCS#8.
