@@ -184,8 +184,7 @@ pub struct OpenedKey {
     pub info: KeyInfo,
 }
 
-/// A job as a backend sees it: no session, no tenant, no deadline.
-#[derive(Debug)]
+/// A job as a backend sees it: no session, no tenant, no deadline. `Debug` shows no input.
 pub struct Task {
     /// Given back in [`Done`]; unique among the tasks in flight in one queue.
     pub token: u32,
@@ -197,8 +196,23 @@ pub struct Task {
     pub input: Vec<u8>,
 }
 
-/// A task that ended.
-#[derive(Debug)]
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            token,
+            key,
+            operation,
+            input,
+        } = self;
+        let (key, kind, len) = (key.0, operation.kind(), input.len());
+        write!(
+            f,
+            "Task({token}, {kind} with key {key}, input of {len} bytes)"
+        )
+    }
+}
+
+/// A task that ended. `Debug` shows the length of the output, never its bytes.
 pub struct Done {
     /// The task itself, so that it can be tried elsewhere without a copy.
     pub task: Task,
@@ -206,4 +220,50 @@ pub struct Done {
     pub result: Result<Output, BackendError>,
     /// Time the backend worked on it (its share of a batch's time counts whole).
     pub service_time: Duration,
+}
+
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            task,
+            result,
+            service_time,
+        } = self;
+        f.debug_struct("Done")
+            .field("task", task)
+            .field("result", &result.as_ref().map(|output| output.len()))
+            .field("service_time", service_time)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_lengths_and_no_bytes() {
+        let task = Task {
+            token: 1,
+            key: BackendKey(2),
+            operation: Operation::Ed25519Sign,
+            input: vec![0xaa; 3],
+        };
+        let result = Ok(Output::new(vec![0xbb; 5]));
+        let text = format!(
+            "{:?}",
+            Done {
+                task,
+                result,
+                service_time: Duration::ZERO
+            }
+        );
+        assert!(
+            text.contains("input of 3 bytes") && text.contains("Ok(5)"),
+            "{text}"
+        );
+        for byte in ["170", "187", "aa", "bb"] {
+            assert!(!text.contains(byte), "{text}");
+        }
+    }
 }

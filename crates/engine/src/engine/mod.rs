@@ -135,7 +135,6 @@ impl Drop for Key {
 }
 
 /// An operation with its key, input and deadline.
-#[derive(Debug)]
 pub struct Job {
     /// Its name within the session: chosen by the caller, echoed in the completion.
     pub id: JobId,
@@ -151,8 +150,26 @@ pub struct Job {
     pub deadline: Instant,
 }
 
-/// What came of a job.
-#[derive(Debug)]
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            session,
+            key,
+            operation,
+            input,
+            deadline: _,
+        } = self;
+        write!(
+            f,
+            "Job({id} of {session:?}, {}, {key:?}, ",
+            operation.kind()
+        )?;
+        write!(f, "input of {} bytes)", input.len())
+    }
+}
+
+/// What came of a job. `Debug` shows the length of the output, never its bytes.
 pub struct Completion {
     /// The job.
     pub id: JobId,
@@ -164,6 +181,25 @@ pub struct Completion {
     pub queue_time: Duration,
     /// Time the backend worked on it.
     pub service_time: Duration,
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            result,
+            served_by,
+            queue_time,
+            service_time,
+        } = self;
+        f.debug_struct("Completion")
+            .field("id", id)
+            .field("result", &result.as_ref().map(|output| output.len()))
+            .field("served_by", served_by)
+            .field("queue_time", queue_time)
+            .field("service_time", service_time)
+            .finish()
+    }
 }
 
 /// State of one backend, for people.
