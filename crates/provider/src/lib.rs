@@ -1,4 +1,51 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! (written next)
+//! An OpenSSL 3 provider that puts the pool under an application: `millrace.so`.
+//!
+//! ```text
+//!  application ── EVP ──► libcrypto ── dispatch ──► ffi/ (this module) ──► "default" in a private context
+//!                                                     │ private operation of a pooled key
+//!                                                     ▼
+//!                                                   route: breaker → key open? → submit → verify
+//!                                                     │
+//!                                                     ▼
+//!                                                   millrace-client (one I/O thread, one per process)
+//! ```
+//!
+//! Every function of every algorithm is OpenSSL's own, in a private library context; only a private
+//! operation of a key that was brought from outside goes to the pool, and comes back verified. If
+//! the pool does not answer in time and the private key is in this process, the private context
+//! does it. What is deliberately absent: structs of libcrypto, a libcrypto to link with (the one
+//! that loads the module is found at run time, so one binary serves 3.0 and everything after), TLS
+//! groups (those of `default` stay), a thread, a socket or a file before the first private operation
+//! (the configuration is read when the provider is loaded, and closed).
+//!
+//! - [`config`]: where the configuration comes from and what it may say.
+//! - [`route`]: from a private operation to a verified result, without any pointer.
+//! - [`process`]: what belongs to one process: open keys, circuit breaker.
+//! - [`plan`]: which parameters of OpenSSL make which typed operation.
+//! - `ffi`: the C boundary; the only room with `unsafe`.
+//!
+//! # Keys
+//!
+//! | route | key file | where the private key is | without the pool |
+//! |---|---|---|---|
+//! | A | any, with `default_properties = ?provider=millrace` | in the application; imported into the node at its first use | done locally |
+//! | B | `MILLRACE KEY` PEM stub (name and public key) | in the pool | an error that says so |
+//! | C | URI `millrace:name` | in the pool | an error that says so |
+//!
+//! Keys that are generated in the application (ephemeral ones above all) are never sent anywhere.
+
+pub mod breaker;
+pub mod config;
+pub mod error;
+pub mod names;
+pub mod plan;
+pub mod process;
+pub mod remote;
+pub mod route;
+pub mod slot;
+pub mod stats;
+
+mod ffi;

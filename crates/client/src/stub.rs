@@ -1,0 +1,301 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Key stubs: files and URIs that name a key in the pool in place of a private key.
+//!
+//! A stub is a PEM block that an application loads like a private key. It has the name of the key and
+//! its public half, so that loading it needs no connection; there is no secret in it.
+//!
+//! ```text
+//! -----BEGIN MILLRACE KEY-----
+//! base64 of DER: SEQUENCE {
+//!   description  UTF8String,      -- "Millrace Key 1"
+//!   uri          UTF8String,      -- "millrace:name"
+//!   spki         OCTET STRING }   -- DER SubjectPublicKeyInfo
+//! -----END MILLRACE KEY-----
+//! ```
+//!
+//! Pure: no I/O, no cryptography. The parser accepts what [`Stub::to_pem`] writes and little more.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use millrace_wire::MAX_KEY_NAME_LEN;
+
+/// PEM label of a stub.
+pub const LABEL: &str = "MILLRACE KEY";
+
+/// First field of a stub: format and version.
+pub const DESCRIPTION: &str = "Millrace Key 1";
+
+/// Scheme of a key URI.
+pub const SCHEME: &str = "millrace";
+
+/// Bound on the DER of a stub, in bytes: RSA-8192 and DH-8192 public halves take 1.1 and 2.2 KiB.
+pub const MAX_STUB_LEN: usize = 8 * 1024;
+
+/// Bound on the PEM of a stub: base64 of [`MAX_STUB_LEN`], line ends and labels.
+pub const MAX_PEM_LEN: usize = 12 * 1024;
+
+/// Bytes per line of base64, as RFC 7468 has it.
+const LINE: usize = 64;
+
+const SEQUENCE: u8 = 0x30;
+const UTF8_STRING: u8 = 0x0c;
+const OCTET_STRING: u8 = 0x04;
+
+/// The name of a key in the pool and its public half.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stub {
+    /// Its name in the pool.
+    pub name: String,
+    /// DER `SubjectPublicKeyInfo`.
+    pub spki: Vec<u8>,
+}
+
+/// A key URI, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUri {
+    /// The name of the key in the pool.
+    pub name: String,
+    /// DER `SubjectPublicKeyInfo`, if the URI has it.
+    pub spki: Option<Vec<u8>>,
+}
+
+impl Stub {
+    /// A stub for the key `name`. `None` if the name cannot stand in a URI or the public half is too
+    /// long.
+    #[must_use]
+    pub fn new(name: &str, spki: &[u8]) -> Option<Self> {
+        let stub = Self {
+            name: name.to_owned(),
+            spki: spki.to_vec(),
+        };
+        let fits = name_is_sane(name) && !spki.is_empty() && stub.to_der().len() <= MAX_STUB_LEN;
+        fits.then_some(stub)
+    }
+
+    /// The PEM block, with a line end.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        let encoded = STANDARD.encode(self.to_der());
+        let mut pem = format!("-----BEGIN {LABEL}-----\n");
+        let mut rest = encoded.as_str();
+        while !rest.is_empty() {
+            let (line, more) = rest.split_at(rest.len().min(LINE));
+            pem.push_str(line);
+            pem.push('\n');
+            rest = more;
+        }
+        pem.push_str(&format!("-----END {LABEL}-----\n"));
+        pem
+    }
+
+    /// The DER in the PEM block.
+    #[must_use]
+    pub fn to_der(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put(&mut body, UTF8_STRING, DESCRIPTION.as_bytes());
+        put(
+            &mut body,
+            UTF8_STRING,
+            format!("{SCHEME}:{}", self.name).as_bytes(),
+        );
+        put(&mut body, OCTET_STRING, &self.spki);
+        let mut der = Vec::new();
+        put(&mut der, SEQUENCE, &body);
+        der
+    }
+
+    /// The stub in `der`; `None` if it is anything else.
+    #[must_use]
+    pub fn from_der(der: &[u8]) -> Option<Self> {
+        if der.len() > MAX_STUB_LEN {
+            return None;
+        }
+        let (body, rest) = take(der, SEQUENCE)?;
+        let (description, body) = take(body, UTF8_STRING)?;
+        let (uri, body) = take(body, UTF8_STRING)?;
+        let (spki, end) = take(body, OCTET_STRING)?;
+        if description != DESCRIPTION.as_bytes() || !rest.is_empty() || !end.is_empty() {
+            return None;
+        }
+        let uri = parse_uri(std::str::from_utf8(uri).ok()?)?;
+        if uri.spki.is_some() || spki.is_empty() {
+            return None;
+        }
+        Some(Self {
+            name: uri.name,
+            spki: spki.to_vec(),
+        })
+    }
+
+    /// The stub in a PEM text that has nothing else in it; `None` if it is anything else.
+    #[must_use]
+    pub fn from_pem(pem: &str) -> Option<Self> {
+        Self::from_der(&pem_to_der(pem)?)
+    }
+}
+
+/// Whether a line begins the PEM block of a stub.
+#[must_use]
+pub fn is_begin(line: &[u8]) -> bool {
+    line.trim_ascii_end() == format!("-----BEGIN {LABEL}-----").as_bytes()
+}
+
+/// The bytes in the PEM block of a stub.
+#[must_use]
+pub fn pem_to_der(pem: &str) -> Option<Vec<u8>> {
+    if pem.len() > MAX_PEM_LEN {
+        return None;
+    }
+    let text = pem.trim();
+    let text = text
+        .strip_prefix("-----BEGIN ")?
+        .strip_prefix(LABEL)?
+        .strip_prefix("-----")?;
+    let text = text
+        .strip_suffix("-----")?
+        .strip_suffix(LABEL)?
+        .strip_suffix("-----END ")?;
+    let encoded: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    STANDARD.decode(encoded).ok()
+}
+
+/// Takes `millrace:name` or `millrace:name?spki=BASE64URL` apart; `None` if it is anything else.
+#[must_use]
+pub fn parse_uri(uri: &str) -> Option<KeyUri> {
+    let (scheme, rest) = uri.split_once(':')?;
+    if !scheme.eq_ignore_ascii_case(SCHEME) {
+        return None;
+    }
+    let (name, query) = match rest.split_once('?') {
+        Some((name, query)) => (name, Some(query)),
+        None => (rest, None),
+    };
+    if !name_is_sane(name) {
+        return None;
+    }
+    let spki = match query {
+        None => None,
+        Some(query) if query.len() <= MAX_PEM_LEN => {
+            let encoded = query.strip_prefix("spki=")?.trim_end_matches('=');
+            let spki = URL_SAFE_NO_PAD.decode(encoded).ok()?;
+            Some(spki).filter(|spki| !spki.is_empty())
+        }
+        Some(_) => return None,
+    };
+    if query.is_some() && spki.is_none() {
+        return None;
+    }
+    Some(KeyUri {
+        name: name.to_owned(),
+        spki,
+    })
+}
+
+/// Whether a name can stand in a URI as it is, and the protocol can carry it.
+fn name_is_sane(name: &str) -> bool {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%');
+    !name.is_empty() && name.len() <= MAX_KEY_NAME_LEN && !name.contains(odd)
+}
+
+/// Appends a DER value of less than 64 KiB.
+fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    out.push(tag);
+    match (u8::try_from(value.len()), u16::try_from(value.len())) {
+        (Ok(len), _) if len < 0x80 => out.push(len),
+        (Ok(len), _) => out.extend([0x81, len]),
+        (_, len) => {
+            out.push(0x82);
+            out.extend(len.unwrap_or(u16::MAX).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(value);
+}
+
+/// Takes a DER value with this tag off the front: the value and what follows.
+fn take(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found, rest) = der.split_first()?;
+    if *found != tag {
+        return None;
+    }
+    let (len, rest) = match rest {
+        [len, rest @ ..] if *len < 0x80 => (usize::from(*len), rest),
+        [0x81, len, rest @ ..] if *len >= 0x80 => (usize::from(*len), rest),
+        [0x82, high, low, rest @ ..] if *high != 0 => {
+            (usize::from(u16::from_be_bytes([*high, *low])), rest)
+        }
+        _ => return None,
+    };
+    rest.split_at_checked(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_survives_its_pem() {
+        for len in [1, 91, 127, 128, 255, 256, 294, 2200] {
+            let stub = Stub::new("www.example.org/rsa", &vec![7; len]).expect("stub");
+            let pem = stub.to_pem();
+            assert_eq!(Stub::from_pem(&pem), Some(stub), "{len}");
+            assert!(pem.lines().all(|line| line.len() <= LINE));
+            assert!(
+                pem.lines()
+                    .next()
+                    .is_some_and(|line| is_begin(line.as_bytes()))
+            );
+        }
+    }
+
+    #[test]
+    fn names_that_a_uri_cannot_carry_are_refused() {
+        for name in [
+            "",
+            "a b",
+            "a?b",
+            "a#b",
+            "a%20b",
+            "a\nb",
+            &"x".repeat(MAX_KEY_NAME_LEN + 1),
+        ] {
+            assert_eq!(Stub::new(name, &[1]), None, "{name}");
+        }
+        assert_eq!(Stub::new("a", &vec![0; MAX_STUB_LEN]), None);
+        assert_eq!(Stub::new("a", &[]), None);
+    }
+
+    #[test]
+    fn every_damaged_byte_is_refused_or_changes_the_content() {
+        let stub = Stub::new("key", &[9; 40]).expect("stub");
+        let der = stub.to_der();
+        for index in 0..der.len() {
+            let mut damaged = der.clone();
+            damaged[index] ^= 0x80;
+            assert_ne!(Stub::from_der(&damaged), Some(stub.clone()), "byte {index}");
+            assert_eq!(Stub::from_der(&der[..index]), None, "cut at {index}");
+        }
+        let mut longer = der;
+        longer.push(0);
+        assert_eq!(Stub::from_der(&longer), None);
+    }
+
+    #[test]
+    fn uris_are_taken_apart() {
+        let plain = parse_uri("millrace:web").expect("uri");
+        assert_eq!((plain.name.as_str(), plain.spki), ("web", None));
+        let full = parse_uri("millrace:web?spki=AQID").expect("uri");
+        assert_eq!(full.spki.as_deref(), Some(&[1, 2, 3][..]));
+        for bad in [
+            "millrace:",
+            "pkcs11:web",
+            "web",
+            "millrace:w?spki=",
+            "millrace:w?x=1",
+            "millrace:w?spki=*",
+        ] {
+            assert_eq!(parse_uri(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The circuit breaker: a dead pool must not cost a deadline on every handshake.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Failures in a row after which the breaker opens: one is an accident, three are a dead pool.
+pub const FAILURES: u32 = 3;
+
+/// First time for which it stays open.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest time for which it stays open: a pool that came back is used again within it.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Opens after [`FAILURES`] in a row, then lets one operation through per pause, which doubles.
+#[derive(Debug, Default)]
+pub struct Breaker {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failures: u32,
+    next_try: Option<Instant>,
+}
+
+impl Breaker {
+    /// Whether an operation may be tried now. If the breaker is open and its pause is over, the
+    /// caller is the one that tries, and the next pause begins.
+    pub fn admits(&self, now: Instant) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.next_try {
+            None => true,
+            Some(next) if now < next => false,
+            Some(_) => {
+                state.next_try = Some(now + pause(state.failures));
+                true
+            }
+        }
+    }
+
+    /// The pool answered, whatever it said.
+    pub fn alive(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State::default();
+    }
+
+    /// The pool did not answer.
+    pub fn dead(&self, now: Instant) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.failures = state.failures.saturating_add(1);
+        if state.failures >= FAILURES {
+            state.next_try = Some(now + pause(state.failures));
+        }
+    }
+}
+
+fn pause(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(FAILURES).min(16);
+    (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_opens_after_three_failures_and_lets_one_through_per_pause() {
+        let breaker = Breaker::default();
+        let now = Instant::now();
+        for _ in 0..FAILURES {
+            assert!(breaker.admits(now));
+            breaker.dead(now);
+        }
+        assert!(!breaker.admits(now));
+        let later = now + FIRST_PAUSE;
+        assert!(breaker.admits(later));
+        assert!(!breaker.admits(later));
+        breaker.alive();
+        assert!(breaker.admits(later));
+    }
+
+    #[test]
+    fn the_pause_grows_to_its_bound() {
+        assert_eq!(pause(FAILURES), FIRST_PAUSE);
+        assert_eq!(pause(FAILURES + 1), FIRST_PAUSE * 2);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+}

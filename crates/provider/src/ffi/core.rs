@@ -1,0 +1,234 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Upcalls to the core, its error stack, and the guard of every entry.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::ids;
+use super::params;
+use super::provider::Provider;
+use super::types::{Dispatch, Param};
+use crate::error::{Error, Reason, Result};
+
+type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
+type HandleOnly = unsafe extern "C" fn(*const c_void);
+type HandleInt = unsafe extern "C" fn(*const c_void) -> c_int;
+type SetDebug = unsafe extern "C" fn(*const c_void, *const c_char, c_int, *const c_char);
+type VsetError = unsafe extern "C" fn(*const c_void, u32, *const c_char, *mut c_void);
+type BioReadEx = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut usize) -> c_int;
+type BioGets = unsafe extern "C" fn(*mut c_void, *mut c_char, c_int) -> c_int;
+
+/// What the core lets us call.
+pub(crate) struct Core {
+    handle: *const c_void,
+    get_params: Option<GetParams>,
+    new_error: Option<HandleOnly>,
+    set_error_debug: Option<SetDebug>,
+    vset_error: Option<VsetError>,
+    set_mark: Option<HandleInt>,
+    pop_to_mark: Option<HandleInt>,
+    bio_read_ex: Option<BioReadEx>,
+    bio_gets: Option<BioGets>,
+    /// Address of an upcall: leads to the libcrypto that it belongs to.
+    pub(crate) upcall: *const c_void,
+}
+
+// SAFETY: the upcalls may be called from any thread (they work on the calling thread's error stack,
+// or on an object that the caller has for itself); the handle is not dereferenced here.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+impl Core {
+    /// Reads the table that the core hands to `OSSL_provider_init`.
+    ///
+    /// # Safety
+    /// `table` is an array of `OSSL_DISPATCH` that a zero id ends, with functions of the types that
+    /// `core_dispatch.h` gives to their ids.
+    pub(crate) unsafe fn new(handle: *const c_void, table: *const Dispatch) -> Self {
+        // SAFETY: the caller's promise.
+        let find = |id| unsafe { function(table, id) };
+        macro_rules! upcall {
+            ($id:ident as $type:ty) => {{
+                let address = find(ids::$id);
+                // SAFETY: the core's function with this id has this type.
+                (!address.is_null())
+                    .then(|| unsafe { std::mem::transmute::<*const c_void, $type>(address) })
+            }};
+        }
+        Self {
+            handle,
+            get_params: upcall!(OSSL_FUNC_CORE_GET_PARAMS as GetParams),
+            new_error: upcall!(OSSL_FUNC_CORE_NEW_ERROR as HandleOnly),
+            set_error_debug: upcall!(OSSL_FUNC_CORE_SET_ERROR_DEBUG as SetDebug),
+            vset_error: upcall!(OSSL_FUNC_CORE_VSET_ERROR as VsetError),
+            set_mark: upcall!(OSSL_FUNC_CORE_SET_ERROR_MARK as HandleInt),
+            pop_to_mark: upcall!(OSSL_FUNC_CORE_POP_ERROR_TO_MARK as HandleInt),
+            bio_read_ex: upcall!(OSSL_FUNC_BIO_READ_EX as BioReadEx),
+            bio_gets: upcall!(OSSL_FUNC_BIO_GETS as BioGets),
+            upcall: find(ids::OSSL_FUNC_CORE_GET_LIBCTX),
+        }
+    }
+
+    /// Puts an error on the stack of the calling thread.
+    pub(crate) fn raise(&self, error: &Error) {
+        if error.silent {
+            return;
+        }
+        let (Some(new_error), Some(set_debug), Some(vset_error)) =
+            (self.new_error, self.set_error_debug, self.vset_error)
+        else {
+            return;
+        };
+        // The text is the format: no conversion may remain in it, so that no argument is read.
+        let text = error.text.replace('%', "%%").replace('\0', " ");
+        let text = CString::new(text).unwrap_or_default();
+        // A `va_list` is passed as a pointer on every ABI with OpenSSL 3; this one is never read.
+        let mut no_arguments = [0_u64; 8];
+        // SAFETY: the handle is the core's own; strings end in null; the format reads no argument.
+        unsafe {
+            new_error(self.handle);
+            set_debug(self.handle, c"millrace".as_ptr(), 0, c"millrace".as_ptr());
+            vset_error(
+                self.handle,
+                error.reason as u32,
+                text.as_ptr(),
+                no_arguments.as_mut_ptr().cast(),
+            );
+        }
+    }
+
+    /// Runs `f` and takes back what it put on the error stack.
+    pub(crate) fn quietly<T>(&self, f: impl FnOnce() -> T) -> T {
+        if let Some(set_mark) = self.set_mark {
+            // SAFETY: the handle is the core's own.
+            unsafe { set_mark(self.handle) };
+        }
+        let value = f();
+        if let Some(pop_to_mark) = self.pop_to_mark {
+            // SAFETY: the handle is the core's own.
+            unsafe { pop_to_mark(self.handle) };
+        }
+        value
+    }
+
+    /// The value of a key in the provider's section of `openssl.cnf`.
+    pub(crate) fn setting(&self, key: &'static CStr) -> Option<String> {
+        let mut place: *const c_char = std::ptr::null();
+        let mut request = [Param::string_ptr(key, &mut place), Param::END];
+        let get_params = self.get_params?;
+        // SAFETY: an array that a null key ends, over a place for a pointer.
+        let done = unsafe { get_params(self.handle, request.as_mut_ptr()) };
+        if done != 1 || place.is_null() {
+            return None;
+        }
+        // SAFETY: the core has put a C string of its own there.
+        let value = unsafe { CStr::from_ptr(place) };
+        Some(value.to_string_lossy().into_owned())
+    }
+
+    /// Reads a line of at most `buffer.len() - 1` bytes, with its end of line.
+    ///
+    /// # Safety
+    /// `bio` is an `OSSL_CORE_BIO` that the core has handed in.
+    pub(crate) unsafe fn read_line<'a>(&self, bio: *mut c_void, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        let size = c_int::try_from(buffer.len()).ok()?;
+        // SAFETY: the buffer is writable for its length.
+        let read = unsafe { self.bio_gets?(bio, buffer.as_mut_ptr().cast(), size) };
+        let read = usize::try_from(read).ok().filter(|read| *read > 0)?;
+        buffer.get(..read)
+    }
+
+    /// Reads everything, up to `limit` bytes; `None` if there is more.
+    ///
+    /// # Safety
+    /// As [`Self::read_line`].
+    pub(crate) unsafe fn read_all(&self, bio: *mut c_void, limit: usize) -> Option<Vec<u8>> {
+        let read_ex = self.bio_read_ex?;
+        let mut bytes = vec![0; limit + 1];
+        let mut filled = 0;
+        loop {
+            let mut read = 0;
+            let room = bytes.get_mut(filled..).filter(|room| !room.is_empty())?;
+            // SAFETY: the rest of the buffer is writable for its length.
+            let more = unsafe { read_ex(bio, room.as_mut_ptr().cast(), room.len(), &mut read) };
+            if more != 1 || read == 0 {
+                bytes.truncate(filled);
+                return Some(bytes);
+            }
+            filled += read.min(room.len());
+        }
+    }
+}
+
+/// The function with this id in a table.
+///
+/// # Safety
+/// `table` is null or an array of `OSSL_DISPATCH` that a zero id ends.
+pub(crate) unsafe fn function(table: *const Dispatch, id: i32) -> *const c_void {
+    let mut entry = table;
+    while !entry.is_null() {
+        // SAFETY: no zero id was met so far, so the array goes on.
+        let found = unsafe { *entry };
+        if found.id == 0 {
+            break;
+        }
+        if found.id == id {
+            return found.function;
+        }
+        // SAFETY: as above.
+        entry = unsafe { entry.add(1) };
+    }
+    std::ptr::null()
+}
+
+/// Every entry from C goes through here: a panic stops at it, an error goes to OpenSSL's stack, and
+/// the caller gets `failed`.
+pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> Result<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(entry)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            provider.core.raise(&error);
+            failed
+        }
+        Err(payload) => {
+            // Dropping what was thrown could panic again.
+            std::mem::forget(payload);
+            provider.stats.panics.add();
+            let text = "the millrace provider panicked; please report it";
+            provider.core.raise(&Error::new(Reason::Internal, text));
+            failed
+        }
+    }
+}
+
+/// The guard of the few entries that get no context, so that there is no error stack to raise on.
+pub(crate) fn guard_bare<T>(failed: T, entry: impl FnOnce() -> Option<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(entry)) {
+        Ok(Some(value)) => value,
+        Ok(None) => failed,
+        Err(payload) => {
+            std::mem::forget(payload);
+            failed
+        }
+    }
+}
+
+/// Reads the values of the provider's section.
+pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
+    crate::config::SECTION_KEYS
+        .iter()
+        .filter_map(|key| Some((key.to_str().ok()?.to_owned(), core.setting(key)?)))
+        .collect()
+}
+
+/// The integer in the entry with this key, if there is one.
+///
+/// # Safety
+/// As [`params::locate`], and its entries describe readable memory.
+pub(crate) unsafe fn integer_in(array: *const Param, key: &CStr) -> Option<i64> {
+    // SAFETY: the caller's promise.
+    unsafe { params::locate(array, key).and_then(|param| params::integer(param)) }
+}

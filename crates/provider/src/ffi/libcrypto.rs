@@ -1,0 +1,164 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The libcrypto that loaded us, found at run time.
+//!
+//! Nothing is linked: the address of an upcall leads to the object that holds it, and the functions
+//! are looked up there. So one binary serves `libcrypto.so.3`, its successors, and an application that
+//! links OpenSSL statically but exports its symbols.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_void};
+
+use super::types::{Algorithm, Callback, Param};
+
+/// `ASYNC_callback_fn`
+pub(crate) type AsyncCallback = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// Cleanup of a wait descriptor.
+pub(crate) type FdCleanup = unsafe extern "C" fn(*mut c_void, *const c_void, c_int, *mut c_void);
+
+macro_rules! symbols {
+    (required { $($name:ident: $type:ty;)* } optional { $($opt:ident: $opt_type:ty;)* }) => {
+        /// Functions of libcrypto. Names and signatures are those of its headers.
+        #[allow(non_snake_case, reason = "the names of the library")]
+        pub(crate) struct Lib {
+            /// Where the object is mapped: tells one libcrypto from another.
+            base: usize,
+            $(pub(crate) $name: $type,)*
+            $(pub(crate) $opt: Option<$opt_type>,)*
+        }
+
+        impl Lib {
+            /// # Safety
+            /// `lookup` yields addresses of functions of libcrypto with these names.
+            unsafe fn fill(base: usize, lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, String> {
+                Ok(Self {
+                    base,
+                    $($name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!(stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => panic!(),
+                        };
+                        let address = lookup(NAME);
+                        if address.is_null() {
+                            return Err(format!("it does not export {}", stringify!($name)));
+                        }
+                        // SAFETY: a function of this name has this type since OpenSSL 3.0.
+                        unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
+                    },)*
+                    $($opt: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!(stringify!($opt), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => panic!(),
+                        };
+                        let address = lookup(NAME);
+                        // SAFETY: as above.
+                        (!address.is_null())
+                            .then(|| unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+/// An opaque object of libcrypto.
+pub(crate) type Ptr = *mut c_void;
+
+symbols! {
+    required {
+        OSSL_LIB_CTX_new: unsafe extern "C" fn() -> Ptr;
+        OSSL_PROVIDER_load: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr;
+        OSSL_PROVIDER_query_operation:
+            unsafe extern "C" fn(Ptr, c_int, *mut c_int) -> *const Algorithm;
+        OSSL_PROVIDER_get0_provider_ctx: unsafe extern "C" fn(Ptr) -> Ptr;
+        EVP_PKEY_CTX_new_from_name: unsafe extern "C" fn(Ptr, *const c_char, *const c_char) -> Ptr;
+        EVP_PKEY_CTX_free: unsafe extern "C" fn(Ptr);
+        EVP_PKEY_fromdata_init: unsafe extern "C" fn(Ptr) -> c_int;
+        EVP_PKEY_fromdata: unsafe extern "C" fn(Ptr, *mut Ptr, c_int, *mut Param) -> c_int;
+        EVP_PKEY_export: unsafe extern "C" fn(Ptr, c_int, Callback, Ptr) -> c_int;
+        EVP_PKEY_get0_type_name: unsafe extern "C" fn(Ptr) -> *const c_char;
+        EVP_PKEY_free: unsafe extern "C" fn(Ptr);
+        EVP_PKEY2PKCS8: unsafe extern "C" fn(Ptr) -> Ptr;
+        i2d_PKCS8_PRIV_KEY_INFO: unsafe extern "C" fn(Ptr, *mut *mut c_uchar) -> c_int;
+        PKCS8_PRIV_KEY_INFO_free: unsafe extern "C" fn(Ptr);
+        i2d_PUBKEY: unsafe extern "C" fn(Ptr, *mut *mut c_uchar) -> c_int;
+        d2i_PUBKEY_ex:
+            unsafe extern "C" fn(*mut Ptr, *mut *const c_uchar, c_long, Ptr, *const c_char) -> Ptr;
+        EVP_MD_fetch: unsafe extern "C" fn(Ptr, *const c_char, *const c_char) -> Ptr;
+        EVP_MD_CTX_new: unsafe extern "C" fn() -> Ptr;
+        EVP_MD_CTX_free: unsafe extern "C" fn(Ptr);
+        EVP_MD_CTX_copy_ex: unsafe extern "C" fn(Ptr, Ptr) -> c_int;
+        EVP_DigestInit_ex2: unsafe extern "C" fn(Ptr, Ptr, *const Param) -> c_int;
+        EVP_DigestUpdate: unsafe extern "C" fn(Ptr, *const c_void, usize) -> c_int;
+        EVP_DigestFinal_ex: unsafe extern "C" fn(Ptr, *mut c_uchar, *mut u32) -> c_int;
+    }
+    optional {
+        ASYNC_get_current_job: unsafe extern "C" fn() -> Ptr;
+        ASYNC_get_wait_ctx: unsafe extern "C" fn(Ptr) -> Ptr;
+        ASYNC_pause_job: unsafe extern "C" fn() -> c_int;
+        ASYNC_WAIT_CTX_get_fd: unsafe extern "C" fn(Ptr, *const c_void, *mut c_int, *mut Ptr) -> c_int;
+        ASYNC_WAIT_CTX_set_wait_fd:
+            unsafe extern "C" fn(Ptr, *const c_void, c_int, Ptr, FdCleanup) -> c_int;
+        ASYNC_WAIT_CTX_get_callback:
+            unsafe extern "C" fn(Ptr, *mut Option<AsyncCallback>, *mut Ptr) -> c_int;
+    }
+}
+
+impl Lib {
+    /// The library that holds the function at `upcall`.
+    ///
+    /// # Errors
+    /// A clause that says why it cannot be used.
+    pub(crate) fn holding(upcall: *const c_void) -> Result<Self, String> {
+        let object = object_of(upcall).ok_or("the address of its upcall belongs to no object")?;
+        // SAFETY: a C string that lives as long as the object is mapped.
+        let path = object.dli_fname;
+        // SAFETY: dlopen of an object that is loaded already runs no constructor.
+        let mut handle = unsafe { libc::dlopen(path, libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+        if handle.is_null() {
+            // The main program, with OpenSSL linked into it, is not found by its path.
+            // SAFETY: null names the main program.
+            handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
+        }
+        if handle.is_null() {
+            return Err("it cannot be opened a second time".to_owned());
+        }
+        let base = object.dli_fbase as usize;
+        let lookup = |name: &CStr| {
+            // SAFETY: an open handle (it stays open, so that the addresses stay good) and a C string.
+            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            // A program that links OpenSSL statically may have another libcrypto mapped as well.
+            match object_of(address) {
+                Some(found) if found.dli_fbase as usize == base => address,
+                _ => std::ptr::null_mut(),
+            }
+        };
+        // SAFETY: the names were looked up in the object that holds libcrypto's upcalls.
+        unsafe { Self::fill(base, lookup) }
+    }
+
+    /// Whether `upcall` belongs to this library.
+    pub(crate) fn holds(&self, upcall: *const c_void) -> bool {
+        object_of(upcall).is_some_and(|object| object.dli_fbase as usize == self.base)
+    }
+}
+
+fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    if address.is_null() {
+        return None;
+    }
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr takes any address and writes the struct if it returns nonzero.
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: all-zero is a value of this struct, and dladdr has filled it in.
+    let info = unsafe { info.assume_init() };
+    (!info.dli_fname.is_null()).then_some(info)
+}

@@ -1,0 +1,36 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The C boundary: everything with a raw pointer in it, and nothing else.
+//!
+//! - [`ids`]: OpenSSL's numbers. [`types`]: its four structs that are interface.
+//! - [`libcrypto`]: the library that loaded us, found at run time.
+//! - [`core`]: upcalls, error stack, and the `guard` through which every entry goes.
+//! - [`inner`]: the private library context and the functions of its `default` provider.
+//! - [`params`]: `OSSL_PARAM` arrays.
+//! - [`wait`]: `ASYNC_JOB`s.
+//! - [`key`], [`keymgmt`], [`signature`], [`keyexch`], [`asym`], [`decoder`], [`store`]: what is offered.
+//! - [`provider`]: `OSSL_provider_init` and the tables.
+//!
+//! Ownership: a *key object* in OpenSSL's hands is a strong reference to a [`key::Key`]; an operation
+//! context is a box. A provider is never freed: OpenSSL may unload it while the client's I/O thread
+//! still holds a late completion, and at exit nothing may call libcrypto any more.
+
+mod asym;
+mod core;
+mod decoder;
+mod ids;
+mod inner;
+mod key;
+mod keyexch;
+mod keymgmt;
+mod libcrypto;
+mod params;
+mod private;
+mod provider;
+mod signature;
+mod store;
+mod types;
+mod wait;
+
+pub(crate) use wait::with_signals_blocked;

@@ -1,0 +1,183 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `OSSL_PARAM` arrays: building them over borrowed buffers and reading foreign ones.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use super::ids;
+use super::types::Param;
+
+/// `OSSL_PARAM_UNMODIFIED`
+const UNMODIFIED: usize = usize::MAX;
+
+/// Bound on the entries of a foreign array: the largest that OpenSSL makes has about 40.
+const MAX_ENTRIES: usize = 256;
+
+impl Param {
+    pub(crate) const END: Self = Self {
+        key: std::ptr::null(),
+        data_type: 0,
+        data: std::ptr::null_mut(),
+        data_size: 0,
+        return_size: 0,
+    };
+
+    fn over<T: ?Sized>(key: &'static CStr, data_type: i32, data: *mut T, size: usize) -> Self {
+        Self {
+            key: key.as_ptr(),
+            data_type: data_type.unsigned_abs(),
+            data: data.cast(),
+            data_size: size,
+            return_size: UNMODIFIED,
+        }
+    }
+
+    /// An `int`, to be read or written.
+    pub(crate) fn int(key: &'static CStr, value: &mut c_int) -> Self {
+        let size = size_of::<c_int>();
+        Self::over(key, ids::OSSL_PARAM_INTEGER, std::ptr::from_mut(value), size)
+    }
+
+    /// An `unsigned int`, to be read or written.
+    pub(crate) fn uint(key: &'static CStr, value: &mut c_uint) -> Self {
+        let size = size_of::<c_uint>();
+        Self::over(key, ids::OSSL_PARAM_UNSIGNED_INTEGER, std::ptr::from_mut(value), size)
+    }
+
+    /// A buffer for a string.
+    pub(crate) fn string(key: &'static CStr, buffer: &mut [u8]) -> Self {
+        let size = buffer.len();
+        Self::over(key, ids::OSSL_PARAM_UTF8_STRING, buffer.as_mut_ptr(), size)
+    }
+
+    /// A string that is handed in.
+    pub(crate) fn text(key: &'static CStr, value: &CStr) -> Self {
+        let size = value.count_bytes();
+        Self::over(key, ids::OSSL_PARAM_UTF8_STRING, value.as_ptr().cast_mut(), size)
+    }
+
+    /// A place for a pointer to a string of the callee.
+    pub(crate) fn string_ptr(key: &'static CStr, place: &mut *const c_char) -> Self {
+        Self::over(key, ids::OSSL_PARAM_UTF8_PTR, std::ptr::from_mut(place), 0)
+    }
+
+    /// A place for a pointer to bytes of the callee.
+    pub(crate) fn bytes_ptr(key: &'static CStr, place: &mut *const u8) -> Self {
+        Self::over(key, ids::OSSL_PARAM_OCTET_PTR, std::ptr::from_mut(place), 0)
+    }
+
+    /// A buffer for bytes.
+    pub(crate) fn buffer(key: &'static CStr, buffer: &mut [u8]) -> Self {
+        let size = buffer.len();
+        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, buffer.as_mut_ptr(), size)
+    }
+
+    /// Bytes that are handed in.
+    pub(crate) fn bytes(key: &'static CStr, bytes: &[u8]) -> Self {
+        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// The address of a pointer, as bytes: how a key object is passed by reference.
+    pub(crate) fn reference(key: &'static CStr, place: *mut *mut std::ffi::c_void) -> Self {
+        let size = size_of::<*mut std::ffi::c_void>();
+        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, place, size)
+    }
+
+    /// Whether the callee set it.
+    pub(crate) fn is_set(&self) -> bool {
+        self.return_size != UNMODIFIED
+    }
+}
+
+/// The string that a callee wrote into `buffer`, up to its terminator.
+pub(crate) fn string_in(buffer: &[u8]) -> Option<&str> {
+    CStr::from_bytes_until_nul(buffer).ok()?.to_str().ok()
+}
+
+/// The entry with this key.
+///
+/// # Safety
+/// `params` is null or an array that a null key ends, alive and unchanged for `'a`.
+pub(crate) unsafe fn locate<'a>(params: *const Param, key: &CStr) -> Option<&'a Param> {
+    // SAFETY: the caller's promise is this function's.
+    unsafe { entries(params) }.find(|param| {
+        // SAFETY: keys that are not null are C strings.
+        let found = unsafe { CStr::from_ptr(param.key) };
+        found == key
+    })
+}
+
+/// The entries up to the null key.
+///
+/// # Safety
+/// As [`locate`].
+pub(crate) unsafe fn entries<'a>(params: *const Param) -> impl Iterator<Item = &'a Param> {
+    let mut index = 0;
+    std::iter::from_fn(move || {
+        if params.is_null() || index == MAX_ENTRIES {
+            return None;
+        }
+        // SAFETY: no null key was met so far, so the array goes on.
+        let param = unsafe { &*params.add(index) };
+        index += 1;
+        (!param.key.is_null()).then_some(param)
+    })
+}
+
+/// The value of an integer of any width that fits.
+///
+/// # Safety
+/// `param` describes readable memory.
+pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
+    let kind = c_int::try_from(param.data_type).ok()?;
+    let signed = kind == ids::OSSL_PARAM_INTEGER;
+    if (!signed && kind != ids::OSSL_PARAM_UNSIGNED_INTEGER) || param.data.is_null() {
+        return None;
+    }
+    match (param.data_size, signed) {
+        // SAFETY: four readable bytes, perhaps unaligned.
+        (4, true) => Some(i64::from(unsafe { param.data.cast::<i32>().read_unaligned() })),
+        // SAFETY: as above.
+        (4, false) => Some(i64::from(unsafe { param.data.cast::<u32>().read_unaligned() })),
+        // SAFETY: eight readable bytes, perhaps unaligned.
+        (8, true) => Some(unsafe { param.data.cast::<i64>().read_unaligned() }),
+        // SAFETY: as above.
+        (8, false) => i64::try_from(unsafe { param.data.cast::<u64>().read_unaligned() }).ok(),
+        _ => None,
+    }
+}
+
+/// Writes an unsigned integer into a place of 4 or 8 bytes.
+///
+/// # Safety
+/// `param` describes writable memory.
+pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
+    if param.data_type != ids::OSSL_PARAM_UNSIGNED_INTEGER.unsigned_abs() {
+        return false;
+    }
+    match (param.data_size, u32::try_from(value)) {
+        _ if param.data.is_null() => {}
+        // SAFETY: four writable bytes.
+        (4, Ok(small)) => unsafe { param.data.cast::<u32>().write_unaligned(small) },
+        // SAFETY: eight writable bytes.
+        (8, _) => unsafe { param.data.cast::<u64>().write_unaligned(value) },
+        _ => return false,
+    }
+    param.return_size = if param.data.is_null() { 8 } else { param.data_size };
+    true
+}
+
+/// Points a `UTF8_PTR` at a constant.
+///
+/// # Safety
+/// `param` describes writable memory.
+pub(crate) unsafe fn set_string_ptr(param: &mut Param, value: &'static CStr) -> bool {
+    if param.data_type != ids::OSSL_PARAM_UTF8_PTR.unsigned_abs() || param.data.is_null() {
+        return false;
+    }
+    // SAFETY: the data of a UTF8_PTR is a pointer.
+    unsafe { param.data.cast::<*const c_char>().write(value.as_ptr()) };
+    param.return_size = value.count_bytes();
+    true
+}

@@ -1,0 +1,373 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The entry point, and what the provider tells about itself.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::core::{self, Core, guard};
+use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
+use super::libcrypto::{Lib, Ptr};
+use super::params::{self, set_string_ptr, set_unsigned};
+use super::types::{Algorithm, Dispatch, Item, Param, Table};
+use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
+use crate::config::{self, ALGORITHMS, Config};
+use crate::error::{Error, Reason, Result};
+use crate::process::Process;
+use crate::remote;
+use crate::stats::Stats;
+
+/// One loaded provider. It is never freed: see the page of [`super`].
+pub(crate) struct Provider {
+    pub(crate) core: Core,
+    pub(crate) lib: &'static Lib,
+    pub(crate) config: Config,
+    pub(crate) stats: Arc<Stats>,
+    process: ProcessCell,
+    tables: OnceLock<Tables>,
+    verbose: bool,
+}
+
+/// The algorithms that are offered.
+struct Tables {
+    keys: Table<Algorithm>,
+    signatures: Table<Algorithm>,
+    exchanges: Table<Algorithm>,
+    ciphers: Table<Algorithm>,
+    decoders: Table<Algorithm>,
+    stores: Table<Algorithm>,
+}
+
+/// Asks for a line on standard error about every operation that the pool did not do.
+const LOG_VARIABLE: &str = "MILLRACE_LOG";
+
+/// Every algorithm carries it, so that `provider=millrace` selects it.
+pub(crate) const PROPERTIES: &CStr = c"provider=millrace";
+
+impl Provider {
+    /// The provider behind a context that OpenSSL hands back.
+    ///
+    /// # Safety
+    /// `provctx` is what `OSSL_provider_init` gave out.
+    pub(crate) unsafe fn of(provctx: Ptr) -> &'static Self {
+        // SAFETY: the caller's promise; providers are never freed.
+        unsafe { &*provctx.cast::<Self>() }
+    }
+
+    /// The state of this process.
+    pub(crate) fn process(&self) -> &'static Arc<Process> {
+        self.process.get(|| Process::new(remote::connect(self.config.pool())))
+    }
+
+    /// Lets go of keys at the pool that have no key object any more.
+    pub(crate) fn forget_unused(&self) {
+        if let Some(process) = self.process.existing() {
+            process.sweep();
+        }
+    }
+
+    /// A line on standard error, if `MILLRACE_LOG` is set.
+    pub(crate) fn log(&self, line: &str) {
+        if self.verbose {
+            // Nobody to tell if it fails.
+            let _ = writeln!(std::io::stderr(), "millrace: {line}");
+        }
+    }
+
+    fn tables(&self) -> Result<&Tables> {
+        if let Some(tables) = self.tables.get() {
+            return Ok(tables);
+        }
+        let tables = Tables::new(&self.config)?;
+        // Lost the race: the other's tables are the same.
+        let _ = self.tables.set(tables);
+        self.tables.get().ok_or_else(|| Error::new(Reason::Internal, "no tables"))
+    }
+}
+
+/// The [`Process`] of this process: a forked child finds its parent's and makes its own. Nothing is
+/// locked, since at the moment of a fork another thread might hold the lock.
+struct ProcessCell(AtomicPtr<Owned>);
+
+struct Owned {
+    pid: libc::pid_t,
+    process: Arc<Process>,
+}
+
+impl ProcessCell {
+    fn existing(&self) -> Option<&'static Arc<Process>> {
+        // SAFETY: null, or from `Box::into_raw` in `get` and never freed.
+        let owned = unsafe { self.0.load(Ordering::Acquire).cast_const().as_ref() }?;
+        // SAFETY: takes nothing.
+        (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
+    }
+
+    fn get(&self, make: impl FnOnce() -> Process) -> &'static Arc<Process> {
+        if let Some(process) = self.existing() {
+            return process;
+        }
+        // SAFETY: takes nothing.
+        let pid = unsafe { libc::getpid() };
+        let old = self.0.load(Ordering::Acquire);
+        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
+        match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: made above and never freed from now on. The parent's, if there was one, stays
+            // too: its locks may be held for ever.
+            Ok(_) => unsafe { &(*fresh).process },
+            Err(winner) => {
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: not null, from another call of this function, never freed.
+                unsafe { &(*winner).process }
+            }
+        }
+    }
+}
+
+impl Tables {
+    fn new(config: &Config) -> Result<Self> {
+        let context = inner::context()?;
+        let offered = |name: &str| {
+            let index = ALGORITHMS.iter().position(|known| *known == name);
+            index.and_then(|index| config.algorithms.get(index).copied()).unwrap_or(false)
+        };
+        let signs = |name: &str| match name {
+            "RSA" => offered("RSA") || offered("RSA-PSS"),
+            "ECDSA" => offered("EC"),
+            other => offered(other),
+        };
+        let agrees = |name: &str| match name {
+            "ECDH" => offered("EC"),
+            "DH" => offered("DH") || offered("DHX"),
+            other => offered(other),
+        };
+        Ok(Self {
+            keys: algorithms(&ALGORITHMS, &context.keys, offered, keymgmt::table_of)?,
+            signatures: algorithms(&SIGNATURES, &context.signatures, signs, signature::table_of)?,
+            exchanges: algorithms(&EXCHANGES, &context.exchanges, agrees, keyexch::table_of)?,
+            ciphers: algorithms(&CIPHERS, &context.ciphers, offered, asym::table_of)?,
+            decoders: decoder::algorithms(context, offered),
+            stores: store::algorithms(),
+        })
+    }
+}
+
+/// The algorithms that are offered and that the inner provider has, under its names.
+fn algorithms(
+    names: &[&str],
+    inner: &'static [Option<Inner>],
+    offered: impl Fn(&str) -> bool,
+    table_of: fn(usize) -> Result<Vec<Dispatch>>,
+) -> Result<Table<Algorithm>> {
+    let mut entries = Vec::new();
+    for (index, (name, inner)) in names.iter().zip(inner).enumerate() {
+        if let Some(inner) = inner.as_ref().filter(|_| offered(name)) {
+            entries.push(Algorithm {
+                names: inner.names,
+                properties: PROPERTIES.as_ptr(),
+                implementation: Table::leak(table_of(index)?).as_ptr(),
+                description: c"OpenSSL's, with the private key operations in the Millrace pool".as_ptr(),
+            });
+        }
+    }
+    entries.push(Algorithm::END);
+    Ok(Table::leak(entries))
+}
+
+/// The name of a key type as OpenSSL's namemap knows it.
+pub(crate) fn key_names(context: &Context, algorithm: usize) -> Option<*const c_char> {
+    context.keys.get(algorithm)?.as_ref().map(|inner| inner.names)
+}
+
+/// Entry point: the only symbol that the module exports.
+///
+/// # Safety
+/// Called by libcrypto as `core.h` describes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn OSSL_provider_init(
+    handle: *const c_void,
+    upcalls: *const Dispatch,
+    functions: *mut *const Dispatch,
+    provctx: *mut *mut c_void,
+) -> c_int {
+    if handle.is_null() || upcalls.is_null() || functions.is_null() || provctx.is_null() {
+        return 0;
+    }
+    // SAFETY: the core's handle and table.
+    let core = unsafe { Core::new(handle, upcalls) };
+    match catch_unwind(AssertUnwindSafe(|| start(&core))) {
+        Ok(Ok((lib, config))) => {
+            let provider = Box::new(Provider {
+                core,
+                lib,
+                config,
+                stats: Arc::default(),
+                process: ProcessCell(AtomicPtr::new(std::ptr::null_mut())),
+                tables: OnceLock::new(),
+                verbose: variable(LOG_VARIABLE).is_some(),
+            });
+            // SAFETY: writable places of the core.
+            unsafe { provctx.write(Box::into_raw(provider).cast()) };
+            // SAFETY: as above; the table is a constant.
+            unsafe { functions.write(FUNCTIONS.as_ptr()) };
+            1
+        }
+        Ok(Err(error)) => {
+            core.raise(&error);
+            if variable(LOG_VARIABLE).is_some() {
+                let _ = writeln!(std::io::stderr(), "millrace: {error}");
+            }
+            0
+        }
+        Err(payload) => {
+            std::mem::forget(payload);
+            core.raise(&Error::new(Reason::Internal, "the millrace provider panicked at its start"));
+            0
+        }
+    }
+}
+
+fn start(core: &Core) -> Result<(&'static Lib, Config)> {
+    let lib = inner::library(core.upcall)?;
+    let variable = variable(config::FILE_VARIABLE).map(PathBuf::from);
+    let config = config::load(&core::section(core), variable.as_deref())?;
+    Ok((lib, config))
+}
+
+/// An environment variable, unless the program runs with more rights than its user.
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    // SAFETY: takes a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return None;
+    }
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+static FUNCTIONS: Table<Dispatch> = Table(&[
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_TEARDOWN, function: teardown as *const c_void },
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GETTABLE_PARAMS, function: gettable_params as *const c_void },
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS, function: get_params as *const c_void },
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION, function: query_operation as *const c_void },
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS, function: reason_strings as *const c_void },
+    Dispatch::END,
+]);
+
+/// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
+unsafe extern "C" fn teardown(_provctx: Ptr) {}
+
+unsafe extern "C" fn query_operation(
+    provctx: Ptr,
+    operation: c_int,
+    no_cache: *mut c_int,
+) -> *const Algorithm {
+    // SAFETY: OpenSSL hands back the context of the provider.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, std::ptr::null(), || {
+        // SAFETY: a writable place.
+        unsafe { no_cache.write(0) };
+        let table = match operation {
+            ids::OSSL_OP_KEYMGMT => &provider.tables()?.keys,
+            ids::OSSL_OP_SIGNATURE => &provider.tables()?.signatures,
+            ids::OSSL_OP_KEYEXCH => &provider.tables()?.exchanges,
+            ids::OSSL_OP_ASYM_CIPHER => &provider.tables()?.ciphers,
+            ids::OSSL_OP_DECODER => &provider.tables()?.decoders,
+            ids::OSSL_OP_STORE => &provider.tables()?.stores,
+            _ => return Ok(std::ptr::null()),
+        };
+        Ok(table.as_ptr())
+    })
+}
+
+unsafe extern "C" fn gettable_params(provctx: Ptr) -> *const Param {
+    static LIST: OnceLock<Table<Param>> = OnceLock::new();
+    // SAFETY: OpenSSL hands back the context of the provider.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, std::ptr::null(), || {
+        let list = LIST.get_or_init(|| {
+            let entry = |key: &'static CStr, kind: i32| Param {
+                key: key.as_ptr(),
+                data_type: kind.unsigned_abs(),
+                ..Param::END
+            };
+            let mut entries = vec![
+                entry(c"name", ids::OSSL_PARAM_UTF8_PTR),
+                entry(c"version", ids::OSSL_PARAM_UTF8_PTR),
+                entry(c"buildinfo", ids::OSSL_PARAM_UTF8_PTR),
+                entry(c"status", ids::OSSL_PARAM_UNSIGNED_INTEGER),
+            ];
+            let counters = provider.stats.each();
+            entries.extend(counters.map(|(name, _)| entry(name, ids::OSSL_PARAM_UNSIGNED_INTEGER)));
+            entries.push(Param::END);
+            Table::leak(entries)
+        });
+        Ok(list.as_ptr())
+    })
+}
+
+/// The version of this crate, for C.
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!(),
+    };
+
+unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
+    // SAFETY: OpenSSL hands back the context of the provider.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, 0, || {
+        // SAFETY: the caller's array.
+        let count = unsafe { params::entries(request) }.count();
+        for index in 0..count {
+            // SAFETY: one of the entries counted above, which the caller lets us write.
+            let param = unsafe { &mut *request.add(index) };
+            // SAFETY: a C string.
+            let key = unsafe { CStr::from_ptr(param.key) };
+            let counter = provider.stats.each().find(|(name, _)| *name == key);
+            // SAFETY: the entry describes writable memory.
+            let answered = unsafe {
+                match (key.to_bytes(), counter) {
+                    (b"name", _) => set_string_ptr(param, c"Millrace provider"),
+                    (b"version" | b"buildinfo", _) => set_string_ptr(param, VERSION),
+                    (b"status", _) => set_status(param),
+                    (_, Some((_, value))) => set_unsigned(param, value),
+                    _ => true,
+                }
+            };
+            if !answered {
+                return Err(Error::new(Reason::Internal, "a parameter has an unexpected type"));
+            }
+        }
+        Ok(1)
+    })
+}
+
+/// `status` is asked for as a signed integer by some callers.
+///
+/// # Safety
+/// As [`set_unsigned`].
+unsafe fn set_status(param: &mut Param) -> bool {
+    param.data_type = ids::OSSL_PARAM_UNSIGNED_INTEGER.unsigned_abs();
+    // SAFETY: the caller's promise; a one is the same in both types.
+    unsafe { set_unsigned(param, 1) }
+}
+
+unsafe extern "C" fn reason_strings(_provctx: Ptr) -> *const Item {
+    static LIST: OnceLock<Table<Item>> = OnceLock::new();
+    core::guard_bare(std::ptr::null(), || {
+        let list = LIST.get_or_init(|| {
+            let text = |(reason, text): &(Reason, &'static CStr)| Item {
+                id: *reason as u32,
+                pointer: text.as_ptr().cast(),
+            };
+            let mut entries: Vec<Item> = Reason::TEXTS.iter().map(text).collect();
+            entries.push(Item { id: 0, pointer: std::ptr::null() });
+            Table::leak(entries)
+        });
+        Some(list.as_ptr())
+    })
+}

@@ -1,0 +1,241 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `ASYNC_JOB`s: how an operation waits for the pool without holding the application's thread.
+//!
+//! The application waits for a descriptor (or a callback of its own) that belongs to its wait context,
+//! that is to its connection. The descriptor is an eventfd, made at the connection's first operation
+//! and used again by the later ones. It is owned by a [`Waiter`] that is shared by the wait context and
+//! by every completion under way, so that a completion after the end of the connection writes into a
+//! descriptor that is still ours, and wakes nobody.
+//!
+//! The job's stack is 32 KiB without a guard page: what runs on it is shallow, and nothing is locked
+//! or borrowed across a pause.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::core::guard_bare;
+use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
+use super::provider::Provider;
+use crate::slot::{Pause, Wake};
+use crate::stats::Stats;
+
+/// Its address names our descriptor among those of a wait context.
+static NAME: u8 = 0;
+
+/// A pause that returns within this was none: the application has blocked pauses
+/// (`ASYNC_block_pause`) or resumes in a tight loop. Saving and restoring a stack alone takes longer.
+const NO_PAUSE: Duration = Duration::from_micros(1);
+
+/// After so many of them in a row the operation blocks instead of spinning.
+const QUICK_RESUMES: u32 = 3;
+
+/// The functions of libcrypto that pausing takes; absent where it is built without.
+#[derive(Clone, Copy)]
+struct Functions {
+    pause_job: unsafe extern "C" fn() -> c_int,
+}
+
+/// What a wait context and the completions share.
+struct Waiter {
+    event: OwnedFd,
+    gate: Mutex<Gate>,
+}
+
+/// Closed when the wait context is freed.
+struct Gate {
+    closed: bool,
+    callback: Option<(AsyncCallback, Address)>,
+}
+
+/// The application's argument for its callback.
+#[derive(Clone, Copy)]
+struct Address(Ptr);
+
+// SAFETY: it is not looked at here, only handed to the callback, which the application has made to be
+// called from another thread.
+unsafe impl Send for Address {}
+
+impl Wake for Waiter {
+    fn wake(&self) {
+        // The callback is called under the lock, so that the wait context is not freed meanwhile.
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if gate.closed {
+            return;
+        }
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: an open eventfd and eight readable bytes. It fails only if the counter would
+        // overflow, and then the descriptor is readable already.
+        unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        if let Some((callback, Address(argument))) = gate.callback {
+            // SAFETY: the application's function and argument, for a wait context that is not freed.
+            unsafe { callback(argument) };
+        }
+    }
+}
+
+/// The job that the calling thread runs now.
+pub(crate) struct Job {
+    waiter: Arc<Waiter>,
+    functions: Functions,
+    stats: Arc<Stats>,
+    process: libc::pid_t,
+}
+
+impl Job {
+    /// The current job, if the thread is in one and it can be paused.
+    pub(crate) fn current(provider: &Provider) -> Option<Self> {
+        let lib = provider.lib;
+        // SAFETY: takes nothing.
+        let job = unsafe { lib.ASYNC_get_current_job?() };
+        if job.is_null() {
+            return None;
+        }
+        // SAFETY: the current job.
+        let wait_ctx = unsafe { lib.ASYNC_get_wait_ctx?(job) };
+        if wait_ctx.is_null() {
+            return None;
+        }
+        let functions = Functions { pause_job: lib.ASYNC_pause_job? };
+        let waiter = waiter_of(lib, wait_ctx)?;
+        let callback = callback_of(lib, wait_ctx);
+        waiter.gate.lock().unwrap_or_else(PoisonError::into_inner).callback = callback;
+        // SAFETY: takes nothing.
+        let process = unsafe { libc::getpid() };
+        Some(Self { waiter, functions, stats: Arc::clone(&provider.stats), process })
+    }
+
+    /// Empties the eventfd, so that it does not wake the application for nothing.
+    fn drain(&self) {
+        let mut counter = [0_u8; 8];
+        let event = self.waiter.event.as_raw_fd();
+        // SAFETY: an open, non-blocking eventfd and eight writable bytes.
+        unsafe { libc::read(event, counter.as_mut_ptr().cast(), counter.len()) };
+    }
+
+    /// Blocks until the eventfd is readable, for a second at most.
+    fn block(&self) {
+        let mut event =
+            libc::pollfd { fd: self.waiter.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd.
+        unsafe { libc::poll(&mut event, 1, 1000) };
+    }
+}
+
+impl Pause for Job {
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::<Waiter>::clone(&self.waiter)
+    }
+
+    fn until(&self, done: &dyn Fn() -> bool) -> bool {
+        let mut quick = 0;
+        let mut paused = false;
+        loop {
+            if done() {
+                self.drain();
+                return true;
+            }
+            // SAFETY: takes nothing.
+            if unsafe { libc::getpid() } != self.process {
+                return false;
+            }
+            if !std::mem::replace(&mut paused, true) {
+                self.stats.paused.add();
+            }
+            if quick >= QUICK_RESUMES {
+                self.block();
+                continue;
+            }
+            let start = Instant::now();
+            // SAFETY: the thread is in a job, and holds nothing that must not cross the pause.
+            let resumed = unsafe { (self.functions.pause_job)() };
+            if done() {
+                continue;
+            }
+            self.stats.spurious_resumes.add();
+            if resumed != 1 {
+                quick = QUICK_RESUMES;
+            } else if start.elapsed() < NO_PAUSE {
+                quick += 1;
+            } else {
+                quick = 0;
+            }
+        }
+    }
+}
+
+/// The waiter of this wait context, made if it has none.
+fn waiter_of(lib: &Lib, wait_ctx: Ptr) -> Option<Arc<Waiter>> {
+    let name = std::ptr::from_ref(&NAME).cast::<c_void>();
+    let (mut fd, mut custom): (c_int, Ptr) = (-1, std::ptr::null_mut());
+    // SAFETY: a live wait context, two writable places.
+    let known = unsafe { lib.ASYNC_WAIT_CTX_get_fd?(wait_ctx, name, &mut fd, &mut custom) } == 1;
+    if known && !custom.is_null() {
+        let waiter = custom.cast::<Waiter>().cast_const();
+        // SAFETY: the wait context holds a reference that we gave it under our name.
+        unsafe { Arc::increment_strong_count(waiter) };
+        // SAFETY: the reference counted just now.
+        return Some(unsafe { Arc::from_raw(waiter) });
+    }
+    // SAFETY: takes numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a descriptor that nobody else owns.
+    let event = unsafe { OwnedFd::from_raw_fd(fd) };
+    let waiter = Arc::new(Waiter { event, gate: Mutex::new(Gate { closed: false, callback: None }) });
+    let shared = Arc::into_raw(Arc::clone(&waiter));
+    let cleanup: FdCleanup = forget;
+    let argument = shared.cast_mut().cast();
+    // SAFETY: a live wait context; `forget` takes the reference back.
+    let set = unsafe { lib.ASYNC_WAIT_CTX_set_wait_fd?(wait_ctx, name, fd, argument, cleanup) };
+    if set != 1 {
+        // SAFETY: the wait context did not take it.
+        drop(unsafe { Arc::from_raw(shared) });
+        return None;
+    }
+    Some(waiter)
+}
+
+/// The callback that the application wants instead of the descriptor, if any.
+fn callback_of(lib: &Lib, wait_ctx: Ptr) -> Option<(AsyncCallback, Address)> {
+    let (mut callback, mut argument): (Option<AsyncCallback>, Ptr) = (None, std::ptr::null_mut());
+    let get = lib.ASYNC_WAIT_CTX_get_callback?;
+    // SAFETY: a live wait context, two writable places.
+    let has = unsafe { get(wait_ctx, &mut callback, &mut argument) } == 1;
+    callback.filter(|_| has).map(|callback| (callback, Address(argument)))
+}
+
+/// The wait context is freed: the connection is gone.
+unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom: Ptr) {
+    if custom.is_null() {
+        return;
+    }
+    guard_bare((), || {
+        // SAFETY: the reference that `waiter_of` gave to the wait context.
+        let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
+        waiter.gate.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        Some(())
+    });
+}
+
+/// Runs `f` with all signals blocked, so that a thread that it starts never runs a signal handler of
+/// the application.
+pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: a writable set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: an initialised set and a writable one.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
+    let value = f();
+    if blocked == 0 {
+        // SAFETY: the set that was in force before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    }
+    value
+}

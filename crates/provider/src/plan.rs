@@ -1,0 +1,239 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which parameters of OpenSSL make which typed operation.
+//!
+//! Pure: no pointer, no library. What has no typed operation is `None`, and then done locally or
+//! refused.
+
+use millrace_engine::operation::MAX_LABEL_LEN;
+use millrace_engine::{Hash, Operation};
+
+use crate::names;
+
+/// `RSA_PKCS1_PADDING`
+pub const PAD_PKCS1: i32 = 1;
+/// `RSA_PKCS1_OAEP_PADDING`
+pub const PAD_OAEP: i32 = 4;
+/// `RSA_PKCS1_PSS_PADDING`
+pub const PAD_PSS: i32 = 6;
+/// `RSA_PKCS1_WITH_TLS_PADDING`
+pub const PAD_TLS: i32 = 7;
+
+/// `RSA_PSS_SALTLEN_DIGEST`
+pub const SALT_DIGEST: i32 = -1;
+/// `RSA_PSS_SALTLEN_AUTO`
+pub const SALT_AUTO: i32 = -2;
+/// `RSA_PSS_SALTLEN_MAX`
+pub const SALT_MAX: i32 = -3;
+/// `RSA_PSS_SALTLEN_AUTO_DIGEST_MAX` (3.1 and later)
+pub const SALT_AUTO_DIGEST_MAX: i32 = -4;
+
+/// What a signature context of RSA is set to. A digest that is set but that the pool has not is
+/// `Some(None)`.
+#[derive(Clone, Copy, Debug)]
+pub struct RsaSign {
+    /// `OSSL_SIGNATURE_PARAM_PAD_MODE`
+    pub pad_mode: i32,
+    /// `OSSL_SIGNATURE_PARAM_DIGEST`
+    pub digest: Option<Option<Hash>>,
+    /// `OSSL_SIGNATURE_PARAM_MGF1_DIGEST`
+    pub mgf1: Option<Option<Hash>>,
+    /// `OSSL_SIGNATURE_PARAM_PSS_SALTLEN`
+    pub salt_len: i32,
+    /// Bits of the modulus.
+    pub bits: u32,
+}
+
+/// The operation that signs `digest` as `params` say, with its input.
+#[must_use]
+pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)> {
+    let set = match params.digest {
+        Some(known) => Some(known?),
+        None => None,
+    };
+    match (params.pad_mode, set) {
+        (PAD_PKCS1, Some(hash)) => Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec())),
+        (PAD_PKCS1, None) => {
+            let (hash, digest) = names::split_digest_info(digest)?;
+            Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec()))
+        }
+        (PAD_PSS, Some(hash)) => {
+            let mgf_hash = match params.mgf1 {
+                Some(known) => known?,
+                None => hash,
+            };
+            let salt_len = pss_salt_len(params.salt_len, params.bits, hash)?;
+            Some((Operation::RsaPssSign { hash, mgf_hash, salt_len }, digest.to_vec()))
+        }
+        _ => None,
+    }
+}
+
+/// The salt length in bytes that a setting means when signing (RFC 8017 section 9.1.1).
+fn pss_salt_len(setting: i32, bits: u32, hash: Hash) -> Option<u16> {
+    let encoded_len = usize::try_from(bits.checked_sub(1)?.div_ceil(8)).ok()?;
+    let max = encoded_len.checked_sub(hash.digest_len() + 2)?;
+    let salt_len = match setting {
+        SALT_DIGEST => hash.digest_len(),
+        SALT_AUTO | SALT_MAX => max,
+        SALT_AUTO_DIGEST_MAX => max.min(hash.digest_len()),
+        fixed => usize::try_from(fixed).ok()?,
+    };
+    (salt_len <= max).then(|| u16::try_from(salt_len).ok()).flatten()
+}
+
+/// What an asymmetric cipher context of RSA is set to.
+#[derive(Clone, Debug, Default)]
+pub struct RsaDecrypt {
+    /// `OSSL_ASYM_CIPHER_PARAM_PAD_MODE`
+    pub pad_mode: i32,
+    /// `OSSL_ASYM_CIPHER_PARAM_OAEP_DIGEST`; SHA-1 unless set.
+    pub digest: Option<Option<Hash>>,
+    /// `OSSL_ASYM_CIPHER_PARAM_MGF1_DIGEST`; that of the label unless set.
+    pub mgf1: Option<Option<Hash>>,
+    /// `OSSL_ASYM_CIPHER_PARAM_OAEP_LABEL`
+    pub label: Vec<u8>,
+    /// `OSSL_ASYM_CIPHER_PARAM_TLS_CLIENT_VERSION`
+    pub client_version: u32,
+    /// `OSSL_ASYM_CIPHER_PARAM_TLS_NEGOTIATED_VERSION`: the second version that a broken client may
+    /// have put into the premaster secret. The pool accepts one version only.
+    pub negotiated_version: u32,
+    /// Implicit rejection was switched off by the application (3.2 and later).
+    pub explicit_rejection: bool,
+}
+
+/// The operation that decrypts as `params` say.
+#[must_use]
+pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
+    match params.pad_mode {
+        PAD_OAEP => {
+            let hash = match params.digest {
+                Some(known) => known?,
+                None => Hash::Sha1,
+            };
+            let mgf_hash = match params.mgf1 {
+                Some(known) => known?,
+                None => hash,
+            };
+            let label = params.label.clone();
+            (label.len() <= MAX_LABEL_LEN).then_some(Operation::RsaOaepDecrypt { hash, mgf_hash, label })
+        }
+        PAD_PKCS1 if !params.explicit_rejection => Some(Operation::RsaPkcs1Decrypt),
+        PAD_TLS if params.negotiated_version == 0 => {
+            let client_version = u16::try_from(params.client_version).ok()?;
+            (client_version != 0).then_some(Operation::RsaTlsPremaster { client_version })
+        }
+        _ => None,
+    }
+}
+
+/// The digest that an ECDSA or DSA signature is made over: the one that is set, or else the one that
+/// has the length of the input, since nothing but the length matters then.
+#[must_use]
+pub fn dsa_hash(set: Option<Option<Hash>>, digest: &[u8]) -> Option<Hash> {
+    match set {
+        Some(Some(hash)) => Some(hash),
+        Some(None) | None => names::hash_by_len(digest.len()),
+    }
+}
+
+/// Whether these bytes have the form of a signature of DSA or ECDSA: a DER sequence of two positive
+/// integers and nothing else.
+#[must_use]
+pub fn is_dsa_signature(der: &[u8]) -> bool {
+    let body = match der {
+        [0x30, len, body @ ..] if *len < 0x80 && usize::from(*len) == body.len() => body,
+        [0x30, 0x81, len, body @ ..] if *len >= 0x80 && usize::from(*len) == body.len() => body,
+        _ => return false,
+    };
+    positive_integer(body).and_then(positive_integer).is_some_and(<[u8]>::is_empty)
+}
+
+/// Skips a positive DER integer of less than 128 bytes; P-521 and DSA have 66 at most.
+fn positive_integer(der: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = match der {
+        [0x02, len, rest @ ..] if *len < 0x80 => (usize::from(*len), rest),
+        _ => return None,
+    };
+    let (value, rest) = rest.split_at_checked(len)?;
+    let positive = match value {
+        [] | [0] | [0x80..=0xff, ..] => false,
+        [0, next, ..] => *next >= 0x80,
+        _ => true,
+    };
+    positive.then_some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pss(salt_len: i32, bits: u32) -> RsaSign {
+        let digest = Some(Some(Hash::Sha256));
+        RsaSign { pad_mode: PAD_PSS, digest, mgf1: None, salt_len, bits }
+    }
+
+    fn salt_of(params: &RsaSign) -> Option<u16> {
+        match rsa_sign(params, &[0; 32])?.0 {
+            Operation::RsaPssSign { salt_len, .. } => Some(salt_len),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn salt_lengths_are_resolved_as_openssl_does() {
+        assert_eq!(salt_of(&pss(SALT_DIGEST, 2048)), Some(32));
+        assert_eq!(salt_of(&pss(SALT_MAX, 2048)), Some(222));
+        assert_eq!(salt_of(&pss(SALT_AUTO, 2049)), Some(222));
+        assert_eq!(salt_of(&pss(SALT_AUTO_DIGEST_MAX, 2048)), Some(32));
+        assert_eq!(salt_of(&pss(20, 2048)), Some(20));
+        assert_eq!(salt_of(&pss(223, 2048)), None);
+        assert_eq!(salt_of(&pss(-9, 2048)), None);
+    }
+
+    #[test]
+    fn an_unknown_digest_is_no_operation() {
+        let mut params = pss(SALT_DIGEST, 2048);
+        params.digest = Some(None);
+        assert!(rsa_sign(&params, &[0; 32]).is_none());
+        params = pss(SALT_DIGEST, 2048);
+        params.mgf1 = Some(None);
+        assert!(rsa_sign(&params, &[0; 32]).is_none());
+        params.pad_mode = 3;
+        assert!(rsa_sign(&params, &[0; 32]).is_none());
+    }
+
+    #[test]
+    fn a_tls_premaster_takes_one_version_only() {
+        let params = RsaDecrypt { pad_mode: PAD_TLS, client_version: 0x0303, ..RsaDecrypt::default() };
+        assert_eq!(rsa_decrypt(&params), Some(Operation::RsaTlsPremaster { client_version: 0x0303 }));
+        let params = RsaDecrypt { negotiated_version: 0x0302, ..params };
+        assert_eq!(rsa_decrypt(&params), None);
+    }
+
+    #[test]
+    fn without_implicit_rejection_pkcs1_decryption_stays_local() {
+        let params = RsaDecrypt { pad_mode: PAD_PKCS1, ..RsaDecrypt::default() };
+        assert_eq!(rsa_decrypt(&params), Some(Operation::RsaPkcs1Decrypt));
+        assert_eq!(rsa_decrypt(&RsaDecrypt { explicit_rejection: true, ..params }), None);
+    }
+
+    #[test]
+    fn the_form_of_a_dsa_signature_is_strict() {
+        assert!(is_dsa_signature(&[0x30, 6, 2, 1, 1, 2, 1, 0x7f]));
+        assert!(is_dsa_signature(&[0x30, 7, 2, 2, 0, 0x80, 2, 1, 1]));
+        for bad in [
+            &[][..],
+            &[0x30, 0],
+            &[0x30, 6, 2, 1, 0, 2, 1, 1],
+            &[0x30, 6, 2, 1, 0x80, 2, 1, 1],
+            &[0x30, 6, 2, 1, 1, 2, 1, 1, 0],
+            &[0x30, 7, 2, 2, 0, 1, 2, 1, 1],
+            &[0x30, 3, 2, 1, 1],
+            &[0x30, 6, 2, 9, 1, 2, 1, 1],
+        ] {
+            assert!(!is_dsa_signature(bad), "{bad:02x?}");
+        }
+    }
+}

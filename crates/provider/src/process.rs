@@ -1,0 +1,264 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What belongs to one process: the pool, the keys that are open there, the circuit breaker.
+//!
+//! A forked child starts with a new one and never looks at its parent's: another thread may have held
+//! a lock there at the moment of the fork, and the parent's connection is the parent's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use millrace_engine::PrivateKey;
+
+use crate::breaker::Breaker;
+use crate::remote::{Pool, PoolError, Remote, Trouble};
+use crate::slot::{Pause, Slot};
+use crate::stats::Stats;
+
+/// For how long a refusal is believed before the pool is asked again: a node may be reconfigured.
+pub const REFUSAL_LASTS: Duration = Duration::from_secs(10);
+
+/// Stack of the thread that opens a key while the job that needs it is paused: the client's TLS
+/// handshake is on its I/O thread, here is only the waiting.
+const OPENER_STACK: usize = 128 * 1024;
+
+/// Which key: its public half, and its name if the pool holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// DER `SubjectPublicKeyInfo`.
+    pub spki: Vec<u8>,
+    /// Its name in the pool; `None` for a key that is brought there.
+    pub name: Option<String>,
+}
+
+/// How a key gets into the pool.
+pub enum Source {
+    /// It is there, under the name in its [`Identity`].
+    Held,
+    /// It is brought from here.
+    Brought(PrivateKey),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Held => "Held",
+            Self::Brought(_) => "Brought",
+        })
+    }
+}
+
+type Opened = Result<Arc<dyn Remote>, PoolError>;
+
+/// The state of one process.
+pub struct Process {
+    pool: Arc<dyn Pool>,
+    /// Opens and closes with the pool's signs of life.
+    pub breaker: Breaker,
+    keys: Mutex<HashMap<Arc<Identity>, Entry>>,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").field("breaker", &self.breaker).finish_non_exhaustive()
+    }
+}
+
+struct Entry {
+    /// The key objects of the application that are this key. When all are gone, so is the entry.
+    users: Vec<Weak<Identity>>,
+    state: State,
+}
+
+enum State {
+    Opening(Vec<Arc<Slot<Opened>>>),
+    Open(Arc<dyn Remote>),
+    Refused(PoolError, Instant),
+}
+
+impl Process {
+    /// A process that uses `pool`.
+    #[must_use]
+    pub fn new(pool: Arc<dyn Pool>) -> Self {
+        Self { pool, breaker: Breaker::default(), keys: Mutex::default() }
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<dyn Pool> {
+        &self.pool
+    }
+
+    /// The key at the pool, opened if it is not yet. Concurrent callers share one opening.
+    ///
+    /// # Errors
+    /// Why it is not open.
+    pub fn remote(
+        self: &Arc<Self>,
+        user: &Arc<Identity>,
+        source: impl FnOnce() -> Result<Source, PoolError>,
+        stats: &Arc<Stats>,
+        pause: Option<&dyn Pause>,
+        deadline: Instant,
+    ) -> Opened {
+        let slot = {
+            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            match keys.get_mut(user.as_ref()) {
+                Some(entry) => match entry.join(user, pause) {
+                    Joined::Now(opened) => return opened,
+                    Joined::Wait(slot) => Some(slot),
+                    Joined::Open => None,
+                },
+                None => {
+                    keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
+                    let key = Arc::new(Identity::clone(user));
+                    let users = vec![Arc::downgrade(user)];
+                    keys.insert(key, Entry { users, state: State::Opening(Vec::new()) });
+                    None
+                }
+            }
+        };
+        match slot {
+            Some(slot) => slot.wait(pause, deadline).unwrap_or_else(|| Err(timed_out())),
+            None => self.open(user, source, stats, pause, deadline),
+        }
+    }
+
+    /// Forgets keys that nobody uses any more.
+    pub fn sweep(&self) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
+    }
+
+    /// Opens the key, which is in state `Opening` by this caller, and tells everybody who waits.
+    fn open(
+        self: &Arc<Self>,
+        user: &Arc<Identity>,
+        source: impl FnOnce() -> Result<Source, PoolError>,
+        stats: &Arc<Stats>,
+        pause: Option<&dyn Pause>,
+        deadline: Instant,
+    ) -> Opened {
+        let opening =
+            Opening { process: Arc::clone(self), identity: Arc::new(Identity::clone(user)), told: false };
+        let source = match source() {
+            Ok(source) => source,
+            Err(error) => return opening.tell(Err(error)),
+        };
+        let stats = Arc::clone(stats);
+        let Some(pause) = pause else {
+            return opening.run(source, &stats, deadline);
+        };
+        let slot = Slot::new(Some(pause.waker()));
+        let result = Arc::clone(&slot);
+        let thread = crate::ffi::with_signals_blocked(|| {
+            std::thread::Builder::new()
+            .name("millrace-open".to_owned())
+            .stack_size(OPENER_STACK)
+            .spawn(move || result.put(opening.run(source, &stats, deadline)))
+        });
+        if let Err(error) = thread {
+            return Err(PoolError::new(Trouble::Busy, format!("no thread to open the key: {error}")));
+        }
+        slot.wait(Some(pause), deadline).unwrap_or_else(|| Err(timed_out()))
+    }
+}
+
+enum Joined {
+    Now(Opened),
+    Wait(Arc<Slot<Opened>>),
+    Open,
+}
+
+impl Entry {
+    fn join(&mut self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
+        if !self.users.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(user))) {
+            self.users.retain(|known| known.strong_count() > 0);
+            self.users.push(Arc::downgrade(user));
+        }
+        match &mut self.state {
+            State::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
+            State::Refused(error, until) if Instant::now() < *until => Joined::Now(Err(error.clone())),
+            State::Opening(waiting) => {
+                let slot = Slot::new(pause.map(Pause::waker));
+                waiting.push(Arc::clone(&slot));
+                Joined::Wait(slot)
+            }
+            State::Refused(..) => {
+                self.state = State::Opening(Vec::new());
+                Joined::Open
+            }
+        }
+    }
+}
+
+/// The duty to tell how an opening ended, also if it panics.
+struct Opening {
+    process: Arc<Process>,
+    identity: Arc<Identity>,
+    told: bool,
+}
+
+impl Opening {
+    fn run(self, source: Source, stats: &Stats, deadline: Instant) -> Opened {
+        let pool = &self.process.pool;
+        let opened = match source {
+            Source::Brought(key) => pool.import(key, deadline),
+            Source::Held => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
+        };
+        let opened = opened.and_then(|remote| {
+            if remote.info().spki == self.identity.spki {
+                stats.keys_opened.add();
+                Ok(remote)
+            } else {
+                let text = "the pool holds another key under this name; make the stub again";
+                Err(PoolError::new(Trouble::Refused, text))
+            }
+        });
+        self.tell(opened)
+    }
+
+    fn tell(mut self, opened: Opened) -> Opened {
+        self.told = true;
+        self.settle(&opened);
+        opened
+    }
+
+    fn settle(&self, opened: &Opened) {
+        let waiting = {
+            let mut keys = self.process.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(entry) = keys.get_mut(&self.identity) else {
+                return;
+            };
+            // A trouble that may pass is not remembered: until the breaker opens, each asks again.
+            let state = match opened {
+                Ok(remote) => State::Open(Arc::clone(remote)),
+                Err(error) if error.trouble == Trouble::Refused => {
+                    State::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
+                }
+                Err(error) => State::Refused(error.clone(), Instant::now()),
+            };
+            match std::mem::replace(&mut entry.state, state) {
+                State::Opening(waiting) => waiting,
+                _ => Vec::new(),
+            }
+        };
+        for slot in waiting {
+            slot.put(opened.clone());
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.told {
+            self.settle(&Err(PoolError::new(Trouble::Failed, "opening the key was interrupted")));
+        }
+    }
+}
+
+fn timed_out() -> PoolError {
+    PoolError::new(Trouble::TimedOut, "the key could not be opened by the deadline")
+}

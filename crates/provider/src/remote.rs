@@ -1,0 +1,187 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The pool as the provider sees it: two small traits and their implementation over the client.
+//!
+//! The traits exist so that the tests can put a lying pool in its place.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_client::{ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
+use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
+use millrace_client::{KeyRefusal, KeySelector};
+
+/// Why the pool did not do something, by what it means for the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// No node could be reached.
+    NoNode,
+    /// No answer by the deadline.
+    TimedOut,
+    /// Full, somewhere.
+    Busy,
+    /// The key was refused.
+    Refused,
+    /// The operation is not allowed for the key, or not offered.
+    Denied,
+    /// The operation failed.
+    Failed,
+    /// The result did not verify.
+    WrongResult,
+    /// The circuit breaker is open.
+    Breaker,
+}
+
+/// One trouble with its sentence.
+#[derive(Clone, Debug)]
+pub struct PoolError {
+    /// What it means for the edge.
+    pub trouble: Trouble,
+    /// What happened.
+    pub text: String,
+}
+
+impl PoolError {
+    /// A trouble with a sentence.
+    pub fn new(trouble: Trouble, text: impl Into<String>) -> Self {
+        Self { trouble, text: text.into() }
+    }
+
+    /// Whether the pool showed no sign of life.
+    #[must_use]
+    pub fn silent(&self) -> bool {
+        matches!(self.trouble, Trouble::NoNode | Trouble::TimedOut)
+    }
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<ClientError> for PoolError {
+    fn from(error: ClientError) -> Self {
+        let trouble = match &error {
+            ClientError::TimedOut | ClientError::Job(JobError::Expired) => Trouble::TimedOut,
+            ClientError::Busy
+            | ClientError::TooManyKeys
+            | ClientError::Key(KeyRefusal::Draining | KeyRefusal::TooManyKeys)
+            | ClientError::Job(JobError::Busy | JobError::Draining | JobError::OverQuota) => {
+                Trouble::Busy
+            }
+            ClientError::Key(_) => Trouble::Refused,
+            ClientError::Job(JobError::Denied | JobError::NotOffered) => Trouble::Denied,
+            ClientError::Job(_) | ClientError::Cancelled => Trouble::Failed,
+            _ => Trouble::NoNode,
+        };
+        Self { trouble, text: error.to_string() }
+    }
+}
+
+/// What a finished job calls, on the I/O thread.
+pub type Done = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
+
+/// A pool of nodes.
+pub trait Pool: Send + Sync {
+    /// Opens a key that the pool holds, by its name. Blocks.
+    ///
+    /// # Errors
+    /// Why it was not opened.
+    fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
+
+    /// Brings a key. Blocks.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
+}
+
+/// A key that is open at a pool.
+pub trait Remote: Send + Sync {
+    /// Its type and public half.
+    fn info(&self) -> &KeyInfo;
+
+    /// What may be done with it.
+    fn operations(&self) -> OperationSet;
+
+    /// With which hashes.
+    fn hashes(&self) -> HashSet;
+
+    /// Does an operation. Blocks until `deadline` at most.
+    ///
+    /// # Errors
+    /// Why there is no result.
+    fn call(&self, operation: &Operation, input: &[u8], deadline: Instant) -> Result<Output, PoolError>;
+
+    /// Starts an operation; `done` is called exactly once, by `deadline`, unless this returns an error.
+    ///
+    /// # Errors
+    /// Why it was not started.
+    fn submit(
+        &self,
+        operation: Operation,
+        input: Vec<u8>,
+        deadline: Instant,
+        done: Done,
+    ) -> Result<(), PoolError>;
+}
+
+/// The pool of `config`, over the client. Nothing is connected yet.
+#[must_use]
+pub fn connect(config: PoolConfig) -> Arc<dyn Pool> {
+    Arc::new(Client(ClientPool::new(config)))
+}
+
+struct Client(ClientPool);
+
+struct ClientKey {
+    pool: ClientPool,
+    key: RemoteKey,
+}
+
+impl Pool for Client {
+    fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        let key = self.0.open_key(KeySelector::Name(name.to_owned()), deadline)?;
+        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
+    }
+
+    fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        let key = self.0.import_key(key, deadline)?;
+        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
+    }
+}
+
+impl Remote for ClientKey {
+    fn info(&self) -> &KeyInfo {
+        self.key.info()
+    }
+
+    fn operations(&self) -> OperationSet {
+        self.key.operations()
+    }
+
+    fn hashes(&self) -> HashSet {
+        self.key.hashes()
+    }
+
+    fn call(&self, operation: &Operation, input: &[u8], deadline: Instant) -> Result<Output, PoolError> {
+        Ok(self.pool.call(&self.key, operation, input, deadline)?.output)
+    }
+
+    fn submit(
+        &self,
+        operation: Operation,
+        input: Vec<u8>,
+        deadline: Instant,
+        done: Done,
+    ) -> Result<(), PoolError> {
+        let done = Box::new(move |result: Result<millrace_client::Reply, ClientError>| {
+            done(result.map(|reply| reply.output).map_err(PoolError::from));
+        });
+        self.pool.submit(&self.key, operation, input, deadline, done)?;
+        Ok(())
+    }
+}

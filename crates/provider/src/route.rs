@@ -1,0 +1,308 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! From a private operation to a verified result: breaker, key, permission, submission, check.
+//!
+//! No pointer and no libcrypto here; the C boundary hands in what it knows as values and closures.
+//! It runs on the 32 KiB stack of an `ASYNC_JOB` and holds no lock while the job is paused.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_engine::{Operation, Output};
+
+use crate::config::Config;
+use crate::process::{Identity, Process, Source};
+use crate::remote::{PoolError, Remote, Trouble};
+use crate::slot::{Pause, Slot};
+use crate::stats::Stats;
+
+/// Where a private operation is to be done, and what is known about its key.
+pub struct Request<'a> {
+    /// The process it is done in.
+    pub process: &'a Arc<Process>,
+    /// The configuration.
+    pub config: &'a Config,
+    /// The counters.
+    pub stats: &'a Arc<Stats>,
+    /// The key.
+    pub key: &'a Arc<Identity>,
+    /// Whether the private key is in this process too, so that it can do the operation itself.
+    pub local: bool,
+    /// How to wait without blocking, if the caller is an `ASYNC_JOB`.
+    pub pause: Option<&'a dyn Pause>,
+}
+
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Request<'_> {
+    /// Does the operation in the pool. `check` says whether a result is right; a wrong one is never
+    /// returned.
+    ///
+    /// # Errors
+    /// Why the pool did not do it. With a local key the caller does it itself then.
+    pub fn perform(
+        &self,
+        operation: &Operation,
+        input: &[u8],
+        source: impl FnOnce() -> Result<Source, PoolError>,
+        check: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Output, PoolError> {
+        let breaker = &self.process.breaker;
+        if self.local && !breaker.admits(Instant::now()) {
+            return Err(PoolError::new(Trouble::Breaker, "the pool did not answer lately"));
+        }
+        let result = self.attempts(operation, input, source, check);
+        match &result {
+            Err(error) if error.silent() => breaker.dead(Instant::now()),
+            _ => breaker.alive(),
+        }
+        self.count(&result);
+        result
+    }
+
+    /// One attempt; a second one after a wrong result, if nobody but the pool has the key.
+    fn attempts(
+        &self,
+        operation: &Operation,
+        input: &[u8],
+        source: impl FnOnce() -> Result<Source, PoolError>,
+        check: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Output, PoolError> {
+        let patience =
+            if self.local { self.config.fallback_after } else { self.config.deadline };
+        let deadline = Instant::now() + patience;
+        let remote = self.process.remote(self.key, source, self.stats, self.pause, deadline)?;
+        if !permits(remote.as_ref(), operation) {
+            let text = format!("the pool does not allow {} with this key", operation.kind());
+            return Err(PoolError::new(Trouble::Denied, text));
+        }
+        for _ in 0..if self.local { 1 } else { 2 } {
+            let output = self.once(&remote, operation, input, deadline)?;
+            if check(&output) {
+                return Ok(output);
+            }
+            self.stats.wrong_results.add();
+        }
+        Err(PoolError::new(Trouble::WrongResult, "the pool answered with a wrong result"))
+    }
+
+    fn once(
+        &self,
+        remote: &Arc<dyn Remote>,
+        operation: &Operation,
+        input: &[u8],
+        deadline: Instant,
+    ) -> Result<Output, PoolError> {
+        let Some(pause) = self.pause else {
+            return remote.call(operation, input, deadline);
+        };
+        let slot = Slot::new(Some(pause.waker()));
+        let result = Arc::clone(&slot);
+        let done = Box::new(move |output| result.put(output));
+        remote.submit(operation.clone(), input.to_vec(), deadline, done)?;
+        slot.wait(Some(pause), deadline)
+            .unwrap_or_else(|| Err(PoolError::new(Trouble::Failed, "the process was forked meanwhile")))
+    }
+
+    fn count(&self, result: &Result<Output, PoolError>) {
+        let Err(error) = result else {
+            return self.stats.pooled.add();
+        };
+        if !self.local {
+            return self.stats.failed.add();
+        }
+        let stats = self.stats;
+        match error.trouble {
+            Trouble::NoNode => &stats.fallback_no_node,
+            Trouble::TimedOut => &stats.fallback_timed_out,
+            Trouble::Busy => &stats.fallback_busy,
+            Trouble::Refused | Trouble::Denied => &stats.fallback_refused,
+            Trouble::Failed => &stats.fallback_failed,
+            Trouble::WrongResult => &stats.fallback_wrong_result,
+            Trouble::Breaker => &stats.fallback_breaker,
+        }
+        .add();
+        stats.fallback.add();
+    }
+}
+
+fn permits(remote: &dyn Remote, operation: &Operation) -> bool {
+    let mgf = match operation {
+        Operation::RsaPssSign { mgf_hash, .. } | Operation::RsaOaepDecrypt { mgf_hash, .. } => {
+            Some(*mgf_hash)
+        }
+        _ => None,
+    };
+    remote.operations().contains(operation.kind())
+        && operation.hash().is_none_or(|hash| remote.hashes().contains(hash))
+        && mgf.is_none_or(|hash| remote.hashes().contains(hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use millrace_engine::{Hash, HashSet, KeyInfo, KeyType, OperationKind, OperationSet};
+
+    use super::*;
+    use crate::remote::{Done, Pool};
+
+    type Script = Arc<Mutex<VecDeque<Result<Vec<u8>, Trouble>>>>;
+
+    /// Answers what its script says; nothing is computed.
+    struct Scripted(Script);
+
+    struct ScriptedKey(KeyInfo, Script);
+
+    impl Pool for Scripted {
+        fn open(&self, _name: &str, _by: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+            let info = KeyInfo { key_type: KeyType::Rsa { bits: 2048 }, spki: vec![1, 2, 3] };
+            Ok(Arc::new(ScriptedKey(info, Arc::clone(&self.0))))
+        }
+
+        fn import(
+            &self,
+            _key: millrace_engine::PrivateKey,
+            by: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
+            self.open("", by)
+        }
+    }
+
+    impl Remote for ScriptedKey {
+        fn info(&self) -> &KeyInfo {
+            &self.0
+        }
+
+        fn operations(&self) -> OperationSet {
+            [OperationKind::RsaPkcs1Sign].into_iter().collect()
+        }
+
+        fn hashes(&self) -> HashSet {
+            [Hash::Sha256].into_iter().collect()
+        }
+
+        fn call(&self, _: &Operation, _: &[u8], _: Instant) -> Result<Output, PoolError> {
+            let next = self.1.lock().expect("script").pop_front().expect("one more answer");
+            next.map(Output::new).map_err(|trouble| PoolError::new(trouble, "scripted"))
+        }
+
+        fn submit(
+            &self,
+            operation: Operation,
+            input: Vec<u8>,
+            deadline: Instant,
+            done: Done,
+        ) -> Result<(), PoolError> {
+            done(self.call(&operation, &input, deadline));
+            Ok(())
+        }
+    }
+
+    struct Bench {
+        process: Arc<Process>,
+        config: Config,
+        stats: Arc<Stats>,
+        key: Arc<Identity>,
+        script: Script,
+    }
+
+    impl Bench {
+        fn new(answers: impl IntoIterator<Item = Result<Vec<u8>, Trouble>>) -> Self {
+            let script: Script = Arc::new(Mutex::new(answers.into_iter().collect()));
+            Self {
+                process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
+                config: Config::default(),
+                stats: Arc::default(),
+                key: Arc::new(Identity { spki: vec![1, 2, 3], name: Some("key".to_owned()) }),
+                script,
+            }
+        }
+
+        fn sign(&self, local: bool, hash: Hash) -> Result<Output, Trouble> {
+            let request = Request {
+                process: &self.process,
+                config: &self.config,
+                stats: &self.stats,
+                key: &self.key,
+                local,
+                pause: None,
+            };
+            let operation = Operation::RsaPkcs1Sign { hash };
+            request
+                .perform(&operation, &[0; 32], || Ok(Source::Held), &|output| output == b"right")
+                .map_err(|error| error.trouble)
+        }
+
+        fn left(&self) -> usize {
+            self.script.lock().expect("script").len()
+        }
+    }
+
+    fn right() -> Result<Vec<u8>, Trouble> {
+        Ok(b"right".to_vec())
+    }
+
+    fn wrong() -> Result<Vec<u8>, Trouble> {
+        Ok(b"wrong".to_vec())
+    }
+
+    #[test]
+    fn a_right_result_is_handed_on_and_counted() {
+        let bench = Bench::new([right()]);
+        assert!(bench.sign(true, Hash::Sha256).is_ok());
+        assert_eq!((bench.stats.pooled.get(), bench.stats.fallback.get()), (1, 0));
+    }
+
+    #[test]
+    fn a_wrong_result_never_gets_out() {
+        let bench = Bench::new([wrong(), right()]);
+        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::WrongResult));
+        assert_eq!(bench.left(), 1, "the local key is the second attempt");
+        assert_eq!(bench.stats.fallback_wrong_result.get(), 1);
+        assert_eq!(bench.stats.wrong_results.get(), 1);
+    }
+
+    #[test]
+    fn a_key_that_only_the_pool_has_is_tried_twice() {
+        let bench = Bench::new([wrong(), right(), wrong(), wrong()]);
+        assert!(bench.sign(false, Hash::Sha256).is_ok());
+        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(Trouble::WrongResult));
+        assert_eq!(bench.stats.wrong_results.get(), 3);
+        assert_eq!(bench.stats.failed.get(), 1);
+    }
+
+    #[test]
+    fn what_the_key_may_not_do_is_not_asked() {
+        let bench = Bench::new([right()]);
+        assert_eq!(bench.sign(true, Hash::Sha1).err(), Some(Trouble::Denied));
+        assert_eq!(bench.left(), 1);
+        assert_eq!(bench.stats.fallback_refused.get(), 1);
+    }
+
+    #[test]
+    fn a_dead_pool_is_left_alone_by_keys_that_are_here() {
+        let dead = || Err(Trouble::TimedOut);
+        let bench = Bench::new([dead(), dead(), dead(), right()]);
+        for _ in 0..3 {
+            assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::TimedOut));
+        }
+        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::Breaker));
+        assert!(bench.sign(false, Hash::Sha256).is_ok(), "a stub has no alternative");
+        assert_eq!(bench.stats.fallback.get(), 4);
+    }
+
+    #[test]
+    fn another_key_under_the_name_is_refused() {
+        let mut bench = Bench::new([right()]);
+        bench.key = Arc::new(Identity { spki: vec![9], name: Some("key".to_owned()) });
+        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(Trouble::Refused));
+        assert_eq!(bench.left(), 1);
+    }
+}

@@ -1,0 +1,85 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One result that one thread puts and others wait for.
+//!
+//! A slot is shared by reference count: whoever waits may give up (its connection died, its process
+//! exits) and the late result falls into memory that is still there.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Wakes a paused job. Called from the client's I/O thread: must not block and must not panic.
+pub trait Wake: Send + Sync {
+    /// Makes the application resume the job.
+    fn wake(&self);
+}
+
+/// How the caller waits: it cannot block its thread, so it pauses.
+pub trait Pause {
+    /// What wakes it.
+    fn waker(&self) -> Arc<dyn Wake>;
+
+    /// Returns when `done` says so, having given the thread back to the application meanwhile.
+    /// `false` if it cannot become true any more (the process was forked).
+    fn until(&self, done: &dyn Fn() -> bool) -> bool;
+}
+
+/// A place for one result.
+pub struct Slot<T> {
+    value: Mutex<Option<T>>,
+    ready: Condvar,
+    wake: Option<Arc<dyn Wake>>,
+}
+
+impl<T> std::fmt::Debug for Slot<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Slot")
+    }
+}
+
+impl<T> Slot<T> {
+    /// An empty slot; `wake` is called when it fills.
+    #[must_use]
+    pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
+        Arc::new(Self { value: Mutex::new(None), ready: Condvar::new(), wake })
+    }
+
+    /// Fills the slot.
+    pub fn put(&self, value: T) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        self.ready.notify_all();
+        if let Some(wake) = &self.wake {
+            wake.wake();
+        }
+    }
+
+    /// Whether it is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Takes the result if it is there.
+    #[must_use]
+    pub fn take(&self) -> Option<T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits for the result: by pausing if `pause` is given, else by blocking until `deadline`.
+    #[must_use]
+    pub fn wait(&self, pause: Option<&dyn Pause>, deadline: Instant) -> Option<T> {
+        if let Some(pause) = pause {
+            pause.until(&|| self.is_full());
+            return self.take();
+        }
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if value.is_some() {
+                return value.take();
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            value = self.ready.wait_timeout(value, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

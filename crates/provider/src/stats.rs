@@ -1,0 +1,78 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Counters of one loaded provider, readable as provider parameters
+//! (`OSSL_PROVIDER_get_params`, `openssl list -providers -verbose` shows their names).
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $field:ident = $name:literal;)*) => {
+        /// The counters. All are events since the provider was loaded into this process or its
+        /// ancestors.
+        #[derive(Debug, Default)]
+        pub struct Stats {
+            $($(#[doc = $doc])* pub $field: Counter,)*
+        }
+
+        impl Stats {
+            /// Name of the provider parameter and value of each counter.
+            pub fn each(&self) -> impl Iterator<Item = (&'static CStr, u64)> {
+                [$(($name, self.$field.get())),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Private operations done by the pool, verified and handed to the application.
+    pooled = c"millrace-pooled";
+    /// Private operations done here by design: generated keys, operations that the pool has not.
+    local = c"millrace-local";
+    /// Private operations done here because the pool could not: the sum of the following.
+    fallback = c"millrace-fallback";
+    /// … no node could be reached.
+    fallback_no_node = c"millrace-fallback-no-node";
+    /// … no answer by the deadline.
+    fallback_timed_out = c"millrace-fallback-timed-out";
+    /// … the pool or this process was full.
+    fallback_busy = c"millrace-fallback-busy";
+    /// … the key was refused by the pool.
+    fallback_refused = c"millrace-fallback-refused";
+    /// … the operation failed in the pool.
+    fallback_failed = c"millrace-fallback-failed";
+    /// … the result did not verify.
+    fallback_wrong_result = c"millrace-fallback-wrong-result";
+    /// … the circuit breaker was open.
+    fallback_breaker = c"millrace-fallback-breaker";
+    /// Private operations that ended as an error of the pool, for keys that only the pool holds.
+    failed = c"millrace-failed";
+    /// Results from the pool that did not verify.
+    wrong_results = c"millrace-wrong-results";
+    /// Jobs of the application that were paused while the pool worked.
+    paused = c"millrace-paused";
+    /// Jobs that were resumed although the pool was not ready.
+    spurious_resumes = c"millrace-spurious-resumes";
+    /// Keys opened at or imported into the pool.
+    keys_opened = c"millrace-keys-opened";
+    /// Panics that were caught at the C boundary: each is a bug.
+    panics = c"millrace-panics";
+}
+
+/// One event counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts one event.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The events so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
