@@ -41,6 +41,7 @@ mod node;
 mod pool;
 mod random;
 mod stats;
+pub mod stub;
 mod task;
 mod tls;
 
