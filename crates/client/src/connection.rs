@@ -265,7 +265,7 @@ impl Connection {
         self.started
     }
 
-    /// Jobs that the node owes.
+    /// Jobs that the node owes or was promised.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -350,7 +350,13 @@ impl Connection {
         ClientMessage::Cancel { job }.encode(self.out.append());
     }
 
-    /// Notes that the node answered one of the jobs it owed.
+    /// Counts a job that will be sent as soon as its key is open.
+    pub(crate) fn promised(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// Notes that the node answered one of the jobs it owed, or that one which was promised to it is
+    /// not waiting any more.
     pub(crate) fn settled(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

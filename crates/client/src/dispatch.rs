@@ -646,6 +646,8 @@ impl Dispatcher {
         if !matches!(state, Some(KeyState::Opening)) {
             connection.open_key(key, now);
         }
+        // It counts from here, or a burst would pile up where the key is not open yet.
+        connection.promised();
         if let Some(task) = self.tasks.get(id) {
             task.phase = Phase::OnKey { node: at };
         }
@@ -711,8 +713,22 @@ impl Dispatcher {
             .join("; ")
     }
 
+    /// A task does not wait for a key any more.
+    fn leave_key(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        if let Phase::OnKey { node } = task.phase {
+            task.phase = Phase::Unassigned;
+            if let Some(connection) = self.connection(node) {
+                connection.settled();
+            }
+        }
+    }
+
     /// The key is open at this node: sends the job, or, if opening was all, ends.
     fn place(&mut self, id: TaskId, at: usize, handle: KeyHandle, now: Instant) {
+        self.leave_key(id);
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -754,6 +770,7 @@ impl Dispatcher {
     /// Sends a task elsewhere if that is allowed and possible; otherwise it ends as `error` (or, if its
     /// connection was lost, as what is wrong with the others).
     fn retry(&mut self, id: TaskId, at: usize, reason: Retry, error: ClientError, now: Instant) {
+        self.leave_key(id);
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -856,6 +873,7 @@ impl Dispatcher {
     /// Nobody waits any more: forgets the task, or, if a node has it, asks the node to and waits for
     /// its completion, so that what it owes stays counted.
     fn abandon(&mut self, id: TaskId) {
+        self.leave_key(id);
         let Some(task) = self.tasks.get(id) else {
             return;
         };

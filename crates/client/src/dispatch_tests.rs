@@ -1,1 +1,366 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 
+//! The pool without I/O: what only shows when time and the order of things are under control. What
+//! nodes do to jobs is tested in `tests/`, over sockets.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use millrace_engine::key::{KeyInfo, KeyType};
+use millrace_engine::operation::{Hash, Operation};
+use millrace_engine::policy::OperationSet;
+use millrace_engine::{Curve, Output};
+use millrace_wire::{
+    ClientMessage, Decoder, KeySelector, Message, NodeMessage, SubmittedJob, Welcome,
+};
+
+use super::*;
+use crate::config::Endpoint;
+use crate::key::KeySource;
+
+struct Pool {
+    dispatcher: Dispatcher,
+    now: Instant,
+    key: Arc<KeyData>,
+    ends: Receiver<(u32, Result<Reply, ClientError>)>,
+    tell: std::sync::mpsc::Sender<(u32, Result<Reply, ClientError>)>,
+}
+
+impl Pool {
+    fn new(nodes: usize) -> Self {
+        let nodes = (0..nodes)
+            .map(|n| Endpoint::Unix(format!("/{n}").into()))
+            .collect();
+        let now = Instant::now();
+        let selector = KeySelector::Name("site".to_owned());
+        let (tell, ends) = channel();
+        Self {
+            dispatcher: Dispatcher::new(&PoolConfig::new(nodes), now),
+            now,
+            key: Arc::new(KeyData::new(KeySource::Selector(selector))),
+            ends,
+            tell,
+        }
+    }
+
+    fn submit(&mut self, number: u32, millis: u64) -> Result<TaskId, ClientError> {
+        let tell = self.tell.clone();
+        let owner = Owner::Callback(Box::new(move |result| drop(tell.send((number, result)))));
+        let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
+        let work = Work::Job {
+            operation,
+            input: vec![0; 32],
+        };
+        let deadline = self.now + Duration::from_millis(millis);
+        let task = Task::new(Arc::clone(&self.key), work, owner, deadline, self.now);
+        self.dispatcher.submit(task, self.now)
+    }
+
+    /// Connects to the next wanted node, which says welcome.
+    fn connect(&mut self) -> usize {
+        let at = self.dispatcher.take_wanted().expect("a node is wanted");
+        self.dispatcher.connected(at, self.now);
+        self.say(
+            at,
+            &NodeMessage::Welcome(Welcome {
+                version: 1,
+                features: 0,
+                node: format!("n{at}"),
+                max_in_flight: 1000,
+                max_keys: 10,
+            }),
+        );
+        at
+    }
+
+    fn say(&mut self, at: usize, message: &NodeMessage) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        for chunk in bytes.chunks(4096) {
+            let connection = self.dispatcher.connection(at).expect("connected");
+            connection.space()[..chunk.len()].copy_from_slice(chunk);
+            connection.filled(chunk.len(), self.now);
+            self.dispatcher.received(at, self.now);
+        }
+    }
+
+    fn sent(&mut self, at: usize) -> Vec<ClientMessage> {
+        let mut decoder = Decoder::<ClientMessage>::new();
+        let mut messages = Vec::new();
+        let Some(out) = self.dispatcher.output(at) else {
+            return messages;
+        };
+        let bytes = out.pending().to_vec();
+        out.consume(bytes.len());
+        for chunk in bytes.chunks(1000) {
+            decoder.space()[..chunk.len()].copy_from_slice(chunk);
+            decoder.filled(chunk.len());
+            while let Some(message) = decoder.next().expect("we send what decodes") {
+                messages.push(message);
+            }
+        }
+        messages
+    }
+
+    /// Opens every key that was asked for; gives the jobs that were sent before and after.
+    fn serve_keys(&mut self, at: usize) -> Vec<SubmittedJob> {
+        let mut jobs = Vec::new();
+        loop {
+            let messages = self.sent(at);
+            if messages.is_empty() {
+                return jobs;
+            }
+            for message in messages {
+                match message {
+                    ClientMessage::OpenKey { request, .. } => self.say(at, &opened(request)),
+                    ClientMessage::Submit(more) => jobs.extend(more),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize, job: &SubmittedJob, result: Result<Output, JobError>) {
+        self.say(
+            at,
+            &NodeMessage::Complete(vec![JobCompletion {
+                id: job.id,
+                result,
+                served_by: None,
+                queue_time: Duration::ZERO,
+                service_time: Duration::ZERO,
+            }]),
+        );
+    }
+
+    fn tick(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+        self.dispatcher.tick(self.now);
+    }
+
+    /// Calls the callbacks and gives what they were told.
+    fn ends(&mut self) -> Vec<(u32, Result<(), ClientError>)> {
+        for (callback, result) in mem::take(&mut self.dispatcher.outbox().callbacks) {
+            callback(result);
+        }
+        self.ends
+            .try_iter()
+            .map(|(number, result)| (number, result.map(drop)))
+            .collect()
+    }
+}
+
+fn opened(request: u32) -> NodeMessage {
+    NodeMessage::KeyOpened {
+        request,
+        handle: 1,
+        info: KeyInfo {
+            key_type: KeyType::Ec(Curve::P256),
+            spki: vec![1; 91],
+        },
+        operations: OperationSet::new(),
+        hashes: millrace_engine::policy::HashSet::new(),
+    }
+}
+
+fn good() -> Result<Output, JobError> {
+    Ok(Output::new(vec![1, 2, 3]))
+}
+
+#[test]
+fn a_first_job_waits_for_the_connection_and_the_key() {
+    let mut pool = Pool::new(1);
+    assert!(
+        !pool.dispatcher.wants_connections(),
+        "nothing before the first job"
+    );
+    pool.submit(1, 1000).expect("taken");
+    let at = pool.connect();
+    let jobs = pool.serve_keys(at);
+    assert_eq!(jobs.len(), 1);
+    assert!(jobs[0].budget <= Duration::from_secs(1) && !jobs[0].budget.is_zero());
+    pool.answer(at, &jobs[0], good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    assert_eq!(pool.dispatcher.stats().in_flight, 0);
+}
+
+#[test]
+fn jobs_fail_at_once_while_every_node_is_in_backoff_and_wait_for_none_that_failed() {
+    let mut pool = Pool::new(2);
+    pool.submit(1, 1000).expect("taken");
+    for _ in 0..2 {
+        assert!(pool.ends().is_empty(), "one node may still come");
+        let at = pool.dispatcher.take_wanted().expect("wanted");
+        pool.dispatcher
+            .lost(at, "connection refused".to_owned(), pool.now);
+    }
+    let ends = pool.ends();
+    let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else {
+        panic!("{ends:?}")
+    };
+    assert!(
+        why.contains("unix:/0: connection refused; unix:/1: connection refused"),
+        "{why}"
+    );
+    assert!(matches!(pool.submit(2, 1000), Err(ClientError::NoNode(_))));
+    // The next attempt is under way, but the last one failed: nobody is kept waiting for it.
+    pool.tick(60);
+    assert!(pool.dispatcher.take_wanted().is_some());
+    assert!(matches!(pool.submit(3, 1000), Err(ClientError::NoNode(_))));
+}
+
+#[test]
+fn deadlines_end_jobs_wherever_they_are() {
+    let mut pool = Pool::new(1);
+    pool.submit(1, 10).expect("waits for a connection");
+    pool.tick(9);
+    assert!(pool.ends().is_empty());
+    pool.tick(1);
+    assert_eq!(pool.ends(), [(1, Err(ClientError::TimedOut))]);
+    let at = pool.connect();
+    pool.submit(2, 10).expect("waits for a key");
+    pool.tick(10);
+    assert_eq!(pool.ends(), [(2, Err(ClientError::TimedOut))]);
+    pool.serve_keys(at);
+    pool.submit(3, 10).expect("sent");
+    pool.submit(4, 30).expect("sent");
+    let jobs = pool.serve_keys(at);
+    pool.tick(10);
+    assert_eq!(pool.ends(), [(3, Err(ClientError::TimedOut))]);
+    let cancels = pool.sent(at);
+    assert!(matches!(cancels[..], [ClientMessage::Cancel { job }] if job == jobs[0].id));
+    pool.answer(at, &jobs[0], good());
+    pool.answer(at, &jobs[1], good());
+    assert_eq!(pool.ends(), [(4, Ok(()))]);
+    let stats = pool.dispatcher.stats();
+    assert_eq!(
+        (
+            stats.in_flight,
+            stats.totals.late_completions,
+            stats.totals.timed_out
+        ),
+        (0, 1, 3)
+    );
+    assert_eq!(stats.nodes[0].in_flight, 0);
+}
+
+#[test]
+fn an_answer_to_the_first_attempt_is_not_one_to_the_second() {
+    let mut pool = Pool::new(2);
+    pool.submit(1, 1000).expect("taken");
+    let nodes = [pool.connect(), pool.connect()];
+    let first = nodes
+        .into_iter()
+        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+    let (at, job) = first.expect("one of them has it");
+    pool.answer(at, &job, Err(JobError::Busy));
+    let other = 1 - at;
+    let again = pool.serve_keys(other).pop().expect("the other has it now");
+    assert_ne!(job.id, again.id);
+    pool.answer(other, &job, good());
+    pool.answer(at, &again, good());
+    assert!(pool.ends().is_empty(), "neither is owed");
+    pool.answer(other, &again, good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    assert_eq!(pool.dispatcher.stats().totals.stray_completions, 2);
+}
+
+#[test]
+fn a_stable_connection_that_is_lost_is_waited_for() {
+    let mut pool = Pool::new(1);
+    pool.submit(1, 10_000).expect("taken");
+    let at = pool.connect();
+    assert_eq!(pool.serve_keys(at).len(), 1);
+    pool.now += Duration::from_secs(2);
+    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    assert_eq!(pool.dispatcher.take_closed(), Some(at));
+    assert!(pool.ends().is_empty());
+    let at = pool.connect();
+    let jobs = pool.serve_keys(at);
+    pool.answer(at, &jobs[0], good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+}
+
+#[test]
+fn a_node_that_loses_jobs_is_left() {
+    let mut pool = Pool::new(1);
+    pool.submit(0, 1000).expect("taken");
+    let at = pool.connect();
+    let answered = pool.serve_keys(at);
+    pool.answer(at, &answered[0], good());
+    pool.ends();
+    for number in 0..=MAX_ABANDONED {
+        // The node's own bound is 1000.
+        if pool.submit(number, 10).is_err() {
+            break;
+        }
+    }
+    pool.serve_keys(at);
+    pool.tick(10);
+    let ended = pool.ends().len();
+    assert_eq!(ended, 1000);
+    assert_eq!(
+        pool.submit(5000, 10),
+        Err(ClientError::Busy),
+        "the node owes a thousand"
+    );
+    // It is alive, but nothing comes: silence is what gives it away.
+    pool.tick(250);
+    pool.tick(500);
+    assert_eq!(pool.dispatcher.take_closed(), Some(at));
+    assert_eq!(pool.dispatcher.stats().in_flight, 0);
+}
+
+#[test]
+fn a_key_dropped_while_a_job_uses_it_is_closed_afterwards() {
+    let mut pool = Pool::new(1);
+    pool.submit(1, 1000).expect("taken");
+    let at = pool.connect();
+    let jobs = pool.serve_keys(at);
+    let key = pool.key.id;
+    pool.dispatcher.close_key(key);
+    assert!(pool.sent(at).is_empty(), "a job needs it, perhaps again");
+    pool.answer(at, &jobs[0], good());
+    assert!(matches!(
+        pool.sent(at)[..],
+        [ClientMessage::CloseKey { handle: 1 }]
+    ));
+    assert_eq!(pool.dispatcher.stats().keys, 0);
+}
+
+#[test]
+fn closing_ends_every_job_once() {
+    let mut pool = Pool::new(1);
+    pool.submit(1, 10).expect("taken");
+    let at = pool.connect();
+    pool.serve_keys(at);
+    pool.tick(10);
+    pool.submit(2, 1000).expect("taken");
+    pool.serve_keys(at);
+    pool.dispatcher.close();
+    let ends = pool.ends();
+    assert_eq!(
+        ends,
+        [
+            (1, Err(ClientError::TimedOut)),
+            (2, Err(ClientError::Closed))
+        ]
+    );
+    let stats = pool.dispatcher.stats();
+    assert_eq!(stats.in_flight, 0);
+}
+
+#[test]
+fn the_budget_for_retries_is_a_tenth_and_a_few() {
+    let mut budget = Budget(Budget::START);
+    assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
+    for _ in 0..100 {
+        budget.deposit();
+    }
+    assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
+    for _ in 0..1_000_000 {
+        budget.deposit();
+    }
+    assert_eq!((0..1000).filter(|_| budget.take()).count(), 100);
+}

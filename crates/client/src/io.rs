@@ -155,7 +155,7 @@ impl Instance {
         let id = inner.dispatcher.submit(task, Instant::now())?;
         inner.calls += 1;
         self.flush_all(&mut inner);
-        self.wake_for_chores(&inner);
+        self.wake_all(&mut inner);
         loop {
             if let Some(answer) = inner.dispatcher.take_done(id) {
                 self.leave(inner);
@@ -189,7 +189,7 @@ impl Instance {
         let id = inner.dispatcher.submit(task, Instant::now())?;
         // The first job of a burst goes out at once; the others collect until the driver sends them.
         self.flush_lonely(&mut inner);
-        self.wake_for_submission(&mut inner);
+        self.wake_all(&mut inner);
         Ok(id)
     }
 
@@ -198,7 +198,7 @@ impl Instance {
         let mut inner = self.lock();
         inner.dispatcher.cancel(id);
         self.flush_all(&mut inner);
-        self.wake_for_chores(&inner);
+        self.wake_all(&mut inner);
     }
 
     /// Closes a key's handles.
@@ -271,8 +271,9 @@ impl Instance {
         }
     }
 
-    /// After a submission: the driver must send what waits, and wake up in time.
-    fn wake_for_submission(&self, inner: &mut Inner) {
+    /// After anything that sets timers or leaves bytes unsent: the driver must send them and wake up in
+    /// time, and the I/O thread must do what it alone does.
+    fn wake_all(&self, inner: &mut Inner) {
         self.wake_for_chores(inner);
         let unsent = (0..inner.sockets.len()).any(|at| inner.has_unsent(at));
         let late = match (inner.dispatcher.next_timer(), inner.driver_wakes) {
@@ -483,6 +484,7 @@ impl Instance {
                 Err(why) => inner.dispatcher.lost(at, why, now),
             }
             self.flush_all(&mut inner);
+            self.wake_all(&mut inner);
         }
         inner
     }
