@@ -17,9 +17,14 @@ TARGET ?=
 # Extra arguments for the benchmarks: make bench-pool ARGS="--seconds 3"
 ARGS ?=
 
-MILLRACE := target/release/millrace
+# Where make install puts things; DESTDIR goes in front, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
 
-.PHONY: help setup build demo test check fuzz bench-pool bench-tls docs clean
+MILLRACE := target/release/millrace
+ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
+
+.PHONY: help setup build install demo test check fuzz bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -31,9 +36,12 @@ help: ## This menu
 setup: ## Install the Debian packages that build and tests need (asks for root only if one is missing)
 	@scripts/setup.sh
 
-build: setup ## Build the millrace binary and the OpenSSL provider (release)
-	@$(CARGO) build --release $(CARGO_FLAGS)
-	@echo "built: $(MILLRACE) and target/release/libmillrace_provider.so"
+build: setup ## Build the binary, the OpenSSL provider and the nginx preload library (release)
+	@$(CARGO) build --release $(CARGO_FLAGS) $(ARTIFACTS)
+	@echo "built in target/release: millrace, libmillrace_provider.so, libmillrace_preload.so"
+
+install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for packages
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install.sh
 
 demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
 	@scripts/demo.sh

@@ -21,7 +21,7 @@ Exit codes:
   0  done
   1  failed; the message says why
   2  the command line or the configuration file is wrong
-  3  the key was refused (not a private key, encrypted, too small, inconsistent)
+  3  the key was refused: not a private key, encrypted, too small, broken
   4  there is no key of that name, or there is one already
   5  no node answers";
 
@@ -43,29 +43,20 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The verbs, in the order in which a newcomer meets them.
+/// The verbs, in the order in which a newcomer meets them. Their help is that of their arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a node: serve private-key operations to gateways
     Up(UpArgs),
-    /// Keep the keys that the node serves
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Issue certificates for clients that connect over TCP
     #[command(subcommand)]
     Cert(CertCommand),
-    /// Show what the node is doing: keys, connections, operations, latency
     Status(StatusArgs),
-    /// Print the configuration that puts the pool under an application
     Gateway(GatewayArgs),
-    /// Measure; every figure comes from a run that checked its answers
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write the manual pages into a folder
     Man(ManArgs),
-    /// Write the reference pages of the documentation into a folder
     #[command(hide = true)]
     Reference(ReferenceArgs),
 }
@@ -90,10 +81,20 @@ clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
 #[command(after_long_help = UP_EXAMPLE)]
 pub(crate) struct UpArgs {
     /// Configuration file (every key: deploy/node.toml)
-    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_CONFIG",
+        hide_env_values = true
+    )]
     pub(crate) config: Option<PathBuf>,
     /// Unix socket that clients connect to
-    #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MILLRACE_SOCKET",
+        hide_env_values = true
+    )]
     pub(crate) socket: Option<PathBuf>,
     /// Group that may connect to the socket, besides this user
     #[arg(long, value_name = "GROUP")]
@@ -105,7 +106,12 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
     /// Folder for keys and certificates
-    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MILLRACE_STATE",
+        hide_env_values = true
+    )]
     pub(crate) state: Option<PathBuf>,
     /// Also listen on TCP, with mutual TLS 1.3
     ///
@@ -126,7 +132,12 @@ pub(crate) struct UpArgs {
     ///
     /// Default: the systemd credential `millrace-kek` if there is one, else
     /// a file in the state folder that is made the first time.
-    #[arg(long, value_name = "FILE", env = "MILLRACE_KEK_FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_KEK_FILE",
+        hide_env_values = true
+    )]
     pub(crate) kek_file: Option<PathBuf>,
     /// Lock all memory, so that no key is ever swapped to disk
     ///
@@ -135,7 +146,12 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) lock_memory: bool,
     /// What to log: error, warn, info, debug, trace, or a filter per module
-    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG")]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "MILLRACE_LOG",
+        hide_env_values = true
+    )]
     pub(crate) log: Option<String>,
     /// How to log
     #[arg(long, value_name = "FORMAT", value_enum)]
@@ -155,13 +171,28 @@ pub(crate) enum LogFormat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
     /// Configuration file of the node that owns the keys
-    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_CONFIG",
+        hide_env_values = true
+    )]
     pub(crate) config: Option<PathBuf>,
     /// Folder for keys and certificates
-    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MILLRACE_STATE",
+        hide_env_values = true
+    )]
     pub(crate) state: Option<PathBuf>,
     /// Key-encryption key, a file with mode 0600
-    #[arg(long, value_name = "FILE", env = "MILLRACE_KEK_FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_KEK_FILE",
+        hide_env_values = true
+    )]
     pub(crate) kek_file: Option<PathBuf>,
 }
 
@@ -193,17 +224,11 @@ pub(crate) struct PolicyArgs {
 /// Keep the keys that the node serves.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Bring a private key into the pool
     Import(KeyImportArgs),
-    /// List the keys
     List(KeyListArgs),
-    /// Show one key: its type, its public half, its policy
     Show(KeyShowArgs),
-    /// Remove a key
     Remove(KeyRemoveArgs),
-    /// Change who may use a key, and for what
     Policy(KeyPolicyArgs),
-    /// Write the PEM stub that stands in for the key on a gateway
     Stub(KeyStubArgs),
 }
 
@@ -213,7 +238,7 @@ Examples:
   openssl pkey -in encrypted.pem | millrace key import www -
   millrace key import old rsa.pem --operations rsa-pkcs1-sign,rsa-pss-sign
 
-A running node serves the key at once. By default every authenticated client
+A running node serves the key within a second. By default every authenticated client
 may sign, decrypt OAEP and agree on keys with it; PKCS#1 v1.5 decryption and
 raw RSA are off.";
 
@@ -266,7 +291,7 @@ pub(crate) struct KeyShowArgs {
 
 /// Remove a key
 ///
-/// A running node forgets it at once; operations in flight still finish.
+/// A running node forgets it within a second; operations in flight still finish.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace key remove www")]
 pub(crate) struct KeyRemoveArgs {
@@ -282,7 +307,7 @@ Examples:
   millrace key policy www --allow-all
   millrace key policy www --operations rsa-pss-sign --hashes sha256,sha384
 
-What is not named stays as it is. A running node obeys at once.";
+What is not named stays as it is. A running node obeys within a second.";
 
 /// Change who may use a key, and for what
 #[derive(Debug, Args)]
@@ -319,7 +344,6 @@ pub(crate) struct KeyStubArgs {
 /// Issue certificates for clients that connect over TCP.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
-    /// Issue a client certificate, signed by the node's own authority
     Client(CertClientArgs),
 }
 
@@ -357,10 +381,20 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Configuration file of the node
-    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_CONFIG",
+        hide_env_values = true
+    )]
     pub(crate) config: Option<PathBuf>,
     /// Unix socket of the node
-    #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MILLRACE_SOCKET",
+        hide_env_values = true
+    )]
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -386,6 +420,20 @@ pub(crate) struct GatewayArgs {
     /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local one]
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) pool: Vec<String>,
+    /// Unix socket of the local node, which is used if no --pool is named
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MILLRACE_SOCKET",
+        hide_env_values = true
+    )]
+    pub(crate) socket: Option<PathBuf>,
+    /// Send plain PEM keys to the pool too, not only those that stubs name
+    ///
+    /// Keys stay on the gateway, and OpenSSL's own implementation stands in
+    /// if no node answers in time.
+    #[arg(long)]
+    pub(crate) plain_keys: bool,
     /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
     #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
     pub(crate) certs: PathBuf,

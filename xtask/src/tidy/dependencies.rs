@@ -23,7 +23,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
     ("bench", &["backends", "client", "engine"]),
+    ("preload", &[]),
     ("testkit", &["engine"]),
+    // The whole system from outside: real processes, the vocabulary to check them with.
+    ("tests", &["wire", "engine"]),
     (
         "cli",
         &["engine", "backends", "wire", "client", "server", "bench"],
@@ -31,10 +34,23 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 ];
 
 /// Edges that only tests have. Everybody may test with the testkit; the others have their reason.
-const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[];
+const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[(
+    "server",
+    "backends",
+    "the tests of a node run it on an engine that computes",
+)];
 
 /// Libraries that may be there in more than one version, each with its reason.
-const DUPLICATES: &[(&str, &str)] = &[];
+const DUPLICATES: &[(&str, &str)] = &[
+    (
+        "syn",
+        "only in derive macros at build time; some have not moved to 3 yet",
+    ),
+    (
+        "untrusted",
+        "aws-lc-rs holds on to 0.7, rustls-webpki to 0.9; 300 lines each",
+    ),
+];
 
 /// Only what is built on the platform that Millrace ships for counts.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
@@ -60,44 +76,42 @@ impl Metadata {
     /// # Errors
     /// Cargo's own words, or an answer that is not understood.
     pub(crate) fn load(root: &Path) -> Result<Self> {
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args([
-                "metadata",
-                "--format-version",
-                "1",
-                "--filter-platform",
-                PLATFORM,
-            ])
-            .current_dir(root)
-            .output()
-            .context("starting cargo metadata")?;
-        if !output.status.success() {
-            bail!(
-                "cargo metadata: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        let metadata: Value =
-            serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
-        Self::parse(&metadata).context("cargo metadata has another shape than expected")
+        let metadata = cargo(root, &["metadata", "--format-version", "1"])?;
+        let metadata: Value = serde_json::from_slice(&metadata).context("metadata is not JSON")?;
+        // The metadata also names packages that only features nobody turns on would bring; the tree
+        // is what is built.
+        let tree = [
+            "tree",
+            "--workspace",
+            "--target",
+            PLATFORM,
+            "--edges",
+            "all",
+        ];
+        let form = ["--prefix", "none", "--format", "{p}"];
+        let tree = cargo(root, &[&tree[..], &form[..]].concat())?;
+        let tree = String::from_utf8(tree).context("cargo tree is not text")?;
+        let built = tree.lines().filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.next()?.strip_prefix('v')?))
+        });
+        Self::parse(&metadata, &built.collect())
+            .context("cargo metadata has another shape than expected")
     }
 
-    fn parse(metadata: &Value) -> Option<Self> {
+    /// `built` holds name and version of every package that counts.
+    fn parse(metadata: &Value, built: &BTreeSet<(&str, &str)>) -> Option<Self> {
         let members: BTreeSet<&str> = metadata["workspace_members"]
             .as_array()?
             .iter()
             .filter_map(Value::as_str)
             .collect();
-        let used: BTreeSet<&str> = metadata["resolve"]["nodes"]
-            .as_array()?
-            .iter()
-            .filter_map(|node| node["id"].as_str())
-            .collect();
         let mut packages = Vec::new();
         for package in metadata["packages"].as_array()? {
-            let id = package["id"].as_str()?;
-            if used.contains(id) {
-                packages.push(Package::parse(package, members.contains(id))?);
+            let ours = members.contains(package["id"].as_str()?);
+            let package = Package::parse(package, ours)?;
+            if built.contains(&(&package.name, &package.version)) {
+                packages.push(package);
             }
         }
         Some(Self { packages })
@@ -209,6 +223,23 @@ impl Package {
             test,
         })
     }
+}
+
+/// What cargo prints.
+fn cargo(root: &Path, args: &[&str]) -> Result<Vec<u8>> {
+    let what = args.first().copied().unwrap_or_default();
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(args)
+        .current_dir(root)
+        .output()
+        .with_context(|| format!("starting cargo {what}"))?;
+    if !output.status.success() {
+        bail!(
+            "cargo {what}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(output.stdout)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
     let issued = as_owner_of(&settings.tls, || {
         // The authority is made here if no node has listened on TCP yet.
         if !settings.tls.join("ca.crt").exists() {
-            ensure_node_certificates(&settings.tls, &[settings.node.name.clone()])?;
+            ensure_node_certificates(&settings.tls, std::slice::from_ref(&settings.node.name))?;
         }
         issue_client_certificate(&settings.tls, name)
     })?;

@@ -5,27 +5,33 @@
 //! nothing: composing text is all it does, so that a person reads it before it is put in place.
 
 use std::env;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::args::{Application, GatewayArgs};
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::paths;
 
-/// Name of the provider module as cargo builds it, and as packages install it.
+/// Name of the provider module as cargo builds it, and as it is installed.
 const MODULE_NAMES: [&str; 2] = ["libmillrace_provider.so", "millrace.so"];
 
-/// Folders for modules, relative to the one of this binary: a build tree or an unpacked archive
-/// first, then an installation under a prefix.
-const MODULE_FOLDERS: [&str; 3] = [
-    ".",
-    "../lib/millrace",
-    "../lib/x86_64-linux-gnu/ossl-modules",
-];
+/// Name of the library that makes nginx asynchronous.
+const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
+
+const OPENSSL_CNF: &str = include_str!("../../templates/openssl.cnf");
+const TLS_CNF: &str = include_str!("../../templates/tls.cnf");
+const HAPROXY_CFG: &str = include_str!("../../templates/haproxy.cfg");
+const NGINX_CONF: &str = include_str!("../../templates/nginx.conf");
+
+/// What nginx needs where its handshakes block.
+const BLOCKING_WORKERS: &str = "\
+# Stock nginx has no asynchronous handshakes: a worker waits while the pool
+# works, so give it more workers than cores (or preload Millrace's library).
+worker_processes 16;
+";
 
 /// Where the examples put the generated openssl.cnf.
 const CONFIG_PATH: &str = "/etc/millrace/openssl.cnf";
@@ -47,16 +53,21 @@ struct Gateway {
     nodes: Vec<String>,
     /// For nodes over TCP.
     certs: Option<PathBuf>,
+    /// Whether plain PEM keys are to go to the pool too.
+    plain_keys: bool,
+    /// The library that makes nginx asynchronous, if it is installed.
+    preload: Option<PathBuf>,
 }
 
 impl Gateway {
     fn new(args: &GatewayArgs) -> Result<Self> {
         let mut nodes = args.pool.clone();
         if nodes.is_empty() {
-            nodes.push(format!(
-                "unix:{}",
-                paths::runtime_dir()?.join("node.sock").display()
-            ));
+            let socket = match &args.socket {
+                Some(socket) => socket.clone(),
+                None => paths::runtime_dir()?.join("node.sock"),
+            };
+            nodes.push(format!("unix:{}", socket.display()));
         }
         for node in &nodes {
             check_endpoint(node)?;
@@ -64,140 +75,99 @@ impl Gateway {
         let over_tcp = nodes.iter().any(|node| node.starts_with("tcp:"));
         let module = match &args.module {
             Some(path) => fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
-            None => find_module()?,
+            None => find_library(&MODULE_NAMES).ok_or_else(no_module)?,
         };
         Ok(Self {
             key: args.key.clone(),
             module,
             nodes,
             certs: over_tcp.then(|| args.certs.clone()),
+            plain_keys: args.plain_keys,
+            preload: find_library(&PRELOAD_NAMES),
         })
     }
 
     /// A complete openssl.cnf.
     fn openssl(&self) -> String {
-        let mut text = format!(
-            "# OpenSSL configuration that puts the Millrace pool under an application.\n\
-             # Save it, for instance as {CONFIG_PATH}, and start the application with\n\
-             #   OPENSSL_CONF={CONFIG_PATH}\n\
-             # Try it:\n\
-             #   OPENSSL_CONF={CONFIG_PATH} openssl list -providers -verbose\n\n\
-             openssl_conf = openssl_init\n\n\
-             [openssl_init]\n\
-             providers = provider_sect\n\
-             # Without this line only keys that name the pool (stubs) go to it. With it, plain PEM\n\
-             # keys do too: each process brings them into its own session once, and OpenSSL's own\n\
-             # implementation stands in if no node answers in time.\n\
-             #alg_section = algorithm_sect\n\n\
-             [provider_sect]\n\
-             default = default_sect\n\
-             millrace = millrace_sect\n\n\
-             # Naming any provider turns off the automatic one: keep this.\n\
-             [default_sect]\n\
-             activate = 1\n\n\
-             [millrace_sect]\n\
-             module = {}\n\
-             activate = 1\n\
-             # The nodes, separated by commas; the provider shares the work among them.\n\
-             pool = {}\n",
-            self.module.display(),
-            self.nodes.join(",")
-        );
-        if let Some(certs) = &self.certs {
-            let _ = write!(
-                text,
-                "# Mutual TLS to nodes over TCP: what `millrace cert client NAME -o DIR` wrote.\n\
-                 tls_ca = {0}/ca.pem\ntls_cert = {0}/cert.pem\ntls_key = {0}/key.pem\n",
-                certs.display()
-            );
-        }
-        text.push_str("\n[algorithm_sect]\ndefault_properties = ?provider=millrace\n");
-        text
+        let tls = match &self.certs {
+            Some(certs) => TLS_CNF.replace("{certs}", &certs.display().to_string()),
+            None => String::new(),
+        };
+        OPENSSL_CNF
+            .replace("{plain}", if self.plain_keys { "" } else { "#" })
+            .replace("{module}", &self.module.display().to_string())
+            .replace("{pool}", &self.nodes.join(","))
+            .replace("{tls}\n", &format!("{tls}\n"))
     }
 
     fn haproxy(&self) -> String {
-        let Self { key, .. } = self;
-        format!(
-            "{}{}{}{}{}",
+        [
             part(CONFIG_PATH),
             self.openssl(),
             part("/etc/systemd/system/haproxy.service.d/millrace.conf"),
-            self.drop_in("/var/lib/haproxy"),
-            self.in_haproxy(key)
-        )
-    }
-
-    /// What goes into haproxy.cfg.
-    fn in_haproxy(&self, key: &str) -> String {
-        format!(
-            "{}\
-             # HAProxy wants certificate and key in one file. The key is a stub: it names the pool's\n\
-             # key and holds no secret.\n\
-             #   millrace key stub {key} -o {key}.key\n\
-             #   cat {key}.crt {key}.key > /etc/haproxy/{key}.pem\n\
-             #   millrace key policy {key} --allow-uid haproxy\n\
-             global\n\
-             \x20   # Handshakes wait for the pool without blocking the thread.\n\
-             \x20   ssl-mode-async\n\
-             \x20   # Each handshake in flight takes one more descriptor; HAProxy does not count it.\n\
-             \x20   ulimit-n 65536\n\n\
-             frontend https\n\
-             \x20   bind :443 ssl crt /etc/haproxy/{key}.pem\n\
-             \x20   # Above the provider's deadline, so that its fallback comes first.\n\
-             \x20   timeout client 10s\n\
-             \x20   default_backend app\n",
-            part("/etc/haproxy/haproxy.cfg (add to yours)")
-        )
+            self.drop_in(),
+            self.binds_for_chroot("/var/lib/haproxy"),
+            part("/etc/haproxy/haproxy.cfg (add to yours)"),
+            HAPROXY_CFG.replace("{key}", &self.key),
+        ]
+        .concat()
     }
 
     fn nginx(&self) -> String {
-        let Self { key, .. } = self;
-        format!(
-            "{}{}{}{}{}\
-             # At the top of the file, outside every block: the workers need the variable too.\n\
-             env OPENSSL_CONF;\n\n\
-             # In the server block. The key is a stub: it names the pool's key and holds no secret.\n\
-             #   millrace key stub {key} -o /etc/nginx/{key}.key\n\
-             #   millrace key policy {key} --allow-uid www-data\n\
-             # Stock nginx has no asynchronous handshakes: a worker waits while the pool works, so\n\
-             # give it more workers than cores.\n\
-             worker_processes 16;\n\
-             http {{\n\
-             \x20   server {{\n\
-             \x20       listen 443 ssl;\n\
-             \x20       ssl_certificate     /etc/nginx/{key}.crt;\n\
-             \x20       ssl_certificate_key /etc/nginx/{key}.key;\n\
-             \x20   }}\n\
-             }}\n",
+        let (preload, workers) = match &self.preload {
+            Some(library) => (
+                format!(
+                    "# Makes handshakes asynchronous: a worker serves others while the pool works.\n\
+                     Environment=LD_PRELOAD={}\n",
+                    library.display()
+                ),
+                "",
+            ),
+            None => (String::new(), BLOCKING_WORKERS),
+        };
+        [
             part(CONFIG_PATH),
             self.openssl(),
             part("/etc/systemd/system/nginx.service.d/millrace.conf"),
-            self.drop_in(""),
-            part("/etc/nginx/nginx.conf (add to yours)")
-        )
+            self.drop_in(),
+            preload,
+            part("/etc/nginx/nginx.conf (add to yours)"),
+            NGINX_CONF
+                .replace("{key}", &self.key)
+                .replace("{workers}\n", workers),
+        ]
+        .concat()
     }
 
-    /// The systemd drop-in that hands the configuration to a service. `root` is the folder that the
-    /// service confines itself to once it has started, if it does.
-    fn drop_in(&self, root: &str) -> String {
-        let mut text = format!("[Service]\nEnvironment=OPENSSL_CONF={CONFIG_PATH}\n");
+    /// The systemd drop-in that hands the configuration to a service.
+    fn drop_in(&self) -> String {
+        let Self { nodes, .. } = self;
+        let local = nodes.iter().any(|node| node.starts_with("unix:"));
+        let group = if local {
+            "# The service's user must be allowed to connect to the node's socket:\n\
+             # `millrace up --socket-group GROUP`, or --socket-mode 0666.\n"
+        } else {
+            ""
+        };
+        format!("[Service]\n{group}Environment=OPENSSL_CONF={CONFIG_PATH}\n")
+    }
+
+    /// Lines that make the node's socket visible to a service that confines itself to `root`.
+    fn binds_for_chroot(&self, root: &str) -> String {
         let sockets = self
             .nodes
             .iter()
             .filter_map(|node| node.strip_prefix("unix:"));
         let folders = sockets.filter_map(|socket| Path::new(socket).parent());
-        if !root.is_empty() {
-            for folder in folders {
-                let folder = folder.display();
-                let _ = write!(
-                    text,
-                    "# Debian's configuration has `chroot {root}`: this makes the node's socket\n\
-                     # reachable from inside. (Without chroot the line does no harm.)\n\
-                     BindPaths={folder}:{root}{folder}\n"
-                );
-            }
-        }
-        text
+        let binds = folders.map(|folder| {
+            let folder = folder.display();
+            format!(
+                "# Debian's configuration has `chroot {root}`, and the provider connects after\n\
+                 # that. (Without chroot the line does no harm.)\n\
+                 BindPaths={folder}:{root}{folder}\n"
+            )
+        });
+        binds.collect()
     }
 }
 
@@ -206,21 +176,35 @@ fn part(file: &str) -> String {
     format!("\n# ==> {file}\n")
 }
 
-/// The provider module beside this binary, or where a package puts it.
-fn find_module() -> Result<PathBuf> {
-    let binary = env::current_exe().context("finding out where this binary is")?;
+/// Folders for libraries: that of this binary (a build tree or an unpacked archive), those of an
+/// installation under a prefix, and OpenSSL's own for modules on Debian and elsewhere.
+fn library_folders(binary: &Path) -> Vec<PathBuf> {
     let folder = binary.parent().unwrap_or_else(|| Path::new("/"));
-    let mut places = MODULE_FOLDERS
+    let multiarch = format!("/usr/lib/{}-linux-gnu/ossl-modules", env::consts::ARCH);
+    let places = [
+        ".",
+        "../lib/millrace",
+        &multiarch,
+        "/usr/lib64/ossl-modules",
+    ];
+    places.iter().map(|place| folder.join(place)).collect()
+}
+
+/// The first library of these names that is there.
+fn find_library(names: &[&str]) -> Option<PathBuf> {
+    let binary = env::current_exe().ok()?;
+    library_folders(&binary)
         .iter()
-        .flat_map(|place| MODULE_NAMES.map(|name| folder.join(place).join(name)));
-    places.find_map(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
-        let message = format!(
-            "no provider module ({}) near {}: build it (make build), or name it with --module FILE",
-            MODULE_NAMES.join(" or "),
-            binary.display()
-        );
-        fail(Failure::Failed, message)
-    })
+        .flat_map(|folder| names.iter().map(|name| folder.join(name)))
+        .find_map(|path| fs::canonicalize(path).ok())
+}
+
+fn no_module() -> anyhow::Error {
+    let message = format!(
+        "no provider module ({}) near this binary: build it (make build), or name it with --module",
+        MODULE_NAMES.join(" or ")
+    );
+    fail(Failure::Failed, message)
 }
 
 /// # Errors
@@ -251,6 +235,8 @@ mod tests {
             module: PathBuf::from("/opt/millrace/libmillrace_provider.so"),
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             certs: Some(PathBuf::from("/etc/millrace/client")),
+            plain_keys: false,
+            preload: None,
         }
     }
 

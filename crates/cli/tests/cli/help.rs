@@ -3,11 +3,9 @@
 
 //! What the binary says about itself: help, manual pages, reference pages, samples.
 
-mod support;
-
 use std::fs;
 
-use support::{Place, repository};
+use crate::support::{Place, repository};
 
 /// The width of the short help.
 const COLUMNS: usize = 79;

@@ -3,8 +3,6 @@
 
 //! `millrace key`, as a person uses it: real processes, real files.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use support::{Outcome, Place, openssl_key, p256_key, rsa_key};
+use crate::support::{Outcome, Place, openssl_key, p256_key, rsa_key};
 
 fn names(place: &Place) -> Vec<String> {
     let list = place.run(&["key", "list", "--json"]);

@@ -1,0 +1,9 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The binary as a person uses it: real processes, each test in a folder of its own.
+
+mod help;
+mod keys;
+mod node;
+mod support;
