@@ -7,6 +7,8 @@ use millrace_backends::Software;
 use millrace_engine::KeyError;
 use millrace_engine::backend::Backend;
 use millrace_testkit::keys;
+use openssl::bn::{BigNum, BigNumRef};
+use openssl::dh::Dh;
 use openssl::pkey::PKey;
 
 #[test]
@@ -38,7 +40,16 @@ fn bad_keys_are_refused_with_their_reason() {
 #[test]
 fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
     let backend = Software::new();
-    for key in [keys::p_256(), keys::ed25519(), keys::x25519()] {
+    let keys = [
+        keys::p_256(),
+        keys::ed25519(),
+        keys::x25519(),
+        keys::rsa_2048(),
+        keys::dh_ffdhe2048(),
+        keys::dhx_2048(),
+        keys::dsa_2048(),
+    ];
+    for key in keys {
         for len in 0..key.der.len() {
             let refused = backend
                 .open_key(&keys::private_key(&key.der[..len]))
@@ -59,14 +70,39 @@ fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
             }
         }
     }
-    for len in 0..keys::rsa_2048().der.len() {
-        let refused = backend.open_key(&keys::private_key(&keys::rsa_2048().der[..len]));
-        assert_eq!(
-            refused.map(|_| ()),
-            Err(KeyError::Malformed),
-            "RSA cut to {len}"
-        );
+}
+
+#[test]
+fn named_groups_are_known_at_any_size_and_others_only_up_to_a_bound() {
+    // Above 4096 bits a group is not tested for safety, so these are accepted by name.
+    let backend = Software::new();
+    for prime in [
+        BigNum::get_rfc3526_prime_6144(),
+        BigNum::get_rfc3526_prime_8192(),
+    ] {
+        let prime = prime.expect("a number");
+        let der = dh_key(&prime, 2);
+        let opened = backend
+            .open_key(&keys::private_key(&der))
+            .expect("a named group");
+        assert_eq!(opened.info.key_type.modulus_len(), prime.to_vec().len());
+        // The same with another generator has no name.
+        let der = dh_key(&prime, 5);
+        let refused = backend.open_key(&keys::private_key(&der)).map(|_| ());
+        assert_eq!(refused, Err(KeyError::Size));
     }
+}
+
+/// A Diffie-Hellman key on the group of this prime and generator.
+fn dh_key(prime: &BigNumRef, generator: u32) -> Vec<u8> {
+    let number = BigNum::from_u32(generator).expect("a number");
+    let group = Dh::from_pqg(prime.to_owned().expect("a number"), None, number).expect("a group");
+    let private = BigNum::from_slice(&[0x5a; 64]).expect("a number");
+    let key = group
+        .set_private_key(private)
+        .and_then(PKey::from_dh)
+        .expect("a key");
+    key.private_key_to_pkcs8().expect("DER")
 }
 
 #[test]
