@@ -69,7 +69,7 @@ impl Auto {
 /// The node's end of one connection.
 #[derive(Clone)]
 pub struct Peer {
-    stream: Arc<Mutex<UnixStream>>,
+    pub stream: Arc<Mutex<UnixStream>>,
 }
 
 impl Peer {
