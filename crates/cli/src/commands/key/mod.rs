@@ -8,7 +8,6 @@
 
 mod import;
 mod policy;
-mod stub;
 mod view;
 
 use std::fs;
@@ -16,7 +15,8 @@ use std::io::Write as _;
 
 use anyhow::{Context, Result, anyhow};
 
-use millrace_server::store::KeyStore;
+use millrace_client::stub::Stub;
+use millrace_server::store::{KeyMeta, KeyStore};
 
 use crate::args::{
     KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStubArgs,
@@ -77,7 +77,7 @@ fn show(args: &KeyShowArgs) -> Result<()> {
     // Opening the seal proves that what is shown is what was imported.
     let (_, meta) = store.act(|keys| keys.load(&args.name))?;
     if args.stub {
-        return output::print(&stub::pem(&meta));
+        return output::print(&stub_of(&meta)?);
     }
     let view = KeyView::new(&meta);
     if args.json {
@@ -111,7 +111,7 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
 fn write_stub(args: &KeyStubArgs) -> Result<()> {
     let store = Settings::for_store(&args.store)?.open_store()?;
     let (_, meta) = store.act(|keys| keys.load(&args.name))?;
-    let pem = stub::pem(&meta);
+    let pem = stub_of(&meta)?;
     let Some(path) = &args.output else {
         return output::print(&pem);
     };
@@ -123,4 +123,11 @@ fn write_stub(args: &KeyStubArgs) -> Result<()> {
         path.display()
     );
     Ok(())
+}
+
+/// The PEM block that stands in for the key: its name and public half, no secret.
+fn stub_of(meta: &KeyMeta) -> Result<String> {
+    let stub = Stub::new(&meta.name, &meta.info.spki);
+    let stub = stub.with_context(|| format!("{} cannot be named by a stub", meta.name))?;
+    Ok(stub.to_pem())
 }
