@@ -422,7 +422,7 @@ fn load_dh(mut info: PrivateKeyInfo<'_>, with_order: bool) -> Result<LoadedKey, 
     let x = parse_private_value(info.private_key)?;
     let (prime, generator, private) = (number(group.p)?, number(group.g)?, number(x)?);
     let bits = in_range(prime.bits(), MIN_MODULUS_BITS, MAX_MODULUS_BITS)?;
-    let last = prime.minus_one().ok_or(KeyError::Inconsistent)?;
+    let last = prime.minus_one().ok_or(KeyError::Backend)?;
     if !prime.is_odd() || !within(&generator, &last) {
         return Err(KeyError::Inconsistent);
     }
@@ -461,7 +461,7 @@ fn load_dsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     if order.bits() != MIN_ORDER_BITS && order.bits() != MAX_ORDER_BITS {
         return Err(KeyError::Size);
     }
-    let last = prime.minus_one().ok_or(KeyError::Inconsistent)?;
+    let last = prime.minus_one().ok_or(KeyError::Backend)?;
     if !prime.is_odd() || !within(&generator, &last) {
         return Err(KeyError::Inconsistent);
     }
@@ -509,7 +509,7 @@ fn check_subgroup(p: &Number, q: &Number, g: &Number) -> Result<(), KeyError> {
         });
     }
     let power = g.power(q, p).ok_or(KeyError::Backend)?;
-    if power.is_one() && is_prime(q)? && is_prime(p)? {
+    if power.bits() == 1 && is_prime(q)? && is_prime(p)? {
         Ok(())
     } else {
         Err(KeyError::Inconsistent)

@@ -166,27 +166,18 @@ impl Number {
         unsafe { aws::BN_is_odd(self.as_ptr()) == 1 }
     }
 
-    /// Whether it is exactly 1.
-    pub(crate) fn is_one(&self) -> bool {
-        // SAFETY: the number is valid.
-        unsafe { aws::BN_is_one(self.as_ptr()) == 1 }
-    }
-
     /// Whether it is less than `other`.
     pub(crate) fn is_below(&self, other: &Self) -> bool {
         // SAFETY: both numbers are valid.
         unsafe { aws::BN_cmp(self.as_ptr(), other.as_ptr()) < 0 }
     }
 
-    /// Itself minus one; `None` for zero.
+    /// Itself minus one, which is negative for zero.
     pub(crate) fn minus_one(&self) -> Option<Self> {
         // SAFETY: the number is valid; the copy is new.
         let copy = Self(owned(unsafe { aws::BN_dup(self.as_ptr()) })?);
         // SAFETY: the copy is valid and ours alone.
-        let code = unsafe { aws::BN_sub_word(copy.as_ptr(), 1) };
-        // SAFETY: the copy is valid.
-        let negative = unsafe { aws::BN_is_negative(copy.as_ptr()) == 1 };
-        (succeeded(code) && !negative).then_some(copy)
+        succeeded(unsafe { aws::BN_sub_word(copy.as_ptr(), 1) }).then_some(copy)
     }
 
     /// Half of it, rounded down.
