@@ -11,12 +11,15 @@ use millrace_engine::backend::{Backend, BackendKey, Queue, Task};
 
 use super::workload::Job;
 use super::{Sample, Samples};
+use crate::cores;
 use crate::error::BenchError;
 use crate::stats::Latencies;
 
 /// What a round of direct calls brought.
 pub(super) struct DirectRound {
     pub(super) per_s: f64,
+    /// CPU time per operation.
+    pub(super) cpu_us: f64,
     pub(super) latencies: Latencies,
 }
 
@@ -84,6 +87,7 @@ fn run(
 ) -> Result<DirectRound, BenchError> {
     let mut latencies = Latencies::default();
     let mut samples = Samples::default();
+    let cpu = cores::own_cpu_time();
     let start = Instant::now();
     let mut last = start;
     let mut index = 0;
@@ -95,9 +99,12 @@ fn run(
         samples.offer(|| Sample { index, output });
         index += 1;
     }
+    let cpu = cores::own_cpu_time().saturating_sub(cpu);
     samples.check(job)?;
+    let operations = index as f64;
     Ok(DirectRound {
-        per_s: index as f64 / last.duration_since(start).as_secs_f64(),
+        per_s: operations / last.duration_since(start).as_secs_f64(),
+        cpu_us: cpu.as_secs_f64() * 1e6 / operations,
         latencies,
     })
 }

@@ -231,8 +231,10 @@ impl Peers<'_> {
         let (plan, job) = (self.plan, self.job);
         let library = cores::pinned(plan.node_core, || direct::library(job, plan.duration))??;
         round.library_per_s = library.per_s;
+        round.library_cpu_us = library.cpu_us;
         let backed = cores::pinned(plan.node_core, || self.backed.measure(job, plan.duration))??;
         round.queue_per_s = backed.per_s;
+        round.queue_cpu_us = backed.cpu_us;
         if let Some(key) = job.workload.speed_key() {
             round.openssl_per_s = Some(openssl_sign_rate(plan.node_core, key, 1)?);
         }
