@@ -59,6 +59,8 @@ impl Inner {
 pub(crate) struct Context {
     pub(crate) lib: &'static Lib,
     pub(crate) libctx: Ptr,
+    /// The inner provider.
+    pub(crate) provider: Ptr,
     /// Context of the inner provider: first argument of its constructors.
     pub(crate) provctx: Ptr,
     pub(crate) keys: [Option<Inner>; ALGORITHMS.len()],
@@ -143,6 +145,7 @@ impl Context {
         Ok(Self {
             lib,
             libctx,
+            provider,
             provctx,
             // SAFETY: arrays of `OSSL_ALGORITHM` of the inner provider.
             keys: unsafe { find(keys, ALGORITHMS) },

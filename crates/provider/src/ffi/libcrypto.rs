@@ -76,6 +76,8 @@ symbols! {
         OSSL_PROVIDER_query_operation:
             unsafe extern "C" fn(Ptr, c_int, *mut c_int) -> *const Algorithm;
         OSSL_PROVIDER_get0_provider_ctx: unsafe extern "C" fn(Ptr) -> Ptr;
+        OSSL_PROVIDER_get_capabilities:
+            unsafe extern "C" fn(Ptr, *const c_char, Callback, *mut c_void) -> c_int;
         EVP_PKEY_CTX_new_from_name: unsafe extern "C" fn(Ptr, *const c_char, *const c_char) -> Ptr;
         EVP_PKEY_CTX_free: unsafe extern "C" fn(Ptr);
         EVP_PKEY_fromdata_init: unsafe extern "C" fn(Ptr) -> c_int;

@@ -14,7 +14,7 @@ use super::core::{self, Core, guard};
 use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
-use super::types::{Algorithm, Dispatch, Item, Param, Table};
+use super::types::{Algorithm, Callback, Dispatch, Item, Param, Table};
 use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
 use crate::config::{self, ALGORITHMS, Config};
 use crate::error::{Error, Reason, Result};
@@ -254,6 +254,7 @@ static FUNCTIONS: Table<Dispatch> = Table(&[
     Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS, function: get_params as *const c_void },
     Dispatch { id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION, function: query_operation as *const c_void },
     Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS, function: reason_strings as *const c_void },
+    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_CAPABILITIES, function: get_capabilities as *const c_void },
     Dispatch::END,
 ]);
 
@@ -280,6 +281,30 @@ unsafe extern "C" fn query_operation(
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())
+    })
+}
+
+/// What the inner provider can, above all its TLS groups: libssl takes a group only from the provider
+/// whose key type it fetches, and that is this one wherever it is preferred.
+unsafe extern "C" fn get_capabilities(
+    provctx: Ptr,
+    capability: *const c_char,
+    callback: Callback,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: OpenSSL hands back the context of the provider.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, 0, || {
+        let context = inner::context()?;
+        // SAFETY: a loaded provider that is never unloaded; the rest is handed through.
+        Ok(unsafe {
+            (provider.lib.OSSL_PROVIDER_get_capabilities)(
+                context.provider,
+                capability,
+                callback,
+                argument,
+            )
+        })
     })
 }
 

@@ -5,13 +5,16 @@
 //!
 //! The application waits for a descriptor (or a callback of its own) that belongs to its wait context,
 //! that is to its connection. The descriptor is an eventfd, made at the connection's first operation
-//! and used again by the later ones. It is owned by a [`Waiter`] that is shared by the wait context and
+//! and used again by the later ones. The wait context is told of it only when the job is about to be
+//! paused: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
+//! connection whose wait context has one that it was never told of. It is owned by a [`Waiter`] that is shared by the wait context and
 //! by every completion under way, so that a completion after the end of the connection writes into a
 //! descriptor that is still ours, and wakes nobody.
 //!
 //! The job's stack is 32 KiB without a guard page: what runs on it is shallow, and nothing is locked
 //! or borrowed across a pause.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,6 +83,10 @@ impl Wake for Waiter {
 /// The job that the calling thread runs now.
 pub(crate) struct Job {
     waiter: Arc<Waiter>,
+    lib: &'static Lib,
+    wait_ctx: Ptr,
+    /// Whether the wait context knows the descriptor.
+    registered: Cell<bool>,
     functions: Functions,
     stats: Arc<Stats>,
     process: libc::pid_t,
@@ -100,12 +107,24 @@ impl Job {
             return None;
         }
         let functions = Functions { pause_job: lib.ASYNC_pause_job? };
-        let waiter = waiter_of(lib, wait_ctx)?;
+        let known = waiter_of(lib, wait_ctx);
+        let registered = Cell::new(known.is_some());
+        let waiter = known.or_else(Waiter::new)?;
         let callback = callback_of(lib, wait_ctx);
         waiter.gate.lock().unwrap_or_else(PoisonError::into_inner).callback = callback;
         // SAFETY: takes nothing.
         let process = unsafe { libc::getpid() };
-        Some(Self { waiter, functions, stats: Arc::clone(&provider.stats), process })
+        let stats = Arc::clone(&provider.stats);
+        Some(Self { waiter, lib, wait_ctx, registered, functions, stats, process })
+    }
+
+    /// Tells the wait context of the descriptor. The next thing has to be a pause.
+    fn register(&self) -> bool {
+        if !self.registered.get() {
+            let registered = register(self.lib, self.wait_ctx, &self.waiter).is_some();
+            self.registered.set(registered);
+        }
+        self.registered.get()
     }
 
     /// Empties the eventfd, so that it does not wake the application for nothing.
@@ -145,7 +164,7 @@ impl Pause for Job {
             if !std::mem::replace(&mut paused, true) {
                 self.stats.paused.add();
             }
-            if quick >= QUICK_RESUMES {
+            if quick >= QUICK_RESUMES || !self.register() {
                 self.block();
                 continue;
             }
@@ -167,38 +186,52 @@ impl Pause for Job {
     }
 }
 
-/// The waiter of this wait context, made if it has none.
+impl Waiter {
+    /// One that no wait context knows yet.
+    fn new() -> Option<Arc<Self>> {
+        // SAFETY: takes numbers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a descriptor that nobody else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        let gate = Mutex::new(Gate { closed: false, callback: None });
+        Some(Arc::new(Self { event, gate }))
+    }
+}
+
+/// The waiter that this wait context knows, if it knows one.
 fn waiter_of(lib: &Lib, wait_ctx: Ptr) -> Option<Arc<Waiter>> {
     let name = std::ptr::from_ref(&NAME).cast::<c_void>();
     let (mut fd, mut custom): (c_int, Ptr) = (-1, std::ptr::null_mut());
     // SAFETY: a live wait context, two writable places.
     let known = unsafe { lib.ASYNC_WAIT_CTX_get_fd?(wait_ctx, name, &mut fd, &mut custom) } == 1;
-    if known && !custom.is_null() {
-        let waiter = custom.cast::<Waiter>().cast_const();
-        // SAFETY: the wait context holds a reference that we gave it under our name.
-        unsafe { Arc::increment_strong_count(waiter) };
-        // SAFETY: the reference counted just now.
-        return Some(unsafe { Arc::from_raw(waiter) });
-    }
-    // SAFETY: takes numbers.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
+    if !known || custom.is_null() {
         return None;
     }
-    // SAFETY: a descriptor that nobody else owns.
-    let event = unsafe { OwnedFd::from_raw_fd(fd) };
-    let waiter = Arc::new(Waiter { event, gate: Mutex::new(Gate { closed: false, callback: None }) });
-    let shared = Arc::into_raw(Arc::clone(&waiter));
+    let waiter = custom.cast::<Waiter>().cast_const();
+    // SAFETY: the wait context holds a reference that we gave it under our name.
+    unsafe { Arc::increment_strong_count(waiter) };
+    // SAFETY: the reference counted just now.
+    Some(unsafe { Arc::from_raw(waiter) })
+}
+
+/// Makes the waiter known to the wait context, which gets a reference.
+fn register(lib: &Lib, wait_ctx: Ptr, waiter: &Arc<Waiter>) -> Option<()> {
+    let name = std::ptr::from_ref(&NAME).cast::<c_void>();
+    let set_wait_fd = lib.ASYNC_WAIT_CTX_set_wait_fd?;
+    let shared = Arc::into_raw(Arc::clone(waiter));
     let cleanup: FdCleanup = forget;
     let argument = shared.cast_mut().cast();
     // SAFETY: a live wait context; `forget` takes the reference back.
-    let set = unsafe { lib.ASYNC_WAIT_CTX_set_wait_fd?(wait_ctx, name, fd, argument, cleanup) };
+    let set = unsafe { set_wait_fd(wait_ctx, name, waiter.event.as_raw_fd(), argument, cleanup) };
     if set != 1 {
         // SAFETY: the wait context did not take it.
         drop(unsafe { Arc::from_raw(shared) });
         return None;
     }
-    Some(waiter)
+    Some(())
 }
 
 /// The callback that the application wants instead of the descriptor, if any.
