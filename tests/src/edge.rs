@@ -82,7 +82,7 @@ impl EdgeOptions {
             text,
             "[providers]\n{one} = {one}_section\n{two} = {two}_section\n\
              [default_section]\nactivate = 1\n\
-             [millrace_section]\nmodule = {}\nactivate = 1\nnodes = {}\n",
+             [millrace_section]\nmodule = {}\nactivate = 1\npool = {}\n",
             module.display(),
             self.nodes.join(",")
         );

@@ -245,7 +245,7 @@ impl Setup<'_> {
 
     fn nginx(&self) -> String {
         let mut text = format!(
-            "daemon off;\nworker_processes {};\nerror_log /dev/stderr warn;\npid nginx.pid;\n\
+            "daemon off;\nworker_processes {};\nerror_log /dev/stderr info;\npid nginx.pid;\n\
              env OPENSSL_CONF;\nenv OPENSSL_MODULES;\n",
             self.workers
         );
