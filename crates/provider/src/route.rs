@@ -54,7 +54,9 @@ impl Request<'_> {
     ) -> Result<Output, PoolError> {
         let breaker = &self.process.breaker;
         if self.local && !breaker.admits(Instant::now()) {
-            return Err(PoolError::new(Trouble::Breaker, "the pool did not answer lately"));
+            let result = Err(PoolError::new(Trouble::Breaker, "the pool did not answer lately"));
+            self.count(&result);
+            return result;
         }
         let result = self.attempts(operation, input, source, check);
         match &result {

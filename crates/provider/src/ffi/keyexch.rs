@@ -14,7 +14,7 @@ use millrace_engine::{Operation, Output};
 use super::core::{guard, guard_bare, integer_in};
 use super::ids;
 use super::inner::{self, EXCHANGES, Inner};
-use super::key::Key;
+use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
 use super::params::string_in;
 use super::private::{self, hand_out};
@@ -83,8 +83,19 @@ impl Context {
         !told || string_in(&name).is_some_and(|name| !name.is_empty())
     }
 
+    /// Length of the secret, before zeros are stripped. The inner context would tell it only for a
+    /// private key that it has.
+    fn secret_len(&self, key: &Key) -> Result<usize> {
+        let bytes = match EXCHANGES.get(self.algorithm) {
+            Some(&"DH") => key.integer(c"max-size")?,
+            _ => (key.integer(c"bits")? + 7) / 8,
+        };
+        usize::try_from(bytes).map_err(|_| Error::library())
+    }
+
     /// Derives in the pool; `None` if the inner context shall do it.
-    fn derive(&self, key: &Key, secret_len: usize) -> Result<Option<Output>> {
+    fn derive(&self, key: &Key) -> Result<Option<Output>> {
+        let secret_len = self.secret_len(key)?;
         let public = match &self.peer {
             Some(peer) => peer.bytes(c"encoded-pub-key", MAX_PUBLIC)?,
             None => return Err(Error::new(Reason::Key, "no peer key is set")),
@@ -267,12 +278,17 @@ unsafe extern "C" fn derive(pointer: Ptr, secret: *mut u8, len: *mut usize, room
     let entry = |context: &mut Context| {
         // SAFETY: the type of `keyexch_derive`.
         let inner = unsafe { context.functions.function::<Derive>(ids::OSSL_FUNC_KEYEXCH_DERIVE) }?;
-        let pooled = context.key.as_ref().filter(|key| key.pooled() && !secret.is_null()).cloned();
+        let pooled = context.key.as_ref().filter(|key| key.pooled()).cloned();
         if let Some(key) = pooled {
-            let mut secret_len = 0;
-            // SAFETY: a live inner context; without a buffer it tells the length.
-            done(unsafe { inner(context.inner, std::ptr::null_mut(), &mut secret_len, 0) })?;
-            if let Some(output) = context.derive(&key, secret_len)? {
+            if secret.is_null() && key.origin() == Origin::Held {
+                // SAFETY: a writable place, or null.
+                let len = unsafe { len.as_mut() }.ok_or_else(Error::library)?;
+                *len = context.secret_len(&key)?;
+                return Ok(1);
+            }
+            if !secret.is_null()
+                && let Some(output) = context.derive(&key)?
+            {
                 // SAFETY: the caller's buffer.
                 unsafe { hand_out(&output, secret, len, room) }?;
                 return Ok(1);

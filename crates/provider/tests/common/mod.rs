@@ -1,0 +1,289 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A node in this process, and `openssl` commands that use it through the module under test.
+
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, LazyLock, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_backends::Software;
+use millrace_client::stub::Stub;
+use millrace_engine::backend::Backend;
+use millrace_engine::{Engine, EngineConfig, KeyPolicy};
+use millrace_server::config::{StoreConfig, UnixConfig};
+use millrace_server::store::pem::read_private_key;
+use millrace_server::{KekSource, KeyStore, Node, NodeConfig, NodeHandle};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+/// Nothing here takes this long, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory with a configuration, keys, and the module as `millrace.so`.
+pub(crate) struct Bench {
+    pub(crate) dir: TempDir,
+    node: Option<RunningNode>,
+}
+
+struct RunningNode {
+    handle: NodeHandle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for RunningNode {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A copy of the module under test, made once: a build that runs beside the tests may replace the
+/// original.
+pub(crate) fn module() -> PathBuf {
+    static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let exe = std::env::current_exe().expect("path of the test");
+        let deps = exe.parent().expect("directory of the test");
+        let module = deps.join("libmillrace_provider.so");
+        let name = exe.file_name().expect("name of the test").to_string_lossy().into_owned();
+        let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+        let fresh = copy.with_extension(format!("{}.new", std::process::id()));
+        eventually(|| std::fs::copy(&module, &fresh).is_ok());
+        std::fs::rename(&fresh, &copy).expect("rename");
+        copy
+    });
+    COPY.clone()
+}
+
+impl Bench {
+    /// Without a node: its socket does not exist.
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().expect("temporary directory");
+        std::os::unix::fs::symlink(module(), dir.path().join("millrace.so")).expect("symlink");
+        let bench = Self { dir, node: None };
+        bench.write_config("route-a.cnf", "default_properties = ?provider=millrace", "");
+        bench.write_config("plain.cnf", "", "");
+        bench
+    }
+
+    /// With a node on the software backend.
+    pub(crate) fn with_node() -> Self {
+        Self::with_backend(Arc::new(Software::new()))
+    }
+
+    /// With a node on this backend.
+    pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
+        let mut bench = Self::new();
+        bench.start(backend);
+        bench
+    }
+
+    /// Starts the node; keys have to be in its store before.
+    pub(crate) fn start(&mut self, backend: Arc<dyn Backend>) {
+        let mut config = NodeConfig::default();
+        config.name = "node-under-test".to_owned();
+        config.unix = Some(UnixConfig::at(self.socket()));
+        config.metrics = None;
+        config.status_socket = None;
+        config.allow_import = true;
+        config.store = self.store_config();
+        let store = KeyStore::open(&config.store.directory, &config.store.kek).expect("store");
+        let (started, wait) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("runtime");
+            runtime.block_on(async move {
+                let node = Node::bind(config, engine(backend), store).expect("node");
+                started.send(node.handle()).expect("test is there");
+                node.run(async { drop(stopped.await) }).await;
+            });
+        });
+        let handle = wait.recv_timeout(PATIENCE).expect("node starts");
+        self.node = Some(RunningNode { handle, stop: Some(stop), thread: Some(thread) });
+    }
+
+    /// Stops the node.
+    pub(crate) fn stop(&mut self) {
+        self.node = None;
+    }
+
+    fn store_config(&self) -> StoreConfig {
+        let kek = KekSource::File { path: self.path("kek"), create: true };
+        StoreConfig { directory: self.path("keys"), kek }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("run/node.sock")
+    }
+
+    /// Writes a configuration with these lines in `[alg_sect]` and in the provider's section.
+    pub(crate) fn write_config(&self, name: &str, algorithms: &str, provider: &str) {
+        let text = format!(
+            "openssl_conf = init\nconfig_diagnostics = 1\n[init]\nproviders = providers\n\
+             alg_section = alg_sect\nssl_conf = ssl_sect\n\
+             [providers]\nmillrace = millrace_sect\ndefault = default_sect\n[default_sect]\nactivate = 1\n\
+             [millrace_sect]\nactivate = 1\npool = unix:{}\nfallback_after_ms = 20000\n\
+             deadline_ms = 20000\n{provider}\n\
+             [alg_sect]\n{algorithms}\n\
+             [ssl_sect]\nsystem_default = system_sect\n[system_sect]\nCipherString = DEFAULT:@SECLEVEL=1\n",
+            self.socket().display()
+        );
+        std::fs::write(self.path(name), text).expect("configuration");
+    }
+
+    /// `openssl` without our provider.
+    pub(crate) fn stock(&self, line: &str) -> Output {
+        self.run(self.command(line))
+    }
+
+    /// `openssl` with our provider preferred for everything.
+    pub(crate) fn route_a(&self, line: &str) -> Output {
+        self.with_config("route-a.cnf", line)
+    }
+
+    /// `openssl` with our provider loaded, and nothing preferred.
+    pub(crate) fn plain(&self, line: &str) -> Output {
+        self.with_config("plain.cnf", line)
+    }
+
+    pub(crate) fn with_config(&self, config: &str, line: &str) -> Output {
+        self.run(self.command_with(config, line))
+    }
+
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("openssl");
+        command
+            .args(line.split_whitespace())
+            .current_dir(self.dir.path())
+            .env_remove("OPENSSL_CONF")
+            .env_remove("OPENSSL_MODULES")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn command_with(&self, config: &str, line: &str) -> Command {
+        let mut command = self.command(line);
+        command
+            .env("OPENSSL_CONF", self.path(config))
+            .env("OPENSSL_MODULES", self.dir.path())
+            .env("MILLRACE_LOG", "1");
+        command
+    }
+
+    fn run(&self, mut command: Command) -> Output {
+        command.output().expect("openssl is installed")
+    }
+
+    /// Makes `name.pem` and `name.pub` by a stock `openssl genpkey`.
+    pub(crate) fn generate(&self, name: &str, options: &str) {
+        must(&self.stock(&format!("genpkey {options} -out {name}.pem")));
+        must(&self.stock(&format!("pkey -in {name}.pem -pubout -out {name}.pub")));
+    }
+
+    /// Puts `name.pem` into the node's store and writes `name.stub`. Before the node starts.
+    pub(crate) fn hold(&self, name: &str, policy: KeyPolicy) {
+        let pem = std::fs::read(self.path(&format!("{name}.pem"))).expect("key");
+        let key = read_private_key(&pem).expect("private key");
+        let info = engine(Arc::new(Software::new())).load_key(&key).expect("key").info().clone();
+        let stub = Stub::new(name, &info.spki).expect("stub");
+        std::fs::write(self.path(&format!("{name}.stub")), stub.to_pem()).expect("stub");
+        let config = self.store_config();
+        let store = KeyStore::open(&config.directory, &config.kek).expect("store");
+        store.import(name, &key, info, policy, true).expect("import");
+    }
+
+    /// How many jobs of this operation the node has completed.
+    pub(crate) fn served(&self, operation: &str) -> u64 {
+        let node = self.node.as_ref().expect("a node");
+        let operations = node.handle.status().operations;
+        operations.iter().filter(|row| row.operation == operation).map(|row| row.completed).sum()
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).expect("file");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).expect("file")
+    }
+}
+
+pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
+    let mut config = EngineConfig::default();
+    config.workers = 1;
+    Engine::start(config, vec![backend]).expect("engine")
+}
+
+/// Fails the test, with what was printed, unless the command succeeded. Returns its standard output.
+#[track_caller]
+pub(crate) fn must(output: &Output) -> String {
+    let (out, err) = texts(output);
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    out
+}
+
+/// The other way round. Returns what was printed on standard error.
+#[track_caller]
+pub(crate) fn must_fail(output: &Output) -> String {
+    let (out, err) = texts(output);
+    assert!(!output.status.success(), "it should have failed\n{out}\n{err}");
+    assert!(output.status.code().is_some(), "it was killed: {}\n{err}", output.status);
+    err
+}
+
+pub(crate) fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// A child that is killed at the end of the test, whatever the end is.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("child starts"))
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        if let Some(stdin) = &mut self.0.stdin {
+            stdin.write_all(bytes).expect("child reads");
+        }
+    }
+}
+
+/// Polls until it is so.
+#[track_caller]
+pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !what() {
+        assert!(Instant::now() < end, "it does not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn exists(path: &Path) -> bool {
+    path.exists()
+}
