@@ -52,7 +52,7 @@ test: setup ## Everything that has to pass: unit, integration and whole-system t
 check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 	@scripts/check.sh $(CARGO_FLAGS)
 
-fuzz: ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
+fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
 
 bench-pool: build ## Pooled against direct operations, paired and verified (ARGS=... passes flags)

@@ -13,6 +13,7 @@ say() { printf '%s\n' "$*" >&2; }
 # module, anything else a command (also looked for in /usr/sbin, where daemons live).
 NEEDS=(
     "cc gcc"
+    "c++ g++"
     "/usr/include/stdlib.h libc6-dev"
     "make make"
     "pkg-config pkg-config"

@@ -402,3 +402,32 @@ fn a_reader_that_goes_away_is_no_failure() {
     let outcome = Outcome::of(child.wait_with_output().unwrap());
     assert_eq!((outcome.code, outcome.talk.as_str()), (0, ""));
 }
+
+#[test]
+fn a_systemd_credential_comes_first() {
+    let place = Place::new();
+    let folder = place.path("credentials");
+    fs::create_dir(&folder).unwrap();
+    let credential = folder.join("millrace-kek");
+    fs::write(&credential, [9; 32]).unwrap();
+    // What systemd makes where it grants the service's user access with an ACL.
+    fs::set_permissions(&credential, fs::Permissions::from_mode(0o440)).unwrap();
+    let pem = place.write("key.pem", &p256_key());
+    let with_credential = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("CREDENTIALS_DIRECTORY", &folder);
+        Outcome::of(command.output().unwrap())
+    };
+    with_credential(&["key", "import", "www", pem.to_str().unwrap()]).done();
+    assert!(!place.path("state/kek").exists());
+    with_credential(&["key", "show", "www"]).done();
+    // By hand, outside of the service, with the file that the credential was made from.
+    let file = place.path("kek");
+    fs::write(&file, [9; 32]).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    place
+        .run(&["key", "show", "www", "--kek-file", file.to_str().unwrap()])
+        .done();
+    fs::set_permissions(&credential, fs::Permissions::from_mode(0o444)).unwrap();
+    with_credential(&["key", "show", "www"]).failed(1, &["can be read by others"]);
+}

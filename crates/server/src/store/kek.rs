@@ -109,13 +109,17 @@ impl Kek {
             KekSource::Credential => {
                 let directory =
                     std::env::var_os("CREDENTIALS_DIRECTORY").ok_or(KekError::NoCredential)?;
-                Self::read(&Path::new(&directory).join(CREDENTIAL_NAME)).map(Some)
+                Self::read(
+                    &Path::new(&directory).join(CREDENTIAL_NAME),
+                    CREDENTIAL_EXPOSED,
+                )
+                .map(Some)
             }
             KekSource::File { path, create } => {
                 if *create && !path.exists() {
                     Self::create(path)?;
                 }
-                Self::read(path).map(Some)
+                Self::read(path, FILE_EXPOSED).map(Some)
             }
         }
     }
@@ -168,13 +172,13 @@ impl Kek {
         Ok(buffer)
     }
 
-    fn read(path: &Path) -> Result<Self, KekError> {
+    fn read(path: &Path, exposed: u32) -> Result<Self, KekError> {
         let failed = |source| KekError::Io {
             path: path.to_owned(),
             source,
         };
         let mut file = File::open(path).map_err(failed)?;
-        check(path, &file.metadata().map_err(failed)?)?;
+        check(path, &file.metadata().map_err(failed)?, exposed)?;
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         let mut extra = [0; 1];
         let whole = file.read_exact(&mut *bytes).is_ok() && matches!(file.read(&mut extra), Ok(0));
@@ -216,8 +220,15 @@ impl Kek {
 /// What is authenticated to make the fingerprint of a key-encryption key.
 const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
 
+/// Bits of a mode that let somebody besides the owner at the file.
+const FILE_EXPOSED: u32 = 0o077;
+
+/// The same for a systemd credential: it grants the service's user access with an ACL, whose mask
+/// shows as the group's permission to read.
+const CREDENTIAL_EXPOSED: u32 = 0o037;
+
 /// Refuses a file that others can read or that others control.
-fn check(path: &Path, metadata: &Metadata) -> Result<(), KekError> {
+fn check(path: &Path, metadata: &Metadata, exposed: u32) -> Result<(), KekError> {
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();
     if !metadata.is_file() {
@@ -225,7 +236,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), KekError> {
             path: path.to_owned(),
         });
     }
-    if mode & 0o077 != 0 {
+    if mode & exposed != 0 {
         return Err(KekError::Exposed {
             path: path.to_owned(),
             mode,
