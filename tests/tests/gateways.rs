@@ -151,8 +151,8 @@ fn a_pool_over_tcp_serves_whom_its_policy_names() {
     let identity = world.identity(KeyKind::P256);
     let certificates = world.dir().join("gateway-1");
     let issue = |name: &str, dir: &std::path::Path| {
-        let mut command = node.command(&["cert", "client", name, "-o"]);
-        let _ = millrace_tests::process::succeed(command.arg(dir));
+        let mut command = node.command(&["cert", "client", name]);
+        let _ = millrace_tests::process::succeed(command.arg("-o").arg(dir));
     };
     issue("gateway-1", &certificates);
     make_readable(&certificates);
