@@ -421,5 +421,4 @@ fn fault_text(fault: Fault) -> String {
 }
 
 #[cfg(test)]
-#[path = "connection_tests.rs"]
 mod tests;

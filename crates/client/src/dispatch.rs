@@ -12,8 +12,11 @@
 //! ```
 //!
 //! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
-//! How often is bounded twice: per job by [`MAX_RETRIES`], and over all jobs, where a retry adds load to
+//! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs, where a retry adds load to
 //! nodes that have just said that they have too much, by [`Budget`].
+
+mod assign;
+mod retry;
 
 use std::collections::HashMap;
 use std::mem;
@@ -23,8 +26,9 @@ use std::time::Instant;
 use millrace_engine::error::JobError;
 use millrace_wire::{JobCompletion, KeyHandle, KeyRefusal};
 
+use self::retry::{Budget, Retry};
 use crate::buffer::OutBuffer;
-use crate::config::{MAX_NODES, PoolConfig};
+use crate::config::PoolConfig;
 use crate::connection::{Connection, Event, Gone, KeyState, Timings};
 use crate::error::ClientError;
 use crate::key::{KeyData, KeyFacts, KeyId};
@@ -32,9 +36,6 @@ use crate::node::{Link, Node};
 use crate::random::Random;
 use crate::stats::{ClientStats, Totals};
 use crate::task::{Answer, Callback, Owner, Phase, Reply, Table, Task, TaskId, Work};
-
-/// How often one job is sent again. A job that kills nodes kills three.
-const MAX_RETRIES: u8 = 2;
 
 /// Jobs that one connection may owe after their deadline. Nodes answer by the deadline they are given,
 /// so one that owes more has lost them.
@@ -56,64 +57,6 @@ struct KeyUse {
     closed: bool,
 }
 
-/// Why a job is tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retry {
-    Lost,
-    Busy,
-    Draining,
-    Failed,
-    NoSuchKey,
-    NotOffered,
-    KeyRefused,
-}
-
-impl Retry {
-    fn of(error: JobError) -> Option<Self> {
-        match error {
-            JobError::Busy => Some(Self::Busy),
-            JobError::Draining => Some(Self::Draining),
-            JobError::NoSuchKey => Some(Self::NoSuchKey),
-            JobError::NotOffered => Some(Self::NotOffered),
-            other => other.retry_elsewhere().then_some(Self::Failed),
-        }
-    }
-
-    /// Whether it adds to the load of nodes that work. A lost connection's jobs burden nobody twice.
-    fn costs(self) -> bool {
-        matches!(self, Self::Busy | Self::Failed | Self::NotOffered)
-    }
-}
-
-/// Retries allowed: one for each ten jobs, and a few.
-struct Budget(u32);
-
-impl Budget {
-    /// What a retry costs, in the unit that a job brings [`Self::PER_JOB`] of.
-    const PRICE: u32 = 10;
-    const PER_JOB: u32 = 1;
-    /// A process that has just started may retry ten times.
-    const START: u32 = 10 * Self::PRICE;
-    /// Nobody saves up more than a hundred.
-    const MOST: u32 = 100 * Self::PRICE;
-
-    fn deposit(&mut self) {
-        self.0 = (self.0 + Self::PER_JOB).min(Self::MOST);
-    }
-
-    fn take(&mut self) -> bool {
-        let enough = self.0 >= Self::PRICE;
-        if enough {
-            self.0 -= Self::PRICE;
-        }
-        enough
-    }
-
-    fn give_back(&mut self) {
-        self.0 = (self.0 + Self::PRICE).min(Self::MOST);
-    }
-}
-
 /// See the module.
 pub(crate) struct Dispatcher {
     nodes: Vec<Node>,
@@ -133,12 +76,6 @@ pub(crate) struct Dispatcher {
     random: Random,
     budget: Budget,
     totals: Totals,
-}
-
-enum Choice {
-    Node(usize),
-    Wait,
-    None(ClientError),
 }
 
 impl Dispatcher {
@@ -166,7 +103,7 @@ impl Dispatcher {
             callbacks_open: 0,
             next_deadline: None,
             random: Random::new(),
-            budget: Budget(Budget::START),
+            budget: Budget::new(),
             totals: Totals::default(),
         }
     }
@@ -617,207 +554,6 @@ impl Dispatcher {
         self.retry(id, at, reason, ClientError::Job(error), now);
     }
 
-    // ---- assignment ---------------------------------------------------------------------------
-
-    /// Gives a task to a node, or leaves it for one that is coming up.
-    fn assign(&mut self, id: TaskId, now: Instant) -> Result<(), ClientError> {
-        let Some(task) = self.tasks.get(id) else {
-            return Ok(());
-        };
-        let (key, tried) = (Arc::clone(&task.key), task.tried);
-        match self.choose(key.id, tried, now) {
-            Choice::Wait => Ok(()),
-            Choice::None(error) => Err(error),
-            Choice::Node(at) => {
-                self.hand_to(id, &key, at, now);
-                Ok(())
-            }
-        }
-    }
-
-    fn hand_to(&mut self, id: TaskId, key: &KeyData, at: usize, now: Instant) {
-        let Some(connection) = self.connection(at) else {
-            return;
-        };
-        let state = connection.key_state(key.id, now);
-        if let Some(KeyState::Open(handle)) = state {
-            return self.place(id, at, handle, now);
-        }
-        if !matches!(state, Some(KeyState::Opening)) {
-            connection.open_key(key, now);
-        }
-        // It counts from here, or a burst would pile up where the key is not open yet.
-        connection.promised();
-        if let Some(task) = self.tasks.get(id) {
-            task.phase = Phase::OnKey { node: at };
-        }
-    }
-
-    /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
-    /// the job.
-    fn choose(&mut self, key: KeyId, tried: u64, now: Instant) -> Choice {
-        let mut able = [0usize; MAX_NODES];
-        let mut count = 0;
-        let (mut full, mut hopeful, mut refused) = (false, false, None);
-        for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
-            if tried & (1 << at) != 0 {
-                continue;
-            }
-            match &node.link {
-                Link::Up(connection) if connection.is_ready() => {
-                    if let Some(KeyState::Refused { reason, .. }) = connection.key_state(key, now) {
-                        refused = Some(reason);
-                    } else if connection.has_room() {
-                        able[count] = at;
-                        count += 1;
-                    } else {
-                        full = true;
-                    }
-                }
-                _ => hopeful |= node.is_hopeful(),
-            }
-        }
-        match count {
-            0 if full => Choice::None(ClientError::Busy),
-            0 if hopeful => Choice::Wait,
-            0 => Choice::None(match refused {
-                Some(reason) => ClientError::Key(reason),
-                None => ClientError::NoNode(self.troubles()),
-            }),
-            1 => Choice::Node(able[0]),
-            _ => Choice::Node(self.better_of_two(&able[..count], now)),
-        }
-    }
-
-    fn better_of_two(&mut self, able: &[usize], now: Instant) -> usize {
-        let count = u32::try_from(able.len()).unwrap_or(1);
-        let first = self.random.below(count);
-        let second = (first + 1 + self.random.below(count - 1)) % count;
-        let (first, second) = (able[first as usize], able[second as usize]);
-        let cost = |node: &Node| match &node.link {
-            Link::Up(connection) => node.cost(connection.in_flight(), now),
-            _ => u64::MAX,
-        };
-        if cost(&self.nodes[second]) < cost(&self.nodes[first]) {
-            second
-        } else {
-            first
-        }
-    }
-
-    fn troubles(&self) -> String {
-        self.nodes
-            .iter()
-            .map(Node::trouble)
-            .collect::<Vec<_>>()
-            .join("; ")
-    }
-
-    /// A task does not wait for a key any more.
-    fn leave_key(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        if let Phase::OnKey { node } = task.phase {
-            task.phase = Phase::Unassigned;
-            if let Some(connection) = self.connection(node) {
-                connection.settled();
-            }
-        }
-    }
-
-    /// The key is open at this node: sends the job, or, if opening was all, ends.
-    fn place(&mut self, id: TaskId, at: usize, handle: KeyHandle, now: Instant) {
-        self.leave_key(id);
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        let Work::Job { operation, input } = &task.work else {
-            return self.end(id, Ok(None));
-        };
-        let budget = task.deadline.saturating_duration_since(now);
-        let node = &mut self.nodes[at];
-        let Some(connection) = node.connection() else {
-            return;
-        };
-        // 0 would mean the node's own bound.
-        let budget = budget.max(std::time::Duration::from_micros(1));
-        connection.send_job(
-            id.job_id(task.retries),
-            handle,
-            budget,
-            operation,
-            input,
-            now,
-        );
-        node.counters.jobs += 1;
-        task.phase = Phase::Sent { node: at, handle };
-        task.sent_at = now;
-    }
-
-    /// Looks again at everything that has no node.
-    fn reassign(&mut self, now: Instant) {
-        for id in self
-            .tasks
-            .select(|task| matches!(task.phase, Phase::Unassigned))
-        {
-            if let Err(error) = self.assign(id, now) {
-                self.end(id, Err(error));
-            }
-        }
-    }
-
-    /// Sends a task elsewhere if that is allowed and possible; otherwise it ends as `error` (or, if its
-    /// connection was lost, as what is wrong with the others).
-    fn retry(&mut self, id: TaskId, at: usize, reason: Retry, error: ClientError, now: Instant) {
-        self.leave_key(id);
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        if task.retries >= MAX_RETRIES || task.deadline <= now {
-            let error = if reason == Retry::Lost {
-                self.lost_error()
-            } else {
-                error
-            };
-            return self.end(id, Err(error));
-        }
-        // A handle that the node forgot may be opened there again, once.
-        let same_node_again =
-            reason == Retry::Lost || (reason == Retry::NoSuchKey && task.retries == 0);
-        if !same_node_again {
-            task.tried |= 1 << at;
-        }
-        if reason != Retry::KeyRefused {
-            task.retries += 1;
-        }
-        task.phase = Phase::Unassigned;
-        if reason.costs() && !self.budget.take() {
-            self.totals.budget_exhausted += 1;
-            return self.end(id, Err(error));
-        }
-        match self.assign(id, now) {
-            Ok(()) => self.count_retry(reason),
-            Err(elsewhere) => {
-                if reason.costs() {
-                    self.budget.give_back();
-                }
-                self.end(
-                    id,
-                    Err(if reason == Retry::Lost {
-                        elsewhere
-                    } else {
-                        error
-                    }),
-                );
-            }
-        }
-    }
-
-    fn lost_error(&self) -> ClientError {
-        ClientError::NoNode(self.troubles())
-    }
-
     // ---- ends ---------------------------------------------------------------------------------
 
     /// Ends a task that no node owes any more.
@@ -960,5 +696,4 @@ impl Dispatcher {
 }
 
 #[cfg(test)]
-#[path = "dispatch_tests.rs"]
 mod tests;

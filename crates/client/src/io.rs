@@ -79,6 +79,9 @@ struct Inner {
     /// The event counter is set and the driver has not seen it.
     kicked: bool,
     parked: bool,
+    /// The I/O thread is resolving a name, perhaps for long: callers drive meanwhile, even if callbacks
+    /// are owed.
+    resolving: bool,
     /// Blocking calls so far.
     calls: u64,
     /// Callers that sleep.
@@ -119,6 +122,7 @@ impl Instance {
             driver_wakes: None,
             kicked: false,
             parked: false,
+            resolving: false,
             calls: 0,
             followers: Vec::new(),
             closing: false,
@@ -167,8 +171,7 @@ impl Instance {
                 self.leave(inner);
                 return Err(ClientError::TimedOut);
             }
-            let may_drive = inner.driver == Driver::None && !inner.dispatcher.has_callbacks();
-            inner = if may_drive {
+            inner = if inner.lets_callers_drive() {
                 self.drive(inner, Driver::Caller, Some(deadline))
             } else {
                 self.follow(inner, id, deadline)
@@ -238,7 +241,7 @@ impl Instance {
 
     /// The sleeping caller that is to drive, if one should.
     fn next_driver(&self, inner: &mut Inner) -> Option<Arc<Condvar>> {
-        if inner.driver != Driver::None || inner.dispatcher.has_callbacks() {
+        if !inner.lets_callers_drive() {
             return None;
         }
         let Inner {
@@ -469,9 +472,15 @@ impl Instance {
     fn make_connections<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         while let Some(at) = inner.dispatcher.take_wanted() {
             let attempt = inner.dispatcher.attempts(at);
+            inner.resolving = true;
+            let heir = self.next_driver(&mut inner);
             drop(inner);
+            if let Some(waiter) = heir {
+                waiter.notify_one();
+            }
             let link = Link::connect(&self.config.nodes[at], attempt);
             inner = self.lock();
+            inner.resolving = false;
             let now = Instant::now();
             let token = inner.next_token;
             let registered = link.and_then(|link| self.register(link, token));
@@ -518,6 +527,12 @@ impl Instance {
 }
 
 impl Inner {
+    /// Whether a blocked caller may take the role of driver: it is free, and no callback waits for the
+    /// I/O thread to have it.
+    fn lets_callers_drive(&self) -> bool {
+        self.driver == Driver::None && (self.resolving || !self.dispatcher.has_callbacks())
+    }
+
     fn socket_with(&self, token: u64) -> Option<usize> {
         self.sockets
             .iter()

@@ -21,7 +21,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Latency that is assumed of a node nothing is known of; also the floor, so that two fast nodes are
 /// told apart by their load alone.
-const LATENCY_FLOOR: Duration = Duration::from_micros(100);
+const LATENCY_FLOOR_MICROS: u64 = 100;
 
 /// Time after which an old latency counts half: a node that was slow once is tried again.
 const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
@@ -133,8 +133,7 @@ impl Node {
 
     /// What one more job would cost here, in arbitrary units.
     pub(crate) fn cost(&self, in_flight: u32, now: Instant) -> u64 {
-        let floor = LATENCY_FLOOR.as_micros() as u64;
-        (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(floor))
+        (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(LATENCY_FLOOR_MICROS))
     }
 
     /// The endpoint with its trouble, for messages.

@@ -469,16 +469,16 @@ fn a_callback_may_use_the_pool() {
 
 #[test]
 fn eight_threads_call_and_submit_at_once() {
-    const THREADS: u64 = 8;
-    const CALLS: u64 = 300;
-    const SUBMITS: u64 = 1250;
+    const THREADS: usize = 8;
+    const CALLS: usize = 300;
+    const SUBMITS: usize = 1250;
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = Pool::new(fake::config(&[&node]).max_in_flight(20_000));
     let key = open(&pool);
     let ended = Arc::new(AtomicUsize::new(0));
     let (finished, all) = channel();
-    let start = Arc::new(Barrier::new(THREADS as usize));
+    let start = Arc::new(Barrier::new(THREADS));
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let (pool, key, ended) = (pool.clone(), key.clone(), Arc::clone(&ended));
@@ -486,20 +486,19 @@ fn eight_threads_call_and_submit_at_once() {
             thread::spawn(move || {
                 start.wait();
                 for number in 0..SUBMITS {
-                    let input = digest(thread << 32 | number);
+                    let input = digest((thread << 32 | number) as u64);
                     let (ended, finished) = (Arc::clone(&ended), finished.clone());
                     let wanted = input.clone();
                     let tell = move |result: Result<millrace_client::Reply, _>| {
                         assert!(is_answer(&wanted, &result.expect("an answer")));
-                        if ended.fetch_add(1, Ordering::Relaxed) + 1 == (THREADS * SUBMITS) as usize
-                        {
+                        if ended.fetch_add(1, Ordering::Relaxed) + 1 == THREADS * SUBMITS {
                             finished.send(()).expect("open");
                         }
                     };
                     pool.submit(&key, SIGN, input, soon(), Box::new(tell))
                         .expect("taken");
                     if number % (SUBMITS / CALLS) == 0 {
-                        let input = digest(thread << 40 | number);
+                        let input = digest((thread << 40 | number) as u64);
                         let reply = pool.call(&key, &SIGN, &input, soon()).expect("an answer");
                         assert!(is_answer(&input, &reply));
                     }

@@ -96,18 +96,18 @@ fn load_is_spread_over_healthy_nodes() {
 
 #[test]
 fn the_jobs_of_a_node_that_dies_are_done_by_the_other() {
-    const JOBS: u64 = 200;
+    const JOBS: usize = 200;
     let folder = folder();
     let mut one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
     let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
     let pool = pool(&[&one, &two]);
     let key = open(&pool);
     both_connected(&pool);
-    let ended = submit_many(&pool, &key, JOBS, soon());
-    let jobs = collect([&one, &two], JOBS as usize);
+    let ended = submit_many(&pool, &key, JOBS as u64, soon());
+    let jobs = collect([&one, &two], JOBS);
     let at_one = jobs.iter().filter(|(at, ..)| *at == 0).count();
     assert!(
-        at_one > 0 && at_one < JOBS as usize,
+        at_one > 0 && at_one < JOBS,
         "{at_one} of {JOBS} jobs at the first node"
     );
     one.kill();
@@ -118,7 +118,7 @@ fn the_jobs_of_a_node_that_dies_are_done_by_the_other() {
         let (peer, job) = two.next_job();
         peer.answer(&job);
     }
-    expect_all(&ended, JOBS);
+    expect_all(&ended, JOBS as u64);
     assert_eq!(pool.stats().totals.retries.connection_lost, at_one as u64);
 }
 

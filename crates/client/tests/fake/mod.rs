@@ -248,10 +248,7 @@ fn serve(
     let mut decoder = Decoder::<ClientMessage>::new();
     let mut replies = Vec::new();
     let mut keys = 0;
-    loop {
-        let Ok(n @ 1..) = stream.read(decoder.space()) else {
-            break;
-        };
+    while let Ok(n @ 1..) = stream.read(decoder.space()) {
         decoder.filled(n);
         while let Some(message) = decoder.next().expect("the client sends what decodes") {
             for seen in react(message, peer, auto, name, spki, &mut keys, &mut replies) {

@@ -350,17 +350,3 @@ fn closing_ends_every_job_once() {
     let stats = pool.dispatcher.stats();
     assert_eq!(stats.in_flight, 0);
 }
-
-#[test]
-fn the_budget_for_retries_is_a_tenth_and_a_few() {
-    let mut budget = Budget(Budget::START);
-    assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
-    for _ in 0..100 {
-        budget.deposit();
-    }
-    assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
-    for _ in 0..1_000_000 {
-        budget.deposit();
-    }
-    assert_eq!((0..1000).filter(|_| budget.take()).count(), 100);
-}
