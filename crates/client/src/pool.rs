@@ -14,7 +14,7 @@
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use millrace_engine::key::PrivateKey;
@@ -58,9 +58,11 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Slot {
     pid: AtomicU32,
-    /// Touched by that process alone, so that no lock in it is ever found held by a thread that a fork
-    /// did not copy.
-    instance: OnceLock<Result<Arc<Instance>, ClientError>>,
+    /// Touched by that process alone, like the next, so that no lock in them is ever found held by a
+    /// thread that a fork did not copy.
+    instance: OnceLock<Arc<Instance>>,
+    /// Held by who starts the instance, so that there is one.
+    starting: Mutex<()>,
 }
 
 impl Pool {
@@ -200,7 +202,7 @@ impl Pool {
     /// Ends a job early: its callback is called with [`ClientError::Cancelled`], unless it ended
     /// before. A ticket from before a fork means nothing after it.
     pub fn cancel(&self, ticket: Ticket) {
-        if let Some(Ok(instance)) = self
+        if let Some(instance) = self
             .shared
             .existing()
             .filter(|_| ticket.pid == process::id())
@@ -213,8 +215,8 @@ impl Pool {
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         match self.shared.existing() {
-            Some(Ok(instance)) => instance.stats(),
-            _ => ClientStats::default(),
+            Some(instance) => instance.stats(),
+            None => ClientStats::default(),
         }
     }
 
@@ -276,14 +278,20 @@ impl Shared {
     /// The pool in this process, started if need be.
     fn instance(&self) -> Result<&Arc<Instance>, ClientError> {
         let slot = self.slot().ok_or(ClientError::Forked)?;
-        slot.instance
-            .get_or_init(|| Instance::start(&self.config))
-            .as_ref()
-            .map_err(Clone::clone)
+        if let Some(instance) = slot.instance.get() {
+            return Ok(instance);
+        }
+        let _starting = slot.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(instance) = slot.instance.get() {
+            return Ok(instance);
+        }
+        // A failure is not kept: descriptors and threads may be had again later.
+        let instance = Instance::start(&self.config)?;
+        Ok(slot.instance.get_or_init(|| instance))
     }
 
     /// The pool in this process, if it was started.
-    fn existing(&self) -> Option<&Result<Arc<Instance>, ClientError>> {
+    fn existing(&self) -> Option<&Arc<Instance>> {
         let pid = process::id();
         let own = self
             .slots
@@ -294,13 +302,13 @@ impl Shared {
 
     /// The last clone of a key was dropped.
     pub(crate) fn close_key(&self, key: KeyId) {
-        if let Some(Ok(instance)) = self.existing() {
+        if let Some(instance) = self.existing() {
             instance.close_key(key);
         }
     }
 
     fn close(&self) {
-        if let Some(Ok(instance)) = self.existing() {
+        if let Some(instance) = self.existing() {
             instance.close();
         }
     }

@@ -90,6 +90,36 @@ fn nothing_is_started_before_the_first_key() {
 }
 
 #[test]
+#[expect(unsafe_code, reason = "there is no safe setrlimit")]
+fn a_thread_that_could_not_be_started_is_tried_again() {
+    alone("a_thread_that_could_not_be_started_is_tried_again", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+        let pool = pool(&[&node]);
+        let limit = |descriptors: libc::rlim_t| {
+            let limit = libc::rlimit {
+                rlim_cur: descriptors,
+                rlim_max: 1024,
+            };
+            // SAFETY: `limit` is a valid structure; the limit of this process alone changes.
+            let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+            assert_eq!(set, 0);
+        };
+        limit(3);
+        let selector = millrace_client::KeySelector::Name("site".to_owned());
+        let error = pool.open_key(selector, soon()).expect_err("no descriptors");
+        assert!(
+            matches!(error, millrace_client::ClientError::Start(_)),
+            "{error}"
+        );
+        limit(1024);
+        let key = open(&pool);
+        pool.call(&key, &SIGN, &digest(1), soon())
+            .expect("an answer");
+    });
+}
+
+#[test]
 fn the_thread_takes_no_signals_of_its_host() {
     alone("the_thread_takes_no_signals_of_its_host", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
