@@ -1,0 +1,258 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The module in an application of its own (`harness.c`): jobs, forks, threads, handshakes, and the
+//! stack that a job takes. Needs a C compiler and OpenSSL's headers, and says so if they are missing.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, LazyLock};
+
+use common::{Bench, Running, eventually, must};
+use millrace_backends::Software;
+use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
+use millrace_testkit::faulty::FaultyBackend;
+
+/// Of the 32 KiB of a job's stack, which has no guard page. Measured without optimisation, where
+/// frames are several times as large as in a release build.
+const MOST_STACK: u64 = 24 * 1024;
+
+/// The application, compiled once; `None` without a compiler.
+fn harness() -> Option<&'static Path> {
+    static BUILT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness.c");
+        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("harness-{}", std::process::id()));
+        let output = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+            .arg(&binary)
+            .arg(&source)
+            .args(["-lssl", "-lcrypto", "-lpthread"])
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let finished = binary.with_file_name("harness");
+                std::fs::rename(&binary, &finished).expect("rename");
+                Some(finished)
+            }
+            Ok(output) => {
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(error.contains("No such file"), "harness.c does not compile: {error}");
+                None
+            }
+            Err(_) => None,
+        }
+    });
+    if BUILT.is_none() {
+        eprintln!("skipped: needs cc and the headers of OpenSSL");
+    }
+    BUILT.as_deref()
+}
+
+fn everything() -> KeyPolicy {
+    let all = OperationKind::ALL.iter().copied();
+    let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
+    KeyPolicy { operations, ..KeyPolicy::signing() }
+}
+
+fn prepared() -> Bench {
+    let bench = Bench::new();
+    for (name, options) in [
+        ("rsa", "-algorithm RSA -pkeyopt rsa_keygen_bits:2048"),
+        ("p256", "-algorithm EC -pkeyopt ec_paramgen_curve:P-256"),
+    ] {
+        bench.generate(name, options);
+        bench.hold(name, everything());
+        let line = format!("req -x509 -new -key {name}.pem -subj /CN=mill -days 2 -out {name}.crt");
+        must(&bench.stock(&line));
+    }
+    bench
+}
+
+fn with_node() -> Bench {
+    let mut bench = prepared();
+    bench.start(Arc::new(Software::new()));
+    bench
+}
+
+fn command(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) -> Command {
+    let name = key.split('.').next().expect("name");
+    let mut command = Command::new(binary);
+    command
+        .args([what, key, &format!("{name}.pub"), &format!("{name}.crt")])
+        .current_dir(bench.dir.path())
+        .env("OPENSSL_CONF", bench.path(config))
+        .env("OPENSSL_MODULES", bench.dir.path())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs the application and returns its counters.
+#[track_caller]
+fn run(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) -> HashMap<String, u64> {
+    let text = must(&command(bench, binary, what, config, key).output().expect("harness"));
+    let counters: HashMap<String, u64> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect();
+    assert_eq!(counters["panics"], 0);
+    assert!(counters["stack"] <= MOST_STACK, "{what}: a job took {} bytes", counters["stack"]);
+    counters
+}
+
+const ROUTES: [(&str, &str); 4] = [
+    ("route-a.cnf", "rsa.pem"),
+    ("route-a.cnf", "p256.pem"),
+    ("plain.cnf", "rsa.stub"),
+    ("plain.cnf", "p256.stub"),
+];
+
+#[test]
+fn jobs_are_paused_and_resumed() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        let counters = run(&bench, binary, "jobs", config, key);
+        println!("{key}: {} bytes of stack, {} pauses", counters["stack"], counters["paused"]);
+        assert_eq!(counters["pooled"], 32 * 4);
+        assert_eq!(counters["fallback"], 0);
+        assert_eq!(counters["keys-opened"], 1);
+        assert!(counters["paused"] > 0);
+    }
+}
+
+#[test]
+fn an_application_can_be_called_back() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        let counters = run(&bench, binary, "callback", config, key);
+        assert_eq!(counters["pooled"], 8 * 2);
+    }
+}
+
+#[test]
+fn resuming_for_nothing_does_no_harm() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        assert_eq!(run(&bench, binary, "spurious", config, key)["pooled"], 4 * 2);
+    }
+}
+
+#[test]
+fn where_pauses_are_blocked_the_job_blocks() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        assert_eq!(run(&bench, binary, "blocked", config, key)["pooled"], 2);
+    }
+}
+
+#[test]
+fn late_completions_of_abandoned_jobs_hit_nothing() {
+    let Some(binary) = harness() else { return };
+    let mut bench = prepared();
+    let slow = FaultyBackend::new(Arc::new(Software::new()));
+    let controls = slow.controls();
+    bench.start(Arc::new(slow));
+    controls.close_gate();
+    for (config, key) in [("route-a.cnf", "rsa.pem"), ("plain.cnf", "rsa.stub")] {
+        let before = bench.served("rsa-pkcs1-sign");
+        let mut command = command(&bench, binary, "abandon", config, key);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Running::start(&mut command);
+        let mut out = BufReader::new(child.0.stdout.take().expect("stdout"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("line");
+        assert_eq!(line, "abandoned\n");
+        if config == "plain.cnf" {
+            // The key may still be on its way; with a stub the job may never have been submitted.
+            controls.open_gate();
+        } else {
+            controls.open_gate();
+            let _ = before;
+        }
+        child.write(b"\n");
+        let status = child.0.wait().expect("harness");
+        assert!(status.success(), "{status}");
+        controls.close_gate();
+    }
+    controls.open_gate();
+}
+
+#[test]
+fn threads_share_a_key() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        let counters = run(&bench, binary, "threads", config, key);
+        assert_eq!(counters["pooled"], 8 * 20);
+        assert_eq!(counters["keys-opened"], 1);
+    }
+}
+
+#[test]
+fn each_process_has_its_own_connection() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        // Four generations; each signs before it forks, after that, and after its child has ended.
+        let counters = run(&bench, binary, "fork", config, key);
+        assert_eq!(counters["pooled"], 3);
+        assert_eq!(counters["fallback"], 0);
+    }
+}
+
+#[test]
+fn handshakes_pause_and_fit_the_stack() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for (config, key) in ROUTES {
+        for version in ["tls13", "tls12"] {
+            let counters = run(&bench, binary, version, config, key);
+            println!("{version} {key}: {} bytes of stack", counters["stack"]);
+            assert_eq!(counters["pooled"], 1, "the certificate is the only thing that is signed");
+            assert!(counters["pauses"] > 0);
+        }
+    }
+    for (config, key) in [("route-a.cnf", "rsa.pem"), ("plain.cnf", "rsa.stub")] {
+        let counters = run(&bench, binary, "tls12-rsa", config, key);
+        println!("tls12-rsa {key}: {} bytes of stack", counters["stack"]);
+        assert_eq!(counters["pooled"], 1);
+    }
+    assert_eq!(bench.served("rsa-tls-premaster"), 2);
+}
+
+#[test]
+fn without_a_node_jobs_are_done_here() {
+    let Some(binary) = harness() else { return };
+    let bench = prepared();
+    let counters = run(&bench, binary, "jobs", "route-a.cnf", "rsa.pem");
+    assert_eq!(counters["fallback"], 32 * 4);
+    assert_eq!(counters["pooled"], 0);
+    assert!(counters["fallback-breaker"] > 0, "{counters:?}");
+}
+
+#[test]
+fn a_node_that_dies_is_survived() {
+    let Some(binary) = harness() else { return };
+    let mut bench = prepared();
+    let slow = FaultyBackend::new(Arc::new(Software::new()));
+    let controls = slow.controls();
+    bench.start(Arc::new(slow));
+    controls.close_gate();
+    bench.write_config(
+        "impatient.cnf",
+        "default_properties = ?provider=millrace",
+        "fallback_after_ms = 50",
+    );
+    let counters = run(&bench, binary, "jobs", "impatient.cnf", "rsa.pem");
+    assert_eq!(counters["fallback"], 32 * 4);
+    controls.open_gate();
+    eventually(|| bench.path("run/node.sock").exists());
+}

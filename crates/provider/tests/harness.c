@@ -1,0 +1,413 @@
+/* Copyright The Millrace Authors
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * An application of OpenSSL that does what the tests of the provider need and no command does: pauses
+ * jobs, frees them at the wrong moment, forks, measures the stack of a job.
+ *
+ *   harness COMMAND KEY PUBLIC [CERTIFICATE]
+ *
+ * It prints one line "name value" per counter of the provider, and exits with 0 if all went well.
+ */
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <openssl/async.h>
+#include <openssl/bio.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+#include <openssl/pem.h>
+#include <openssl/provider.h>
+#include <openssl/ssl.h>
+
+#define STACK 32768
+#define PAINT 0xA5
+#define JOBS 32
+
+static unsigned char *stacks[256];
+static size_t stack_count;
+
+/* OpenSSL takes the stack of a job from its allocator: paint it. */
+static void *paint_malloc(size_t size, const char *file, int line)
+{
+    void *memory = malloc(size);
+
+    (void)file;
+    (void)line;
+    if (size == STACK && memory != NULL && stack_count < 256) {
+        memset(memory, PAINT, size);
+        stacks[stack_count++] = memory;
+    }
+    return memory;
+}
+
+static void *plain_realloc(void *memory, size_t size, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    return realloc(memory, size);
+}
+
+static void plain_free(void *memory, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    /* Stacks stay, to be looked at. */
+    for (size_t i = 0; i < stack_count; i++)
+        if (stacks[i] == memory)
+            return;
+    free(memory);
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "harness: %s\n", what);
+    ERR_print_errors_fp(stderr);
+    exit(1);
+}
+
+static EVP_PKEY *private_key, *public_key;
+
+static const unsigned char MESSAGE[] = "the mill is not the river";
+
+struct task {
+    int index;
+    unsigned char sig[1024];
+    size_t len;
+    int blocked;
+};
+
+/* Runs as a job. The argument is copied by ASYNC_start_job: it holds a pointer. */
+static int sign_task(void *argument)
+{
+    struct task *task = *(struct task **)argument;
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    int ok;
+
+    task->len = sizeof(task->sig);
+    if (task->blocked)
+        ASYNC_block_pause();
+    ok = ctx != NULL
+        && EVP_DigestSignInit_ex(ctx, NULL, "SHA256", NULL, NULL, private_key, NULL) == 1
+        && EVP_DigestSignUpdate(ctx, MESSAGE, sizeof(MESSAGE)) == 1
+        && EVP_DigestSignFinal(ctx, task->sig, &task->len) == 1;
+    if (task->blocked)
+        ASYNC_unblock_pause();
+    EVP_MD_CTX_free(ctx);
+    return ok;
+}
+
+static void check(struct task *task)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+
+    if (ctx == NULL
+        || EVP_DigestVerifyInit_ex(ctx, NULL, "SHA256", NULL, "provider=default", public_key, NULL) != 1
+        || EVP_DigestVerify(ctx, task->sig, task->len, MESSAGE, sizeof(MESSAGE)) != 1)
+        die("a signature does not verify");
+    EVP_MD_CTX_free(ctx);
+}
+
+static int woken;
+
+static int wake(void *argument)
+{
+    (void)argument;
+    __atomic_add_fetch(&woken, 1, __ATOMIC_SEQ_CST);
+    return 1;
+}
+
+enum how { BY_FD, BY_CALLBACK, SPURIOUS };
+
+/* Many jobs on one thread; each is resumed when its descriptor says so. */
+static void run_jobs(int count, int rounds, enum how how, int blocked)
+{
+    struct task tasks[JOBS];
+    ASYNC_JOB *jobs[JOBS] = { 0 };
+    ASYNC_WAIT_CTX *contexts[JOBS];
+    int left[JOBS], busy = count, result;
+
+    memset(tasks, 0, sizeof(tasks));
+    for (int i = 0; i < count; i++) {
+        contexts[i] = ASYNC_WAIT_CTX_new();
+        left[i] = rounds;
+        tasks[i].blocked = blocked;
+        if (how == BY_CALLBACK)
+            ASYNC_WAIT_CTX_set_callback(contexts[i], wake, NULL);
+    }
+    while (busy > 0) {
+        for (int i = 0; i < count; i++) {
+            struct task *task = &tasks[i];
+            OSSL_ASYNC_FD fds[4];
+            size_t fd_count = 0;
+
+            if (left[i] == 0)
+                continue;
+            if (jobs[i] != NULL && how == BY_FD) {
+                struct pollfd poller = { .events = POLLIN };
+
+                if (ASYNC_WAIT_CTX_get_all_fds(contexts[i], NULL, &fd_count) != 1 || fd_count != 1)
+                    die("not exactly one descriptor");
+                ASYNC_WAIT_CTX_get_all_fds(contexts[i], fds, &fd_count);
+                poller.fd = fds[0];
+                if (poll(&poller, 1, 1) == 0)
+                    continue;
+            }
+            switch (ASYNC_start_job(&jobs[i], contexts[i], &result, sign_task, &task, sizeof(task))) {
+            case ASYNC_PAUSE:
+                if (blocked)
+                    die("paused although that was blocked");
+                if (how == BY_CALLBACK)
+                    usleep(100);
+                break;
+            case ASYNC_FINISH:
+                if (result != 1)
+                    die("signing in a job");
+                check(task);
+                jobs[i] = NULL;
+                if (--left[i] == 0)
+                    busy--;
+                break;
+            default:
+                die("ASYNC_start_job");
+            }
+        }
+    }
+    for (int i = 0; i < count; i++)
+        ASYNC_WAIT_CTX_free(contexts[i]);
+    if (how == BY_CALLBACK && woken == 0)
+        die("the callback was never called");
+}
+
+/* The connection dies while its job is paused; what comes later must hit nothing. */
+static void abandon(void)
+{
+    struct task first, *task = &first;
+    ASYNC_WAIT_CTX *context = ASYNC_WAIT_CTX_new();
+    ASYNC_JOB *job = NULL;
+    int result;
+
+    memset(&first, 0, sizeof(first));
+    ASYNC_WAIT_CTX_set_callback(context, wake, NULL);
+    if (ASYNC_start_job(&job, context, &result, sign_task, &task, sizeof(task)) != ASYNC_PAUSE)
+        die("the job did not pause");
+    ASYNC_WAIT_CTX_free(context);
+    puts("abandoned");
+    fflush(stdout);
+    /* The test lets the node answer, and then says so. */
+    if (getchar() == EOF)
+        die("nobody there");
+    if (woken != 0)
+        die("the callback of a freed wait context was called");
+}
+
+static void plain(void)
+{
+    struct task task, *pointer = &task;
+
+    memset(&task, 0, sizeof(task));
+    if (sign_task(&pointer) != 1)
+        die("signing");
+    check(&task);
+}
+
+static void *plain_thread(void *argument)
+{
+    for (int i = 0; i < 20; i++)
+        plain();
+    return argument;
+}
+
+static void threads(void)
+{
+    pthread_t ids[8];
+
+    for (int i = 0; i < 8; i++)
+        if (pthread_create(&ids[i], NULL, plain_thread, NULL) != 0)
+            die("pthread_create");
+    for (int i = 0; i < 8; i++)
+        pthread_join(ids[i], NULL);
+}
+
+static void forked(int depth)
+{
+    int status;
+    pid_t child;
+
+    plain();
+    if (depth == 0)
+        return;
+    fflush(NULL);
+    child = fork();
+    if (child < 0)
+        die("fork");
+    if (child == 0) {
+        forked(depth - 1);
+        exit(0); /* with all of OpenSSL's and our own endings */
+    }
+    plain();
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        die("a child failed");
+    plain();
+}
+
+/* A TLS handshake in memory, the server as asynchronous jobs. */
+static void handshake(const char *certificate, int version, const char *ciphers)
+{
+    SSL_CTX *server_ctx = SSL_CTX_new(TLS_server_method()), *client_ctx = SSL_CTX_new(TLS_client_method());
+    SSL *server, *client;
+    BIO *server_side, *client_side;
+    int pauses = 0, server_done = 0, client_done = 0;
+
+    if (SSL_CTX_use_certificate_file(server_ctx, certificate, SSL_FILETYPE_PEM) != 1
+        || SSL_CTX_use_PrivateKey(server_ctx, private_key) != 1
+        || SSL_CTX_check_private_key(server_ctx) != 1)
+        die("certificate and key");
+    SSL_CTX_set_min_proto_version(server_ctx, version);
+    SSL_CTX_set_max_proto_version(server_ctx, version);
+    if (ciphers != NULL && SSL_CTX_set_cipher_list(client_ctx, ciphers) != 1)
+        die("ciphers");
+    server = SSL_new(server_ctx);
+    client = SSL_new(client_ctx);
+    SSL_set_mode(server, SSL_MODE_ASYNC);
+    if (BIO_new_bio_pair(&server_side, 65536, &client_side, 65536) != 1)
+        die("BIO pair");
+    SSL_set_bio(server, server_side, server_side);
+    SSL_set_bio(client, client_side, client_side);
+    SSL_set_accept_state(server);
+    SSL_set_connect_state(client);
+    while (!server_done || !client_done) {
+        if (!client_done) {
+            client_done = SSL_do_handshake(client) == 1;
+            if (!client_done && SSL_get_error(client, 0) == SSL_ERROR_SSL)
+                die("client");
+        }
+        if (!server_done) {
+            int status = SSL_do_handshake(server);
+
+            server_done = status == 1;
+            if (!server_done)
+                switch (SSL_get_error(server, status)) {
+                case SSL_ERROR_WANT_READ:
+                    break;
+                case SSL_ERROR_WANT_ASYNC: {
+                    OSSL_ASYNC_FD fd;
+                    size_t count = 0;
+                    struct pollfd poller = { .events = POLLIN };
+
+                    pauses++;
+                    if (SSL_get_all_async_fds(server, NULL, &count) != 1 || count != 1)
+                        die("not exactly one descriptor");
+                    SSL_get_all_async_fds(server, &fd, &count);
+                    poller.fd = fd;
+                    poll(&poller, 1, 1000);
+                    break;
+                }
+                default:
+                    die("server");
+                }
+        }
+    }
+    printf("pauses %d\n", pauses);
+    SSL_free(server);
+    SSL_free(client);
+    SSL_CTX_free(server_ctx);
+    SSL_CTX_free(client_ctx);
+}
+
+static void print_counters(void)
+{
+    OSSL_PROVIDER *provider = OSSL_PROVIDER_load(NULL, "millrace");
+    const OSSL_PARAM *list;
+
+    if (provider == NULL || (list = OSSL_PROVIDER_gettable_params(provider)) == NULL)
+        die("the provider is not there");
+    for (; list->key != NULL; list++) {
+        uint64_t value = 0;
+        OSSL_PARAM request[2] = { OSSL_PARAM_construct_uint64(list->key, &value), OSSL_PARAM_construct_end() };
+
+        if (strncmp(list->key, "millrace-", 9) == 0) {
+            if (OSSL_PROVIDER_get_params(provider, request) != 1)
+                die("a counter cannot be read");
+            printf("%s %llu\n", list->key + 9, (unsigned long long)value);
+        }
+    }
+    OSSL_PROVIDER_unload(provider);
+}
+
+static EVP_PKEY *read_key(const char *path, int is_public)
+{
+    BIO *bio = BIO_new_file(path, "r");
+    EVP_PKEY *key;
+
+    if (bio == NULL)
+        die(path);
+    key = is_public ? PEM_read_bio_PUBKEY(bio, NULL, NULL, NULL) : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
+    if (key == NULL)
+        die(path);
+    BIO_free(bio);
+    return key;
+}
+
+int main(int argc, char **argv)
+{
+    size_t most = 0;
+    const char *command;
+
+    if (argc < 4)
+        return 2;
+    command = argv[1];
+    CRYPTO_set_mem_functions(paint_malloc, plain_realloc, plain_free);
+    if (OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1)
+        die("configuration");
+    private_key = read_key(argv[2], 0);
+    public_key = read_key(argv[3], 1);
+
+    if (strcmp(command, "plain") == 0)
+        plain();
+    else if (strcmp(command, "jobs") == 0)
+        run_jobs(JOBS, 4, BY_FD, 0);
+    else if (strcmp(command, "callback") == 0)
+        run_jobs(8, 2, BY_CALLBACK, 0);
+    else if (strcmp(command, "spurious") == 0)
+        run_jobs(4, 2, SPURIOUS, 0);
+    else if (strcmp(command, "blocked") == 0)
+        run_jobs(1, 2, BY_FD, 1);
+    else if (strcmp(command, "abandon") == 0)
+        abandon();
+    else if (strcmp(command, "threads") == 0)
+        threads();
+    else if (strcmp(command, "fork") == 0)
+        forked(3);
+    else if (strcmp(command, "tls13") == 0 && argc == 5)
+        handshake(argv[4], TLS1_3_VERSION, NULL);
+    else if (strcmp(command, "tls12") == 0 && argc == 5)
+        handshake(argv[4], TLS1_2_VERSION, NULL);
+    else if (strcmp(command, "tls12-rsa") == 0 && argc == 5)
+        handshake(argv[4], TLS1_2_VERSION, "AES128-SHA:@SECLEVEL=0");
+    else
+        return 2;
+
+    for (size_t i = 0; i < stack_count; i++) {
+        size_t clean = 0;
+
+        while (clean < STACK && stacks[i][clean] == PAINT)
+            clean++;
+        if (STACK - clean > most)
+            most = STACK - clean;
+    }
+    printf("stack %zu\n", most);
+    print_counters();
+    EVP_PKEY_free(private_key);
+    EVP_PKEY_free(public_key);
+    return 0;
+}
