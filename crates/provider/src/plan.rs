@@ -54,6 +54,10 @@ pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)>
     };
     match (params.pad_mode, set) {
         (PAD_PKCS1, Some(hash)) => Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec())),
+        // Padding without an algorithm is what MD5 and SHA-1 together have by definition.
+        (PAD_PKCS1, None) if digest.len() == Hash::Md5Sha1.digest_len() => {
+            Some((Operation::RsaPkcs1Sign { hash: Hash::Md5Sha1 }, digest.to_vec()))
+        }
         (PAD_PKCS1, None) => {
             let (hash, digest) = names::split_digest_info(digest)?;
             Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec()))
@@ -202,6 +206,15 @@ mod tests {
         assert!(rsa_sign(&params, &[0; 32]).is_none());
         params.pad_mode = 3;
         assert!(rsa_sign(&params, &[0; 32]).is_none());
+    }
+
+    #[test]
+    fn a_bare_pkcs1_input_is_an_encoded_digest_or_md5_and_sha1() {
+        let bare = RsaSign { pad_mode: PAD_PKCS1, digest: None, mgf1: None, salt_len: 0, bits: 2048 };
+        let hash = |input: &[u8]| rsa_sign(&bare, input).and_then(|(operation, _)| operation.hash());
+        assert_eq!(hash(&[0; 36]), Some(Hash::Md5Sha1));
+        assert_eq!(hash(&[0; 32]), None);
+        assert_eq!(hash(&[]), None);
     }
 
     #[test]

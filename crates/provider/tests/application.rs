@@ -17,9 +17,9 @@ use millrace_backends::Software;
 use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
 use millrace_testkit::faulty::FaultyBackend;
 
-/// Of the 32 KiB of a job's stack, which has no guard page. Measured without optimisation, where
-/// frames are several times as large as in a release build.
-const MOST_STACK: u64 = 24 * 1024;
+/// Of the 32 KiB of a job's stack, which has no guard page. Without optimisation, where frames are
+/// largest, 13 KiB were measured, a whole TLS handshake included.
+const MOST_STACK: u64 = 20 * 1024;
 
 /// The application, compiled once; `None` without a compiler.
 fn harness() -> Option<&'static Path> {
@@ -162,7 +162,6 @@ fn late_completions_of_abandoned_jobs_hit_nothing() {
     bench.start(Arc::new(slow));
     controls.close_gate();
     for (config, key) in [("route-a.cnf", "rsa.pem"), ("plain.cnf", "rsa.stub")] {
-        let before = bench.served("rsa-pkcs1-sign");
         let mut command = command(&bench, binary, "abandon", config, key);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Running::start(&mut command);
@@ -170,13 +169,7 @@ fn late_completions_of_abandoned_jobs_hit_nothing() {
         let mut line = String::new();
         out.read_line(&mut line).expect("line");
         assert_eq!(line, "abandoned\n");
-        if config == "plain.cnf" {
-            // The key may still be on its way; with a stub the job may never have been submitted.
-            controls.open_gate();
-        } else {
-            controls.open_gate();
-            let _ = before;
-        }
+        controls.open_gate();
         child.write(b"\n");
         let status = child.0.wait().expect("harness");
         assert!(status.success(), "{status}");

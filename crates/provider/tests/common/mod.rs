@@ -215,6 +215,11 @@ impl Bench {
         operations.iter().filter(|row| row.operation == operation).map(|row| row.completed).sum()
     }
 
+    /// Jobs that the node has taken and not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.node.as_ref().expect("a node").handle.status().in_flight
+    }
+
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
         std::fs::write(self.path(name), bytes).expect("file");
     }
