@@ -5,7 +5,8 @@
 //!
 //! Cargo builds neither for the tests of this crate, so this does: once, when one of them is missing
 //! or older than a source, with the profile that the tests were built with, and with the other test
-//! programs waiting at a file lock.
+//! programs waiting at a file lock. With `MILLRACE_ARTIFACTS=DIR` the tests are about what is in that
+//! folder instead, for instance a package that is to be released.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -31,27 +32,32 @@ pub fn artifacts() -> &'static Artifacts {
 }
 
 fn find() -> Artifacts {
+    if let Some(folder) = std::env::var_os("MILLRACE_ARTIFACTS") {
+        return Artifacts::in_folder(Path::new(&folder));
+    }
     let test = std::env::current_exe().expect("the path of this test");
     let profile = test
         .ancestors()
         .find(|folder| folder.file_name().is_some_and(|name| name == "deps"))
         .and_then(Path::parent)
         .expect("cargo puts tests into target/<profile>/deps");
-    let found = Artifacts {
-        millrace: profile.join("millrace"),
-        provider: profile.join("libmillrace_provider.so"),
-    };
+    let found = Artifacts::in_folder(profile);
     let lock = File::create(profile.join(".millrace-tests-build.lock")).expect("lock file");
     flock(&lock, FlockOperation::LockExclusive).expect("lock");
     if !found.is_fresh() {
         build(profile);
     }
-    assert!(found.millrace.is_file(), "cargo built no {}", found.millrace.display());
-    assert!(found.provider.is_file(), "cargo built no {}", found.provider.display());
     found
 }
 
 impl Artifacts {
+    fn in_folder(folder: &Path) -> Self {
+        Self {
+            millrace: folder.join("millrace"),
+            provider: folder.join("libmillrace_provider.so"),
+        }
+    }
+
     /// Whether both are there and newer than every source.
     fn is_fresh(&self) -> bool {
         let built = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();

@@ -20,9 +20,9 @@ use openssl::pkey::{Id, PKey, Private};
 use openssl::rsa::{Padding, Rsa};
 
 struct Setup {
-    // In this order they end.
     worker: Worker,
     node: Node,
+    // Holds the folder; taken apart first, so that it ends last.
     _world: World,
 }
 
@@ -70,7 +70,7 @@ fn operation_of(file: &str) -> Option<&'static str> {
 }
 
 fn wycheproof(select: impl Fn(&str) -> bool) {
-    let Setup { mut worker, node, .. } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let mut wrong = Vec::new();
     let mut results: BTreeMap<&str, u64> = BTreeMap::new();
@@ -160,7 +160,7 @@ fn spki(key: &PKey<Private>) -> Vec<u8> {
 /// byte, random ones by verifying each other's work.
 #[test]
 fn the_pool_and_openssl_agree_on_rsa() {
-    let Setup { mut worker, node, .. } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let rounds = scaled(10, 1000);
     let mut operations = 0;
@@ -201,7 +201,7 @@ fn encrypt_oaep(key: &PKey<Private>, message: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_pool_and_openssl_agree_on_curves() {
-    let Setup { mut worker, node, .. } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let rounds = scaled(20, 1000);
     let mut operations = 0;
