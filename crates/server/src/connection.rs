@@ -29,6 +29,7 @@ use millrace_wire::codec::CompleteWriter;
 use millrace_wire::{ClientMessage, Decoder, Fault, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
 use zeroize::{Zeroize, Zeroizing};
@@ -107,6 +108,9 @@ struct Connection<S> {
     effects: Effects<Arc<Key>>,
     waiting: Waiting,
     sending: SendBuffer,
+    /// Key checks under way. Those that have not begun end with the connection: otherwise one could
+    /// pile them up by connecting again and again.
+    imports: JoinSet<()>,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -137,6 +141,7 @@ impl<S> Connection<S> {
             effects: Effects::default(),
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
+            imports: JoinSet::new(),
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -257,9 +262,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for job in self.effects.cancels.drain(..) {
             self.shared.engine.cancel(session, job);
         }
+        // Those that are done need no place any more; their answers are in the outbox.
+        while self.imports.try_join_next().is_some() {}
         for (request, key) in self.effects.imports.drain(..) {
             let (shared, outbox) = (Arc::clone(&self.shared), Arc::clone(&self.outbox));
-            tokio::spawn(import(request, key, shared, outbox));
+            self.imports.spawn(import(request, key, shared, outbox));
         }
         for reply in self.effects.replies.drain(..) {
             match &reply {

@@ -106,7 +106,7 @@ fn a_pipelined_batch_ends_completely_and_says_who_served() {
     let mut client = node.connect();
     let key = client.open("www");
     let jobs: Vec<_> = (0..500)
-        .map(|id| job(id, key, &ECDSA_SIGN, &[id as u8; 32]))
+        .map(|id| job(id, key, &ECDSA_SIGN, &[id.to_le_bytes()[0]; 32]))
         .collect();
     client.submit(&jobs);
     let mut ids: Vec<u64> = (0..500)

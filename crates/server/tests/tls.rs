@@ -72,7 +72,7 @@ impl Papers {
 
     /// Whether the node hangs up without a word. (With TLS 1.3 a client learns only at its first
     /// read that its certificate was refused.)
-    fn is_refused(self, node: &TestNode) -> bool {
+    fn refused_by(self, node: &TestNode) -> bool {
         let mut stream = self.connect(node);
         let written = stream.write_all(&[0; 8]).and_then(|()| stream.flush());
         let mut byte = [0];
@@ -146,18 +146,18 @@ fn a_large_pipelined_batch_goes_through_tls() {
 }
 
 #[test]
-fn whoever_lacks_good_papers_is_refused() {
+fn whoever_lacks_good_papers_refused_by() {
     let node = setup().start();
     let directory = node.setup.directory.path().join("tls");
     let good = issue(&node, "gateway-1");
     let papers = || Papers::of(&good);
-    assert!(!papers().is_refused(&node));
+    assert!(!papers().refused_by(&node));
 
     let none = Papers {
         own: None,
         ..papers()
     };
-    assert!(none.is_refused(&node), "no certificate");
+    assert!(none.refused_by(&node), "no certificate");
     let expired = signed_by(&directory, |params| {
         params.not_before = time::OffsetDateTime::now_utc() - time::Duration::days(2);
         params.not_after = time::OffsetDateTime::now_utc() - time::Duration::days(1);
@@ -166,7 +166,7 @@ fn whoever_lacks_good_papers_is_refused() {
         own: Some(expired),
         ..papers()
     };
-    assert!(expired.is_refused(&node), "expired");
+    assert!(expired.refused_by(&node), "expired");
     let early = signed_by(&directory, |params| {
         params.not_before = time::OffsetDateTime::now_utc() + time::Duration::days(1);
     });
@@ -174,7 +174,7 @@ fn whoever_lacks_good_papers_is_refused() {
         own: Some(early),
         ..papers()
     };
-    assert!(early.is_refused(&node), "not valid yet");
+    assert!(early.refused_by(&node), "not valid yet");
     let server = signed_by(&directory, |params| {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     });
@@ -182,7 +182,7 @@ fn whoever_lacks_good_papers_is_refused() {
         own: Some(server),
         ..papers()
     };
-    assert!(server.is_refused(&node), "a server's certificate");
+    assert!(server.refused_by(&node), "a server's certificate");
 
     let foreign = node.setup.directory.path().join("foreign");
     ensure_node_certificates(&foreign, &["localhost".to_owned()]).unwrap();
@@ -190,19 +190,19 @@ fn whoever_lacks_good_papers_is_refused() {
         own: Some(signed_by(&foreign, |_| {})),
         ..papers()
     };
-    assert!(foreign.is_refused(&node), "another CA, of the same name");
+    assert!(foreign.refused_by(&node), "another CA, of the same name");
 
     assert!(
         Papers {
             alpn: vec![],
             ..papers()
         }
-        .is_refused(&node),
+        .refused_by(&node),
         "no ALPN"
     );
     let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     assert!(
-        Papers { alpn, ..papers() }.is_refused(&node),
+        Papers { alpn, ..papers() }.refused_by(&node),
         "another protocol"
     );
     let versions = &TLS12;
@@ -211,7 +211,7 @@ fn whoever_lacks_good_papers_is_refused() {
             versions,
             ..papers()
         }
-        .is_refused(&node),
+        .refused_by(&node),
         "TLS 1.2"
     );
     assert_eq!(node.handle.status().connections_refused, 8);
@@ -260,9 +260,9 @@ fn connections_are_capped_before_tls() {
     let papers = || Papers::of(&issue_once(&node));
     let mut first = Client::new(papers().connect(&node));
     first.hello();
-    assert!(papers().is_refused(&node));
+    assert!(papers().refused_by(&node));
     drop(first);
-    eventually(|| !papers().is_refused(&node));
+    eventually(|| !papers().refused_by(&node));
 }
 
 fn issue_once(node: &TestNode) -> CertificateFiles {
@@ -294,7 +294,7 @@ fn certificates_and_the_ca_are_reloaded() {
             .contains("ca.crt")
     );
     fs::write(directory.join("ca.crt"), good).unwrap();
-    assert!(!Papers::of(&old).is_refused(&node));
+    assert!(!Papers::of(&old).refused_by(&node));
 
     for name in ["ca.crt", "ca.key", "node.crt", "node.key"] {
         fs::remove_file(directory.join(name)).unwrap();
@@ -302,8 +302,8 @@ fn certificates_and_the_ca_are_reloaded() {
     ensure_node_certificates(&directory, &["localhost".to_owned()]).unwrap();
     let new = issue(&node, "gateway-2");
     node.handle.reload().unwrap();
-    assert!(!Papers::of(&new).is_refused(&node));
-    assert!(still_old.is_refused(&node));
+    assert!(!Papers::of(&new).refused_by(&node));
+    assert!(still_old.refused_by(&node));
     // Who is in stays in.
     open.import(&keys::p_256());
 }
