@@ -22,7 +22,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// Writes a value as JSON, with line breaks for people, and one at the end.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value).context("composing the JSON")?;
     text.push('\n');
@@ -117,7 +117,7 @@ impl Table {
     /// Writes the table to standard output; colours only on a terminal.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`print()`].
     pub(crate) fn print(&self) -> Result<()> {
         print(&self.render(io::stdout().is_terminal()))
     }

@@ -34,11 +34,23 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 ];
 
 /// Edges that only tests have. Everybody may test with the testkit; the others have their reason.
-const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[(
-    "server",
-    "backends",
-    "the tests of a node run it on an engine that computes",
-)];
+const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
+    (
+        "server",
+        "backends",
+        "the tests of a node run it on an engine that computes",
+    ),
+    (
+        "provider",
+        "backends",
+        "the tests load the module against a real node",
+    ),
+    (
+        "provider",
+        "server",
+        "the tests load the module against a real node",
+    ),
+];
 
 /// Libraries that may be there in more than one version, each with its reason.
 const DUPLICATES: &[(&str, &str)] = &[
