@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn two_versions_need_an_excuse() {
         let packages = vec![
-            package("syn", "1.0.0", &[], &[]),
-            package("syn", "2.0.0", &[], &[]),
+            package("doubled", "1.0.0", &[], &[]),
+            package("doubled", "2.0.0", &[], &[]),
         ];
         let complaints = Metadata { packages }.check_duplicates();
         assert_eq!(complaints.len(), 1 + DUPLICATES.len(), "{complaints:?}");
