@@ -101,8 +101,10 @@ impl Context {
             None => return Err(Error::new(Reason::Key, "no peer key is set")),
         };
         let plan = self.operation(&public).filter(|_| !self.has_kdf());
+        // On the NIST curves there is a point whose x is zero; elsewhere zero means a peer of small order.
+        let zero_is_good = EXCHANGES.get(self.algorithm) == Some(&"ECDH");
         let output = private::run(key, plan.map(|operation| (operation, public)), &|output| {
-            output.len() == secret_len && output.iter().any(|byte| *byte != 0)
+            output.len() == secret_len && (zero_is_good || output.iter().any(|byte| *byte != 0))
         })?;
         let strip = EXCHANGES.get(self.algorithm) == Some(&"DH") && !self.pad;
         Ok(output.map(|output| if strip { without_leading_zeros(&output) } else { output }))
