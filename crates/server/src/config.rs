@@ -211,7 +211,7 @@ impl NodeConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// Not TOML, or an unknown key, with its place.
-    #[error("{0}")]
+    #[error(transparent)]
     Syntax(#[from] toml::de::Error),
     /// Values that cannot be.
     #[error("{0}")]
