@@ -63,8 +63,9 @@ pub const SECTION_KEYS: [&std::ffi::CStr; 12] = [
 ];
 
 /// The key types that can be offered, by OpenSSL's names.
-pub const ALGORITHMS: [&str; 10] =
-    ["RSA", "RSA-PSS", "EC", "X25519", "X448", "ED25519", "ED448", "DH", "DHX", "DSA"];
+pub const ALGORITHMS: [&str; 10] = [
+    "RSA", "RSA-PSS", "EC", "X25519", "X448", "ED25519", "ED448", "DH", "DHX", "DSA",
+];
 
 /// How to wait for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +198,10 @@ impl Switch {
 /// # Errors
 /// A sentence that names the source and the key.
 pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Config> {
-    let named = section.iter().find(|(key, _)| key == "millrace_config").map(|(_, value)| value);
+    let named = section
+        .iter()
+        .find(|(key, _)| key == "millrace_config")
+        .map(|(_, value)| value);
     let file = match (variable, named) {
         (Some(path), _) => Some(path.to_owned()),
         (None, Some(path)) => Some(PathBuf::from(path)),
@@ -254,7 +258,9 @@ impl Typed {
         let config = Config {
             nodes: self.nodes(default.nodes)?,
             deadline,
-            fallback_after: fallback_after.unwrap_or(default.fallback_after).min(deadline),
+            fallback_after: fallback_after
+                .unwrap_or(default.fallback_after)
+                .min(deadline),
             fallback: match self.fallback.as_ref().map(Switch::text) {
                 None | Some("on") => true,
                 Some("off") => false,
@@ -273,7 +279,10 @@ impl Typed {
                 Some(_) => return Err(bad("verify", "is on or all; it cannot be switched off")),
             },
         };
-        config.pool().check().map_err(|error| bad("pool", &error.to_string()))?;
+        config
+            .pool()
+            .check()
+            .map_err(|error| bad("pool", &error.to_string()))?;
         Ok(config)
     }
 
@@ -283,8 +292,9 @@ impl Typed {
         };
         let tls = self.tls()?;
         let node = |text: &str| -> Result<Endpoint> {
-            let endpoint: Endpoint =
-                text.parse().map_err(|error| bad("pool", &format!("{text}: {error}")))?;
+            let endpoint: Endpoint = text
+                .parse()
+                .map_err(|error| bad("pool", &format!("{text}: {error}")))?;
             match (&endpoint, &tls) {
                 (Endpoint::Tcp { .. }, None) => {
                     Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"))
@@ -305,7 +315,10 @@ impl Typed {
                 server_name: self.tls_server_name.clone(),
             })),
             (None, None, None) => Ok(None),
-            _ => Err(bad("tls_ca", "tls_cert and tls_key belong together: give all three or none")),
+            _ => Err(bad(
+                "tls_ca",
+                "tls_cert and tls_key belong together: give all three or none",
+            )),
         }
     }
 
@@ -315,9 +328,14 @@ impl Typed {
         };
         let mut offered = [false; ALGORITHMS.len()];
         for word in words.each() {
-            let index = ALGORITHMS.iter().position(|name| name.eq_ignore_ascii_case(word));
+            let index = ALGORITHMS
+                .iter()
+                .position(|name| name.eq_ignore_ascii_case(word));
             let index = index.ok_or_else(|| {
-                bad("algorithms", &format!("{word} is none of {}", ALGORITHMS.join(", ")))
+                bad(
+                    "algorithms",
+                    &format!("{word} is none of {}", ALGORITHMS.join(", ")),
+                )
             })?;
             offered[index] = true;
         }
@@ -340,7 +358,10 @@ fn milliseconds(key: &str, number: Option<&Number>) -> Result<Option<Duration>> 
 }
 
 fn bad(key: &str, what: &str) -> Error {
-    Error::new(Reason::Config, format!("configuration of the provider: {key} {what}"))
+    Error::new(
+        Reason::Config,
+        format!("configuration of the provider: {key} {what}"),
+    )
 }
 
 #[cfg(test)]
@@ -348,8 +369,10 @@ mod tests {
     use super::*;
 
     fn section(pairs: &[(&str, &str)]) -> Result<Config> {
-        let pairs: Vec<_> =
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let pairs: Vec<_> = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let mut typed = Typed::default();
         for (key, value) in &pairs {
             typed.set(key, value)?;
@@ -370,8 +393,11 @@ mod tests {
     fn the_section_wins_over_the_file() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("client.toml");
-        std::fs::write(&path, "pool = [\"unix:/a\", \"unix:/b\"]\ndeadline_ms = 700\nfallback = false\n")
-            .expect("write");
+        std::fs::write(
+            &path,
+            "pool = [\"unix:/a\", \"unix:/b\"]\ndeadline_ms = 700\nfallback = false\n",
+        )
+        .expect("write");
         let pairs = [("deadline_ms".to_owned(), "900".to_owned())];
         let config = load(&pairs, Some(&path)).expect("config");
         assert_eq!(config.nodes.len(), 2);
@@ -404,8 +430,22 @@ mod tests {
             ("algorithms", "RSA,AES"),
             ("tls_ca", "/x"),
         ] {
-            let pairs = [(key, value), ("pool", if key == "tls_ca" { "tcp:a:1" } else { "unix:/x" })];
-            let pairs = if key == "pool" { &pairs[..1] } else { &pairs[..] };
+            let pairs = [
+                (key, value),
+                (
+                    "pool",
+                    if key == "tls_ca" {
+                        "tcp:a:1"
+                    } else {
+                        "unix:/x"
+                    },
+                ),
+            ];
+            let pairs = if key == "pool" {
+                &pairs[..1]
+            } else {
+                &pairs[..]
+            };
             let error = section(pairs).expect_err(key);
             assert!(error.text.contains(key), "{error}");
         }

@@ -56,13 +56,21 @@ pub struct Error {
 impl Error {
     /// An error with a sentence.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into(), silent: false }
+        Self {
+            reason,
+            text: text.into(),
+            silent: false,
+        }
     }
 
     /// libcrypto refused and has said why itself.
     #[must_use]
     pub fn library() -> Self {
-        Self { reason: Reason::Library, text: String::new(), silent: true }
+        Self {
+            reason: Reason::Library,
+            text: String::new(),
+            silent: true,
+        }
     }
 }
 

@@ -29,7 +29,10 @@ pub fn hash_from_name(name: &str) -> Option<Hash> {
         ("SHA-512/256", Hash::Sha512_256),
         ("SHA2-512/256", Hash::Sha512_256),
     ];
-    NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, hash)| *hash)
+    NAMES
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, hash)| *hash)
 }
 
 /// The name under which OpenSSL 3 and later fetch this digest.
@@ -50,16 +53,28 @@ pub fn openssl_name(hash: Hash) -> Option<&'static std::ffi::CStr> {
 /// A digest by its length, where only the length matters (ECDSA and DSA of a bare digest).
 #[must_use]
 pub fn hash_by_len(len: usize) -> Option<Hash> {
-    [Hash::Sha1, Hash::Sha224, Hash::Sha256, Hash::Sha384, Hash::Sha512]
-        .into_iter()
-        .find(|hash| hash.digest_len() == len)
+    [
+        Hash::Sha1,
+        Hash::Sha224,
+        Hash::Sha256,
+        Hash::Sha384,
+        Hash::Sha512,
+    ]
+    .into_iter()
+    .find(|hash| hash.digest_len() == len)
 }
 
 /// Splits an encoded `DigestInfo` (RFC 8017 section 9.2) into its digest algorithm and digest.
 #[must_use]
 pub fn split_digest_info(encoded: &[u8]) -> Option<(Hash, &[u8])> {
     const PREFIXES: &[(&[u8], Hash)] = &[
-        (&[0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14], Hash::Sha1),
+        (
+            &[
+                0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04,
+                0x14,
+            ],
+            Hash::Sha1,
+        ),
         (&sha2_prefix(0x2d, 0x04, 0x1c), Hash::Sha224),
         (&sha2_prefix(0x31, 0x01, 0x20), Hash::Sha256),
         (&sha2_prefix(0x41, 0x02, 0x30), Hash::Sha384),
@@ -75,8 +90,8 @@ pub fn split_digest_info(encoded: &[u8]) -> Option<(Hash, &[u8])> {
 /// `DigestInfo` prefix of a digest in NIST's hash arc 2.16.840.1.101.3.4.2.
 const fn sha2_prefix(total: u8, oid: u8, digest: u8) -> [u8; 19] {
     [
-        0x30, total, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, oid, 0x05,
-        0x00, 0x04, digest,
+        0x30, total, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, oid,
+        0x05, 0x00, 0x04, digest,
     ]
 }
 
@@ -87,7 +102,9 @@ mod tests {
     #[test]
     fn names_are_known_in_every_spelling_that_openssl_uses() {
         for hash in Hash::ALL {
-            let name = openssl_name(*hash).and_then(|name| name.to_str().ok()).unwrap_or("");
+            let name = openssl_name(*hash)
+                .and_then(|name| name.to_str().ok())
+                .unwrap_or("");
             assert_eq!(hash_from_name(name), Some(*hash));
             assert_eq!(hash_from_name(&name.to_lowercase()), Some(*hash));
         }
@@ -99,7 +116,10 @@ mod tests {
     fn a_digest_info_is_split_only_if_its_length_fits() {
         let mut encoded = sha2_prefix(0x31, 0x01, 0x20).to_vec();
         encoded.extend([7; 32]);
-        assert_eq!(split_digest_info(&encoded), Some((Hash::Sha256, &[7; 32][..])));
+        assert_eq!(
+            split_digest_info(&encoded),
+            Some((Hash::Sha256, &[7; 32][..]))
+        );
         encoded.push(0);
         assert_eq!(split_digest_info(&encoded), None);
         assert_eq!(split_digest_info(&[]), None);

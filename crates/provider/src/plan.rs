@@ -55,9 +55,12 @@ pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)>
     match (params.pad_mode, set) {
         (PAD_PKCS1, Some(hash)) => Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec())),
         // Padding without an algorithm is what MD5 and SHA-1 together have by definition.
-        (PAD_PKCS1, None) if digest.len() == Hash::Md5Sha1.digest_len() => {
-            Some((Operation::RsaPkcs1Sign { hash: Hash::Md5Sha1 }, digest.to_vec()))
-        }
+        (PAD_PKCS1, None) if digest.len() == Hash::Md5Sha1.digest_len() => Some((
+            Operation::RsaPkcs1Sign {
+                hash: Hash::Md5Sha1,
+            },
+            digest.to_vec(),
+        )),
         (PAD_PKCS1, None) => {
             let (hash, digest) = names::split_digest_info(digest)?;
             Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec()))
@@ -68,7 +71,14 @@ pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)>
                 None => hash,
             };
             let salt_len = pss_salt_len(params.salt_len, params.bits, hash)?;
-            Some((Operation::RsaPssSign { hash, mgf_hash, salt_len }, digest.to_vec()))
+            Some((
+                Operation::RsaPssSign {
+                    hash,
+                    mgf_hash,
+                    salt_len,
+                },
+                digest.to_vec(),
+            ))
         }
         _ => None,
     }
@@ -84,7 +94,9 @@ fn pss_salt_len(setting: i32, bits: u32, hash: Hash) -> Option<u16> {
         SALT_AUTO_DIGEST_MAX => max.min(hash.digest_len()),
         fixed => usize::try_from(fixed).ok()?,
     };
-    (salt_len <= max).then(|| u16::try_from(salt_len).ok()).flatten()
+    (salt_len <= max)
+        .then(|| u16::try_from(salt_len).ok())
+        .flatten()
 }
 
 /// What an asymmetric cipher context of RSA is set to.
@@ -121,7 +133,11 @@ pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
                 None => hash,
             };
             let label = params.label.clone();
-            (label.len() <= MAX_LABEL_LEN).then_some(Operation::RsaOaepDecrypt { hash, mgf_hash, label })
+            (label.len() <= MAX_LABEL_LEN).then_some(Operation::RsaOaepDecrypt {
+                hash,
+                mgf_hash,
+                label,
+            })
         }
         PAD_PKCS1 if !params.explicit_rejection => Some(Operation::RsaPkcs1Decrypt),
         PAD_TLS if params.negotiated_version == 0 => {
@@ -151,7 +167,9 @@ pub fn is_dsa_signature(der: &[u8]) -> bool {
         [0x30, 0x81, len, body @ ..] if *len >= 0x80 && usize::from(*len) == body.len() => body,
         _ => return false,
     };
-    positive_integer(body).and_then(positive_integer).is_some_and(<[u8]>::is_empty)
+    positive_integer(body)
+        .and_then(positive_integer)
+        .is_some_and(<[u8]>::is_empty)
 }
 
 /// Skips a positive DER integer of less than 128 bytes; P-521 and DSA have 66 at most.
@@ -175,7 +193,13 @@ mod tests {
 
     fn pss(salt_len: i32, bits: u32) -> RsaSign {
         let digest = Some(Some(Hash::Sha256));
-        RsaSign { pad_mode: PAD_PSS, digest, mgf1: None, salt_len, bits }
+        RsaSign {
+            pad_mode: PAD_PSS,
+            digest,
+            mgf1: None,
+            salt_len,
+            bits,
+        }
     }
 
     fn salt_of(params: &RsaSign) -> Option<u16> {
@@ -210,8 +234,15 @@ mod tests {
 
     #[test]
     fn a_bare_pkcs1_input_is_an_encoded_digest_or_md5_and_sha1() {
-        let bare = RsaSign { pad_mode: PAD_PKCS1, digest: None, mgf1: None, salt_len: 0, bits: 2048 };
-        let hash = |input: &[u8]| rsa_sign(&bare, input).and_then(|(operation, _)| operation.hash());
+        let bare = RsaSign {
+            pad_mode: PAD_PKCS1,
+            digest: None,
+            mgf1: None,
+            salt_len: 0,
+            bits: 2048,
+        };
+        let hash =
+            |input: &[u8]| rsa_sign(&bare, input).and_then(|(operation, _)| operation.hash());
         assert_eq!(hash(&[0; 36]), Some(Hash::Md5Sha1));
         assert_eq!(hash(&[0; 32]), None);
         assert_eq!(hash(&[]), None);
@@ -219,17 +250,38 @@ mod tests {
 
     #[test]
     fn a_tls_premaster_takes_one_version_only() {
-        let params = RsaDecrypt { pad_mode: PAD_TLS, client_version: 0x0303, ..RsaDecrypt::default() };
-        assert_eq!(rsa_decrypt(&params), Some(Operation::RsaTlsPremaster { client_version: 0x0303 }));
-        let params = RsaDecrypt { negotiated_version: 0x0302, ..params };
+        let params = RsaDecrypt {
+            pad_mode: PAD_TLS,
+            client_version: 0x0303,
+            ..RsaDecrypt::default()
+        };
+        assert_eq!(
+            rsa_decrypt(&params),
+            Some(Operation::RsaTlsPremaster {
+                client_version: 0x0303
+            })
+        );
+        let params = RsaDecrypt {
+            negotiated_version: 0x0302,
+            ..params
+        };
         assert_eq!(rsa_decrypt(&params), None);
     }
 
     #[test]
     fn without_implicit_rejection_pkcs1_decryption_stays_local() {
-        let params = RsaDecrypt { pad_mode: PAD_PKCS1, ..RsaDecrypt::default() };
+        let params = RsaDecrypt {
+            pad_mode: PAD_PKCS1,
+            ..RsaDecrypt::default()
+        };
         assert_eq!(rsa_decrypt(&params), Some(Operation::RsaPkcs1Decrypt));
-        assert_eq!(rsa_decrypt(&RsaDecrypt { explicit_rejection: true, ..params }), None);
+        assert_eq!(
+            rsa_decrypt(&RsaDecrypt {
+                explicit_rejection: true,
+                ..params
+            }),
+            None
+        );
     }
 
     #[test]

@@ -25,7 +25,8 @@ const MOST_STACK: u64 = 20 * 1024;
 fn harness() -> Option<&'static Path> {
     static BUILT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness.c");
-        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("harness-{}", std::process::id()));
+        let binary =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("harness-{}", std::process::id()));
         let output = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
             .arg(&binary)
@@ -40,7 +41,10 @@ fn harness() -> Option<&'static Path> {
             }
             Ok(output) => {
                 let error = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(error.contains("No such file"), "harness.c does not compile: {error}");
+                assert!(
+                    error.contains("No such file"),
+                    "harness.c does not compile: {error}"
+                );
                 None
             }
             Err(_) => None,
@@ -55,7 +59,10 @@ fn harness() -> Option<&'static Path> {
 fn everything() -> KeyPolicy {
     let all = OperationKind::ALL.iter().copied();
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
-    KeyPolicy { operations, ..KeyPolicy::signing() }
+    KeyPolicy {
+        operations,
+        ..KeyPolicy::signing()
+    }
 }
 
 fn prepared() -> Bench {
@@ -93,14 +100,22 @@ fn command(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) ->
 /// Runs the application and returns its counters.
 #[track_caller]
 fn run(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) -> HashMap<String, u64> {
-    let text = must(&command(bench, binary, what, config, key).output().expect("harness"));
+    let text = must(
+        &command(bench, binary, what, config, key)
+            .output()
+            .expect("harness"),
+    );
     let counters: HashMap<String, u64> = text
         .lines()
         .filter_map(|line| line.split_once(' '))
         .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
         .collect();
     assert_eq!(counters["panics"], 0);
-    assert!(counters["stack"] <= MOST_STACK, "{what}: a job took {} bytes", counters["stack"]);
+    assert!(
+        counters["stack"] <= MOST_STACK,
+        "{what}: a job took {} bytes",
+        counters["stack"]
+    );
     counters
 }
 
@@ -117,7 +132,10 @@ fn jobs_are_paused_and_resumed() {
     let bench = with_node();
     for (config, key) in ROUTES {
         let counters = run(&bench, binary, "jobs", config, key);
-        println!("{key}: {} bytes of stack, {} pauses", counters["stack"], counters["paused"]);
+        println!(
+            "{key}: {} bytes of stack, {} pauses",
+            counters["stack"], counters["paused"]
+        );
         assert_eq!(counters["pooled"], 32 * 4);
         assert_eq!(counters["fallback"], 0);
         assert_eq!(counters["keys-opened"], 1);
@@ -140,7 +158,10 @@ fn resuming_for_nothing_does_no_harm() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
-        assert_eq!(run(&bench, binary, "spurious", config, key)["pooled"], 4 * 2);
+        assert_eq!(
+            run(&bench, binary, "spurious", config, key)["pooled"],
+            4 * 2
+        );
     }
 }
 
@@ -169,7 +190,9 @@ fn late_completions_of_abandoned_jobs_hit_nothing() {
         let mut line = String::new();
         out.read_line(&mut line).expect("line");
         assert_eq!(line, "abandoned\n");
+        let before = bench.served("rsa-pkcs1-sign");
         controls.open_gate();
+        eventually(|| bench.served("rsa-pkcs1-sign") == before + 1);
         child.write(b"\n");
         let status = child.0.wait().expect("harness");
         assert!(status.success(), "{status}");
@@ -209,7 +232,10 @@ fn handshakes_pause_and_fit_the_stack() {
         for version in ["tls13", "tls12"] {
             let counters = run(&bench, binary, version, config, key);
             println!("{version} {key}: {} bytes of stack", counters["stack"]);
-            assert_eq!(counters["pooled"], 1, "the certificate is the only thing that is signed");
+            assert_eq!(
+                counters["pooled"], 1,
+                "the certificate is the only thing that is signed"
+            );
             assert!(counters["pauses"] > 0);
         }
     }

@@ -188,28 +188,6 @@ static void run_jobs(int count, int rounds, enum how how, int blocked)
         die("the callback was never called");
 }
 
-/* The connection dies while its job is paused; what comes later must hit nothing. */
-static void abandon(void)
-{
-    struct task first, *task = &first;
-    ASYNC_WAIT_CTX *context = ASYNC_WAIT_CTX_new();
-    ASYNC_JOB *job = NULL;
-    int result;
-
-    memset(&first, 0, sizeof(first));
-    ASYNC_WAIT_CTX_set_callback(context, wake, NULL);
-    if (ASYNC_start_job(&job, context, &result, sign_task, &task, sizeof(task)) != ASYNC_PAUSE)
-        die("the job did not pause");
-    ASYNC_WAIT_CTX_free(context);
-    puts("abandoned");
-    fflush(stdout);
-    /* The test lets the node answer, and then says so. */
-    if (getchar() == EOF)
-        die("nobody there");
-    if (woken != 0)
-        die("the callback of a freed wait context was called");
-}
-
 static void plain(void)
 {
     struct task task, *pointer = &task;
@@ -218,6 +196,36 @@ static void plain(void)
     if (sign_task(&pointer) != 1)
         die("signing");
     check(&task);
+}
+
+/* The connection dies while its job is paused; what comes later must hit nothing. */
+static void abandon(void)
+{
+    struct task first, *task = &first;
+    ASYNC_WAIT_CTX *context = ASYNC_WAIT_CTX_new();
+    ASYNC_JOB *job = NULL;
+    int result, before;
+
+    memset(&first, 0, sizeof(first));
+    ASYNC_WAIT_CTX_set_callback(context, wake, NULL);
+    /* The first pause is for the key, the second for the operation, which the node holds back. */
+    if (ASYNC_start_job(&job, context, &result, sign_task, &task, sizeof(task)) != ASYNC_PAUSE)
+        die("the job did not pause");
+    while (__atomic_load_n(&woken, __ATOMIC_SEQ_CST) == 0)
+        usleep(100);
+    if (ASYNC_start_job(&job, context, &result, sign_task, &task, sizeof(task)) != ASYNC_PAUSE)
+        die("the job did not pause a second time");
+    ASYNC_WAIT_CTX_free(context);
+    before = __atomic_load_n(&woken, __ATOMIC_SEQ_CST);
+    puts("abandoned");
+    fflush(stdout);
+    /* The test lets the node answer, and then says so. */
+    if (getchar() == EOF)
+        die("nobody there");
+    /* On the same connection, so it is answered after the abandoned one. */
+    plain();
+    if (__atomic_load_n(&woken, __ATOMIC_SEQ_CST) != before)
+        die("the callback of a freed wait context was called");
 }
 
 static void *plain_thread(void *argument)

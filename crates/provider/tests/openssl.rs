@@ -23,15 +23,22 @@ const X25519: &str = "-algorithm X25519";
 fn everything() -> KeyPolicy {
     let all = OperationKind::ALL.iter().copied();
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
-    KeyPolicy { operations, ..KeyPolicy::signing() }
+    KeyPolicy {
+        operations,
+        ..KeyPolicy::signing()
+    }
 }
 
 /// A node that holds one key of each kind; the same keys are in PEM files, and as stubs.
 fn full() -> Bench {
     let mut bench = Bench::new();
-    for (name, options) in
-        [("rsa", RSA), ("p256", P256), ("p384", P384), ("ed25519", ED25519), ("x25519", X25519)]
-    {
+    for (name, options) in [
+        ("rsa", RSA),
+        ("p256", P256),
+        ("p384", P384),
+        ("ed25519", ED25519),
+        ("x25519", X25519),
+    ] {
         bench.generate(name, options);
         bench.hold(name, everything());
     }
@@ -48,7 +55,10 @@ fn it_exports_its_entry_point_and_nothing_else() {
         .output()
         .expect("nm");
     let text = must(&output);
-    let symbols: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    let symbols: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
     assert_eq!(symbols, ["OSSL_provider_init"]);
 }
 
@@ -67,7 +77,10 @@ fn it_lists_itself_and_its_algorithms() {
         ("store-loaders", 1),
     ] {
         let list = must(&bench.route_a(&format!("list -{what}")));
-        let ours = list.lines().filter(|line| line.contains("@ millrace")).count();
+        let ours = list
+            .lines()
+            .filter(|line| line.contains("@ millrace"))
+            .count();
         assert_eq!(ours, count, "{list}");
         must(&bench.route_a(&format!("list -{what} -verbose")));
     }
@@ -79,11 +92,16 @@ fn its_names_are_those_of_the_default_provider() {
     let list = must(&bench.route_a("list -key-managers"));
     let names = |provider: &str| -> Vec<String> {
         let suffix = format!(" @ {provider}");
-        list.lines().filter_map(|line| line.trim().strip_suffix(&suffix).map(str::to_owned)).collect()
+        list.lines()
+            .filter_map(|line| line.trim().strip_suffix(&suffix).map(str::to_owned))
+            .collect()
     };
     let default = names("default");
     for name in names("millrace") {
-        assert!(default.contains(&name), "{name} is not a name of default: {default:?}");
+        assert!(
+            default.contains(&name),
+            "{name} is not a name of default: {default:?}"
+        );
     }
 }
 
@@ -114,7 +132,11 @@ fn plain_keys_are_brought_to_the_pool() {
     let bench = full();
     sign_and_verify(&bench, "route-a.cnf", "rsa.pem", "rsa.pub", "");
     assert_eq!(bench.served("rsa-pkcs1-sign"), 1);
-    for salt in ["", "-sigopt rsa_pss_saltlen:digest", "-sigopt rsa_pss_saltlen:20"] {
+    for salt in [
+        "",
+        "-sigopt rsa_pss_saltlen:digest",
+        "-sigopt rsa_pss_saltlen:20",
+    ] {
         let options = format!("-sigopt rsa_padding_mode:pss {salt}");
         sign_and_verify(&bench, "route-a.cnf", "rsa.pem", "rsa.pub", &options);
     }
@@ -131,7 +153,13 @@ fn stubs_are_loaded_like_keys_and_nothing_has_to_be_preferred() {
     let bench = full();
     for config in ["plain.cnf", "route-a.cnf"] {
         sign_and_verify(&bench, config, "rsa.stub", "rsa.pub", "");
-        sign_and_verify(&bench, config, "rsa.stub", "rsa.pub", "-sigopt rsa_padding_mode:pss");
+        sign_and_verify(
+            &bench,
+            config,
+            "rsa.stub",
+            "rsa.pub",
+            "-sigopt rsa_padding_mode:pss",
+        );
         sign_and_verify(&bench, config, "p256.stub", "p256.pub", "");
     }
     assert_eq!(bench.served("rsa-pkcs1-sign"), 2);
@@ -160,7 +188,8 @@ fn eddsa_is_one_shot() {
     ] {
         let line = format!("pkeyutl -sign -rawin -inkey {key} -in message -out signature");
         must(&bench.with_config(config, &line));
-        let verify = "pkeyutl -verify -rawin -pubin -inkey ed25519.pub -in message -sigfile signature";
+        let verify =
+            "pkeyutl -verify -rawin -pubin -inkey ed25519.pub -in message -sigfile signature";
         must(&bench.stock(verify));
         must(&bench.route_a(verify));
     }
@@ -171,19 +200,24 @@ fn eddsa_is_one_shot() {
 fn bare_digests_are_signed_too() {
     let bench = full();
     bench.write("digest", &[0x5a; 32]);
-    for (config, rsa, p256) in
-        [("route-a.cnf", "rsa.pem", "p256.pem"), ("plain.cnf", "rsa.stub", "p256.stub")]
-    {
+    for (config, rsa, p256) in [
+        ("route-a.cnf", "rsa.pem", "p256.pem"),
+        ("plain.cnf", "rsa.stub", "p256.stub"),
+    ] {
         for (key, options) in [
             (rsa, "-pkeyopt digest:sha256"),
-            (rsa, "-pkeyopt digest:sha256 -pkeyopt rsa_padding_mode:pss -pkeyopt rsa_pss_saltlen:-1"),
+            (
+                rsa,
+                "-pkeyopt digest:sha256 -pkeyopt rsa_padding_mode:pss -pkeyopt rsa_pss_saltlen:-1",
+            ),
             (p256, ""),
         ] {
             let sign = format!("pkeyutl -sign -inkey {key} {options} -in digest -out signature");
             must(&bench.with_config(config, &sign));
             let public = if key == rsa { "rsa.pub" } else { "p256.pub" };
-            let verify =
-                format!("pkeyutl -verify -pubin -inkey {public} {options} -in digest -sigfile signature");
+            let verify = format!(
+                "pkeyutl -verify -pubin -inkey {public} {options} -in digest -sigfile signature"
+            );
             must(&bench.stock(&verify));
         }
     }
@@ -198,7 +232,9 @@ fn keys_are_agreed_on_in_the_pool() {
     bench.generate("peer256", P256);
     bench.generate("peer25519", X25519);
     for (name, peer) in [("p256", "peer256"), ("x25519", "peer25519")] {
-        must(&bench.stock(&format!("pkeyutl -derive -inkey {name}.pem -peerkey {peer}.pub -out expected")));
+        must(&bench.stock(&format!(
+            "pkeyutl -derive -inkey {name}.pem -peerkey {peer}.pub -out expected"
+        )));
         for (config, key) in [
             ("route-a.cnf", format!("{name}.pem")),
             ("plain.cnf", format!("{name}.stub")),
@@ -216,13 +252,17 @@ fn keys_are_agreed_on_in_the_pool() {
 #[test]
 fn messages_are_decrypted_in_the_pool() {
     let bench = full();
-    let oaep = "-pkeyopt rsa_padding_mode:oaep -pkeyopt rsa_oaep_md:sha256 -pkeyopt rsa_oaep_label:6c6162";
+    let oaep =
+        "-pkeyopt rsa_padding_mode:oaep -pkeyopt rsa_oaep_md:sha256 -pkeyopt rsa_oaep_label:6c6162";
     let weak = "-pkeyopt rsa_padding_mode:oaep";
-    for (options, operation) in
-        [("", "rsa-pkcs1-decrypt"), (oaep, "rsa-oaep-decrypt"), (weak, "rsa-oaep-decrypt")]
-    {
+    for (options, operation) in [
+        ("", "rsa-pkcs1-decrypt"),
+        (oaep, "rsa-oaep-decrypt"),
+        (weak, "rsa-oaep-decrypt"),
+    ] {
         let before = bench.served(operation);
-        let encrypt = format!("pkeyutl -encrypt -pubin -inkey rsa.pub {options} -in message -out secret");
+        let encrypt =
+            format!("pkeyutl -encrypt -pubin -inkey rsa.pub {options} -in message -out secret");
         for encrypted in [bench.stock(&encrypt), bench.route_a(&encrypt)] {
             must(&encrypted);
             for (config, key) in [("route-a.cnf", "rsa.pem"), ("plain.cnf", "rsa.stub")] {
@@ -253,7 +293,9 @@ fn a_private_key_in_the_pool_stays_there() {
 fn certificates_are_made_with_a_stub() {
     let bench = full();
     for (name, options) in [("rsa", ""), ("p256", ""), ("ed25519", "")] {
-        let line = format!("req -x509 -new -key {name}.stub {options} -subj /CN=mill -days 2 -out {name}.crt");
+        let line = format!(
+            "req -x509 -new -key {name}.stub {options} -subj /CN=mill -days 2 -out {name}.crt"
+        );
         must(&bench.plain(&line));
         must(&bench.stock(&format!("verify -CAfile {name}.crt {name}.crt")));
     }
@@ -262,12 +304,23 @@ fn certificates_are_made_with_a_stub() {
 #[test]
 fn keys_that_are_made_here_stay_here() {
     let bench = full();
-    for options in [RSA, P256, ED25519, X25519, "-algorithm X448", "-algorithm ED448"] {
+    for options in [
+        RSA,
+        P256,
+        ED25519,
+        X25519,
+        "-algorithm X448",
+        "-algorithm ED448",
+    ] {
         must(&bench.route_a(&format!("genpkey {options} -out made.pem")));
         must(&bench.stock("pkey -in made.pem -check -noout"));
         must(&bench.route_a("pkey -in made.pem -check -noout"));
     }
-    must(&bench.route_a("req -x509 -newkey rsa:2048 -nodes -keyout made.pem -subj /CN=a -out made.crt"));
+    must(
+        &bench.route_a(
+            "req -x509 -newkey rsa:2048 -nodes -keyout made.pem -subj /CN=a -out made.crt",
+        ),
+    );
     assert_eq!(bench.served("rsa-pkcs1-sign"), 0);
 }
 
@@ -295,16 +348,32 @@ fn without_a_pool_keys_that_are_here_work_and_others_say_why() {
         bench.hold(name, everything());
         let sign = |key: &str| format!("dgst -sha256 -sign {key} -out signature message");
         must(&bench.route_a(&sign(&format!("{name}.pem"))));
-        must(&bench.stock(&format!("dgst -sha256 -verify {name}.pub -signature signature message")));
+        must(&bench.stock(&format!(
+            "dgst -sha256 -verify {name}.pub -signature signature message"
+        )));
         // A stub is loaded without a connection; only its use needs the pool.
         must(&bench.plain(&format!("pkey -in {name}.stub -pubout")));
         let error = must_fail(&bench.plain(&sign(&format!("{name}.stub"))));
         assert!(error.contains("no node can be reached"), "{error}");
     }
-    bench.write_config("strict.cnf", "default_properties = ?provider=millrace", "fallback = off");
-    must_fail(&bench.with_config("strict.cnf", "dgst -sha256 -sign rsa.pem -out signature message"));
-    bench.write_config("off.cnf", "default_properties = ?provider=millrace", "mode = off");
-    let output = bench.with_config("off.cnf", "dgst -sha256 -sign rsa.pem -out signature message");
+    bench.write_config(
+        "strict.cnf",
+        "default_properties = ?provider=millrace",
+        "fallback = off",
+    );
+    must_fail(&bench.with_config(
+        "strict.cnf",
+        "dgst -sha256 -sign rsa.pem -out signature message",
+    ));
+    bench.write_config(
+        "off.cnf",
+        "default_properties = ?provider=millrace",
+        "mode = off",
+    );
+    let output = bench.with_config(
+        "off.cnf",
+        "dgst -sha256 -sign rsa.pem -out signature message",
+    );
     assert!(!texts(&output).1.contains("millrace:"));
     must(&output);
 }
@@ -322,9 +391,14 @@ fn a_wrong_signature_never_reaches_the_application() {
     bench.start(Arc::new(liar));
     controls.inject(Fault::Lie);
     for options in ["", "-sigopt rsa_padding_mode:pss"] {
-        let output =
-            bench.route_a(&format!("dgst -sha256 {options} -sign rsa.pem -out signature message"));
-        assert!(texts(&output).1.contains("wrong result"), "{}", texts(&output).1);
+        let output = bench.route_a(&format!(
+            "dgst -sha256 {options} -sign rsa.pem -out signature message"
+        ));
+        assert!(
+            texts(&output).1.contains("wrong result"),
+            "{}",
+            texts(&output).1
+        );
         must(&output);
         let verify = format!("dgst -sha256 {options} -verify rsa.pub -signature signature message");
         must(&bench.stock(&verify));
@@ -334,7 +408,10 @@ fn a_wrong_signature_never_reaches_the_application() {
         assert!(!common::exists(&bench.path("refused")) || bench.read("refused").is_empty());
     }
     bench.write_config("all.cnf", "", "verify = all");
-    must_fail(&bench.with_config("all.cnf", "dgst -sha256 -sign p256.stub -out refused message"));
+    must_fail(&bench.with_config(
+        "all.cnf",
+        "dgst -sha256 -sign p256.stub -out refused message",
+    ));
     must_fail(&bench.with_config(
         "all.cnf",
         "pkeyutl -sign -rawin -inkey ed25519.stub -in message -out refused",
@@ -366,7 +443,10 @@ fn the_policy_of_a_key_is_told() {
     bench.start(Arc::new(Software::new()));
     must(&bench.stock("pkeyutl -encrypt -pubin -inkey rsa.pub -in message -out secret"));
     let error = must_fail(&bench.plain("pkeyutl -decrypt -inkey rsa.stub -in secret -out clear"));
-    assert!(error.contains("does not allow rsa-pkcs1-decrypt"), "{error}");
+    assert!(
+        error.contains("does not allow rsa-pkcs1-decrypt"),
+        "{error}"
+    );
 }
 
 #[test]

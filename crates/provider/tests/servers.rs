@@ -34,7 +34,9 @@ fn prepared() -> Bench {
 }
 
 fn client(bench: &Bench, socket: &str) -> Command {
-    bench.command(&format!("s_client -unix {socket} -CAfile rsa.crt -verify_return_error -brief"))
+    bench.command(&format!(
+        "s_client -unix {socket} -CAfile rsa.crt -verify_return_error -brief"
+    ))
 }
 
 /// One handshake, by stock OpenSSL.
@@ -44,7 +46,12 @@ fn handshake(bench: &Bench, socket: &str) -> Output {
 
 fn signal(child: &Running, name: &str) {
     let pid = child.0.id().to_string();
-    must(&Command::new("kill").args(["-s", name, &pid]).output().expect("kill"));
+    must(
+        &Command::new("kill")
+            .args(["-s", name, &pid])
+            .output()
+            .expect("kill"),
+    );
 }
 
 fn environment(bench: &Bench, command: &mut Command, config: &str) {
@@ -67,7 +74,11 @@ fn nginx(bench: &Bench, config: &str, key: &str) -> Running {
     );
     bench.write("nginx.conf", text.as_bytes());
     let mut command = Command::new("nginx");
-    command.arg("-c").arg(bench.path("nginx.conf")).args(["-p"]).arg(bench.dir.path());
+    command
+        .arg("-c")
+        .arg(bench.path("nginx.conf"))
+        .args(["-p"])
+        .arg(bench.dir.path());
     environment(bench, &mut command, config);
     let child = Running::start(&mut command);
     eventually(|| handshake(bench, "nginx.sock").status.success());
@@ -114,7 +125,10 @@ fn haproxy_serves_others_while_one_waits() {
         let slow = FaultyBackend::new(Arc::new(Software::new()));
         let controls = slow.controls();
         bench.start(Arc::new(slow));
-        bench.write("bundle.pem", &[bench.read("rsa.crt"), bench.read(key)].concat());
+        bench.write(
+            "bundle.pem",
+            &[bench.read("rsa.crt"), bench.read(key)].concat(),
+        );
         let dir = bench.dir.path().display();
         let text = format!(
             "global\n  nbthread 1\n  ssl-mode-async\n  log stderr format raw local0\n\
@@ -158,7 +172,10 @@ fn the_server_of_openssl_pauses() {
         "plain.cnf",
         "s_server -async -unix server.sock -cert rsa.crt -key rsa.stub -naccept 3 -quiet -no_ign_eof",
     );
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut server = Running::start(&mut command);
     eventually(|| handshake(&bench, "server.sock").status.success());
     for _ in 0..2 {

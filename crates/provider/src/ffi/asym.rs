@@ -92,7 +92,11 @@ impl Context {
         if unsafe { get(self.inner, request.as_mut_ptr()) } != 1 {
             return Err(Error::library());
         }
-        let label_len = if request[3].is_set() { request[3].return_size } else { 0 };
+        let label_len = if request[3].is_set() {
+            request[3].return_size
+        } else {
+            0
+        };
         let named = |buffer: &[u8]| {
             let name = string_in(buffer).filter(|name| !name.is_empty())?;
             Some(hash_from_name(name))
@@ -112,38 +116,69 @@ impl Context {
     /// Decrypts in the pool; `None` if the inner context shall do it.
     fn decrypt(&self, key: &Key, ciphertext: &[u8], room: usize) -> Result<Option<Output>> {
         let settings = self.settings()?;
-        let modulus_len = usize::try_from(key.integer(c"max-size")?).map_err(|_| Error::library())?;
+        let modulus_len =
+            usize::try_from(key.integer(c"max-size")?).map_err(|_| Error::library())?;
         let tls = settings.pad_mode == PAD_TLS;
         let plan = plan::rsa_decrypt(&settings)
             .filter(|_| ciphertext.len() == modulus_len && (!tls || room >= PREMASTER))
             .map(|operation| (operation, ciphertext.to_vec()));
         private::run(key, plan, &|output| {
-            if tls { output.len() == PREMASTER } else { output.len() <= modulus_len }
+            if tls {
+                output.len() == PREMASTER
+            } else {
+                output.len() <= modulus_len
+            }
         })
     }
 }
 
 fn functions(algorithm: usize) -> Result<&'static Inner> {
-    let functions = inner::context()?.ciphers.get(algorithm).and_then(Option::as_ref);
+    let functions = inner::context()?
+        .ciphers
+        .get(algorithm)
+        .and_then(Option::as_ref);
     functions.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the cipher"))
 }
 
 /// The functions that are offered: those that OpenSSL has for the algorithm.
 pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
-    const { assert!(CIPHERS.len() == 1, "the constructors below are those of RSA") };
+    const {
+        assert!(
+            CIPHERS.len() == 1,
+            "the constructors below are those of RSA"
+        )
+    };
     let inner = functions(algorithm)?;
     let all: [(i32, *const c_void); 11] = [
         (ids::OSSL_FUNC_ASYM_CIPHER_NEWCTX, newctx as *const c_void),
         (ids::OSSL_FUNC_ASYM_CIPHER_FREECTX, freectx as *const c_void),
         (ids::OSSL_FUNC_ASYM_CIPHER_DUPCTX, dupctx as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_ENCRYPT_INIT, encrypt_init as *const c_void),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_ENCRYPT_INIT,
+            encrypt_init as *const c_void,
+        ),
         (ids::OSSL_FUNC_ASYM_CIPHER_ENCRYPT, encrypt as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_DECRYPT_INIT, decrypt_init as *const c_void),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_DECRYPT_INIT,
+            decrypt_init as *const c_void,
+        ),
         (ids::OSSL_FUNC_ASYM_CIPHER_DECRYPT, decrypt as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_GET_CTX_PARAMS, get_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_GETTABLE_CTX_PARAMS, gettable_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_SET_CTX_PARAMS, set_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_ASYM_CIPHER_SETTABLE_CTX_PARAMS, settable_ctx_params as *const c_void),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_GET_CTX_PARAMS,
+            get_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_GETTABLE_CTX_PARAMS,
+            gettable_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_SET_CTX_PARAMS,
+            set_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_ASYM_CIPHER_SETTABLE_CTX_PARAMS,
+            settable_ctx_params as *const c_void,
+        ),
     ];
     let mut entries: Vec<Dispatch> = all
         .into_iter()
@@ -167,7 +202,11 @@ unsafe fn with<T>(pointer: Ptr, failed: T, entry: impl FnOnce(&mut Context) -> R
 }
 
 fn done(status: c_int) -> Result<c_int> {
-    if status == 1 { Ok(1) } else { Err(Error::library()) }
+    if status == 1 {
+        Ok(1)
+    } else {
+        Err(Error::library())
+    }
 }
 
 unsafe extern "C" fn newctx(provctx: Ptr) -> Ptr {
@@ -183,8 +222,14 @@ unsafe extern "C" fn newctx(provctx: Ptr) -> Ptr {
             return Err(Error::library());
         }
         let (negotiated_version, explicit_rejection) = (0, false);
-        let context =
-            Context { provider, functions, inner, key: None, negotiated_version, explicit_rejection };
+        let context = Context {
+            provider,
+            functions,
+            inner,
+            key: None,
+            negotiated_version,
+            explicit_rejection,
+        };
         Ok(Box::into_raw(Box::new(context)).cast())
     })
 }
@@ -203,7 +248,11 @@ unsafe extern "C" fn freectx(pointer: Ptr) {
 unsafe extern "C" fn dupctx(pointer: Ptr) -> Ptr {
     let entry = |context: &mut Context| {
         // SAFETY: the type of `asym_cipher_dupctx`.
-        let dup = unsafe { context.functions.function::<DupCtx>(ids::OSSL_FUNC_ASYM_CIPHER_DUPCTX) }?;
+        let dup = unsafe {
+            context
+                .functions
+                .function::<DupCtx>(ids::OSSL_FUNC_ASYM_CIPHER_DUPCTX)
+        }?;
         // SAFETY: a live inner context.
         let inner = unsafe { dup(context.inner) };
         if inner.is_null() {
@@ -248,12 +297,26 @@ unsafe fn init(pointer: Ptr, id: i32, object: Ptr, settings: *const Param) -> c_
 
 unsafe extern "C" fn encrypt_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { init(pointer, ids::OSSL_FUNC_ASYM_CIPHER_ENCRYPT_INIT, object, settings) }
+    unsafe {
+        init(
+            pointer,
+            ids::OSSL_FUNC_ASYM_CIPHER_ENCRYPT_INIT,
+            object,
+            settings,
+        )
+    }
 }
 
 unsafe extern "C" fn decrypt_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { init(pointer, ids::OSSL_FUNC_ASYM_CIPHER_DECRYPT_INIT, object, settings) }
+    unsafe {
+        init(
+            pointer,
+            ids::OSSL_FUNC_ASYM_CIPHER_DECRYPT_INIT,
+            object,
+            settings,
+        )
+    }
 }
 
 unsafe extern "C" fn encrypt(
@@ -284,7 +347,11 @@ unsafe extern "C" fn decrypt(
     len: usize,
 ) -> c_int {
     let entry = |context: &mut Context| {
-        let pooled = context.key.as_ref().filter(|key| key.pooled() && !out.is_null()).cloned();
+        let pooled = context
+            .key
+            .as_ref()
+            .filter(|key| key.pooled() && !out.is_null())
+            .cloned();
         if let Some(key) = pooled {
             // SAFETY: the caller's input.
             let ciphertext = unsafe { bytes(input, len) };

@@ -53,9 +53,12 @@ impl Core {
         macro_rules! upcall {
             ($id:ident as $type:ty) => {{
                 let address = find(ids::$id);
-                // SAFETY: the core's function with this id has this type.
-                (!address.is_null())
-                    .then(|| unsafe { std::mem::transmute::<*const c_void, $type>(address) })
+                if address.is_null() {
+                    None
+                } else {
+                    // SAFETY: the core's function with this id has this type.
+                    Some(unsafe { std::mem::transmute::<*const c_void, $type>(address) })
+                }
             }};
         }
         Self {
@@ -133,7 +136,11 @@ impl Core {
     ///
     /// # Safety
     /// `bio` is an `OSSL_CORE_BIO` that the core has handed in.
-    pub(crate) unsafe fn read_line<'a>(&self, bio: *mut c_void, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    pub(crate) unsafe fn read_line<'a>(
+        &self,
+        bio: *mut c_void,
+        buffer: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
         let size = c_int::try_from(buffer.len()).ok()?;
         // SAFETY: the buffer is writable for its length.
         let read = unsafe { self.bio_gets?(bio, buffer.as_mut_ptr().cast(), size) };

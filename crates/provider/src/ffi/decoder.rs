@@ -84,13 +84,22 @@ const DECODERS: [Decode; ALGORITHMS.len()] = [
 
 fn table(decode: Decode) -> *const Dispatch {
     Table::leak(vec![
-        Dispatch { id: ids::OSSL_FUNC_DECODER_NEWCTX, function: newctx as *const c_void },
-        Dispatch { id: ids::OSSL_FUNC_DECODER_FREECTX, function: freectx as *const c_void },
+        Dispatch {
+            id: ids::OSSL_FUNC_DECODER_NEWCTX,
+            function: newctx as *const c_void,
+        },
+        Dispatch {
+            id: ids::OSSL_FUNC_DECODER_FREECTX,
+            function: freectx as *const c_void,
+        },
         Dispatch {
             id: ids::OSSL_FUNC_DECODER_DOES_SELECTION,
             function: does_selection as *const c_void,
         },
-        Dispatch { id: ids::OSSL_FUNC_DECODER_DECODE, function: decode as *const c_void },
+        Dispatch {
+            id: ids::OSSL_FUNC_DECODER_DECODE,
+            function: decode as *const c_void,
+        },
         Dispatch::END,
     ])
     .as_ptr()
@@ -99,7 +108,9 @@ fn table(decode: Decode) -> *const Dispatch {
 unsafe extern "C" fn newctx(provctx: Ptr) -> Ptr {
     // SAFETY: OpenSSL hands back the context of the provider.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, std::ptr::null_mut(), || Ok(Box::into_raw(Box::new(Decoder { provider })).cast()))
+    guard(provider, std::ptr::null_mut(), || {
+        Ok(Box::into_raw(Box::new(Decoder { provider })).cast())
+    })
 }
 
 unsafe extern "C" fn freectx(pointer: Ptr) {
@@ -144,8 +155,11 @@ unsafe extern "C" fn decode_pem(
         let Some(der) = stub::pem_to_der(&pem) else {
             return Ok(CARRY_ON);
         };
-        let found =
-            [Param::bytes(c"data", &der), Param::text(c"data-structure", STRUCTURE), Param::END];
+        let found = [
+            Param::bytes(c"data", &der),
+            Param::text(c"data-structure", STRUCTURE),
+            Param::END,
+        ];
         // SAFETY: an array that a null key ends, alive during the call; the caller's argument.
         Ok(unsafe { callback(found.as_ptr(), argument) })
     })

@@ -46,11 +46,16 @@ impl Inner {
     /// `F` is the type that `core_dispatch.h` gives to the function with this id of this operation.
     pub(crate) unsafe fn function<F: Copy>(&self, id: i32) -> Result<F> {
         const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
-        let address = usize::try_from(id).ok().and_then(|index| self.table.get(index));
+        let address = usize::try_from(id)
+            .ok()
+            .and_then(|index| self.table.get(index));
         match address {
             // SAFETY: a function pointer of the caller's type.
             Some(address) if !address.is_null() => Ok(unsafe { std::mem::transmute_copy(address) }),
-            _ => Err(Error::new(Reason::NotOffered, "this OpenSSL does not have the function")),
+            _ => Err(Error::new(
+                Reason::NotOffered,
+                "this OpenSSL does not have the function",
+            )),
         }
     }
 }
@@ -92,17 +97,21 @@ static CONTEXT: OnceLock<std::result::Result<Context, &'static str>> = OnceLock:
 /// # Errors
 /// Why it cannot be used.
 pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
-    let lib = LIB.get_or_init(|| Lib::holding(upcall)).as_ref().map_err(|why| {
-        let text = format!(
-            "the OpenSSL that loads this provider cannot be used: {why}; \
+    let lib = LIB
+        .get_or_init(|| Lib::holding(upcall))
+        .as_ref()
+        .map_err(|why| {
+            let text = format!(
+                "the OpenSSL that loads this provider cannot be used: {why}; \
              use a program that is linked with libcrypto dynamically"
-        );
-        Error::new(Reason::Library, text)
-    })?;
+            );
+            Error::new(Reason::Library, text)
+        })?;
     if lib.holds(upcall) {
         return Ok(lib);
     }
-    let text = "another libcrypto in this process uses the provider already; it serves one at a time";
+    let text =
+        "another libcrypto in this process uses the provider already; it serves one at a time";
     Err(Error::new(Reason::Library, text))
 }
 
@@ -162,7 +171,9 @@ impl Context {
     /// The `EVP_MD` of a digest in the private context.
     pub(crate) fn digest(&self, hash: Hash) -> Result<Ptr> {
         let place = Hash::ALL.iter().position(|known| *known == hash);
-        let cell = place.and_then(|index| self.digests.get(index)).ok_or_else(Error::library)?;
+        let cell = place
+            .and_then(|index| self.digests.get(index))
+            .ok_or_else(Error::library)?;
         if let Some(Digest(digest)) = cell.get() {
             return Ok(*digest);
         }
@@ -193,16 +204,24 @@ unsafe fn find<const N: usize>(table: *const Algorithm, wanted: [&str; N]) -> [O
             break;
         }
         // SAFETY: names are C strings.
-        let names = unsafe { CStr::from_ptr(algorithm.names) }.to_str().unwrap_or("");
+        let names = unsafe { CStr::from_ptr(algorithm.names) }
+            .to_str()
+            .unwrap_or("");
         let first = names.split(':').next().unwrap_or("");
-        if let Some(index) = wanted.iter().position(|name| name.eq_ignore_ascii_case(first)) {
+        if let Some(index) = wanted
+            .iter()
+            .position(|name| name.eq_ignore_ascii_case(first))
+        {
             let mut table = [std::ptr::null(); FUNCTIONS];
             for (id, function) in table.iter_mut().enumerate().skip(1) {
                 let id = i32::try_from(id).unwrap_or(0);
                 // SAFETY: the dispatch table of an algorithm.
                 *function = unsafe { core::function(algorithm.implementation, id) };
             }
-            found[index] = Some(Inner { names: algorithm.names, table });
+            found[index] = Some(Inner {
+                names: algorithm.names,
+                table,
+            });
         }
         // SAFETY: as above.
         entry = unsafe { entry.add(1) };

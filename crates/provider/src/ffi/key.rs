@@ -86,7 +86,14 @@ impl Key {
     ) -> Arc<Self> {
         let identity = OnceLock::new();
         let origin = AtomicU8::new(origin as u8);
-        Arc::new(Self { provider, algorithm, data, origin, name: None, identity })
+        Arc::new(Self {
+            provider,
+            algorithm,
+            data,
+            origin,
+            name: None,
+            identity,
+        })
     }
 
     /// An empty key.
@@ -110,7 +117,10 @@ impl Key {
     /// A key that the pool holds under `name`; `spki` is its public half.
     pub(crate) fn held(provider: &'static Provider, name: &str, spki: &[u8]) -> Result<Arc<Self>> {
         let (algorithm, data) = public_data(spki)?;
-        let identity = Identity { spki: spki.to_vec(), name: Some(name.to_owned()) };
+        let identity = Identity {
+            spki: spki.to_vec(),
+            name: Some(name.to_owned()),
+        };
         Ok(Arc::new(Self {
             provider,
             algorithm,
@@ -171,7 +181,10 @@ impl Key {
             Origin::Held => true,
             Origin::Imported => {
                 // X448, ED448 and X9.42 DH have no operation in the pool.
-                let known = !matches!(ALGORITHMS.get(self.algorithm), Some(&("X448" | "ED448" | "DHX")));
+                let known = !matches!(
+                    ALGORITHMS.get(self.algorithm),
+                    Some(&("X448" | "ED448" | "DHX"))
+                );
                 known && self.provider.config.mode != Mode::Off
             }
             Origin::Public | Origin::Generated => false,
@@ -201,7 +214,11 @@ impl Key {
         let mut value = 0;
         let mut request = [Param::int(name, &mut value), Param::END];
         self.get(&mut request)?;
-        if request[0].is_set() { Ok(value) } else { Err(Error::library()) }
+        if request[0].is_set() {
+            Ok(value)
+        } else {
+            Err(Error::library())
+        }
     }
 
     /// A parameter of the key that is bytes, at most `limit` of them.
@@ -219,10 +236,17 @@ impl Key {
 
     fn get(&self, request: &mut [Param]) -> Result<()> {
         // SAFETY: the type of `keymgmt_get_params`.
-        let get = unsafe { self.inner()?.function::<KeyParams>(ids::OSSL_FUNC_KEYMGMT_GET_PARAMS) }?;
+        let get = unsafe {
+            self.inner()?
+                .function::<KeyParams>(ids::OSSL_FUNC_KEYMGMT_GET_PARAMS)
+        }?;
         // SAFETY: live key data and an array that a null key ends.
         let done = unsafe { get(self.data, request.as_mut_ptr()) };
-        if done == 1 { Ok(()) } else { Err(Error::library()) }
+        if done == 1 {
+            Ok(())
+        } else {
+            Err(Error::library())
+        }
     }
 
     /// Who the key is, for the pool.
@@ -234,7 +258,10 @@ impl Key {
             // SAFETY: a live EVP_PKEY; the length is asked for first.
             encode(&|out| unsafe { (context.lib.i2d_PUBKEY)(pkey, out) })
         })?;
-        let made = Arc::new(Identity { spki: spki.to_vec(), name: None });
+        let made = Arc::new(Identity {
+            spki: spki.to_vec(),
+            name: None,
+        });
         // Whoever comes second takes the first one's: the pool counts users by it.
         let _ = self.identity.set(Arc::clone(&made));
         Ok(self.identity.get().map_or(made, Arc::clone))
@@ -252,14 +279,18 @@ impl Key {
                 return Err(Error::library());
             }
             // SAFETY: a live PKCS8_PRIV_KEY_INFO.
-            let encoded = encode(&|out| unsafe { (context.lib.i2d_PKCS8_PRIV_KEY_INFO)(info, out) });
+            let encoded =
+                encode(&|out| unsafe { (context.lib.i2d_PKCS8_PRIV_KEY_INFO)(info, out) });
             // SAFETY: it is not used again; libcrypto wipes it.
             unsafe { (context.lib.PKCS8_PRIV_KEY_INFO_free)(info) };
             encoded
         });
         match encoded {
             Ok(encoded) => Ok(Source::Brought(PrivateKey::from_pkcs8(encoded))),
-            Err(_) => Err(PoolError::new(Trouble::Refused, "the key cannot be encoded as PKCS#8")),
+            Err(_) => Err(PoolError::new(
+                Trouble::Refused,
+                "the key cannot be encoded as PKCS#8",
+            )),
         }
     }
 
@@ -270,12 +301,29 @@ impl Key {
         with: impl FnOnce(&Context, Ptr) -> Result<T>,
     ) -> Result<T> {
         let context = inner::context()?;
-        let name = ALGORITHM_NAMES.get(self.algorithm).ok_or_else(Error::library)?;
-        let mut build = Build { context, name: name.as_ptr(), selection, pkey: std::ptr::null_mut() };
+        let name = ALGORITHM_NAMES
+            .get(self.algorithm)
+            .ok_or_else(Error::library)?;
+        let mut build = Build {
+            context,
+            name: name.as_ptr(),
+            selection,
+            pkey: std::ptr::null_mut(),
+        };
         // SAFETY: the type of `keymgmt_export`.
-        let export = unsafe { self.inner()?.function::<Export>(ids::OSSL_FUNC_KEYMGMT_EXPORT) }?;
+        let export = unsafe {
+            self.inner()?
+                .function::<Export>(ids::OSSL_FUNC_KEYMGMT_EXPORT)
+        }?;
         // SAFETY: live key data; the callback gets the struct it expects and runs before this returns.
-        unsafe { export(self.data, selection, build_pkey, std::ptr::from_mut(&mut build).cast()) };
+        unsafe {
+            export(
+                self.data,
+                selection,
+                build_pkey,
+                std::ptr::from_mut(&mut build).cast(),
+            )
+        };
         if build.pkey.is_null() {
             return Err(Error::library());
         }
@@ -314,14 +362,20 @@ pub(crate) fn may_be_of(spki: &[u8], algorithm: usize) -> bool {
     ];
     // Two sequence headers of 2 to 4 bytes each stand before it.
     let head = spki.get(..spki.len().min(24)).unwrap_or(spki);
-    OIDS.get(algorithm).is_some_and(|oid| head.windows(oid.len()).any(|window| window == *oid))
+    OIDS.get(algorithm)
+        .is_some_and(|oid| head.windows(oid.len()).any(|window| window == *oid))
 }
 
 /// The functions of a key type.
 pub(crate) fn key_functions(algorithm: usize) -> Result<&'static Inner> {
     let context = inner::context()?;
     let inner = context.keys.get(algorithm).and_then(Option::as_ref);
-    inner.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the key type"))
+    inner.ok_or_else(|| {
+        Error::new(
+            Reason::NotOffered,
+            "this OpenSSL does not have the key type",
+        )
+    })
 }
 
 /// Empty inner key data.
@@ -331,7 +385,11 @@ fn empty_data(algorithm: usize) -> Result<Ptr> {
     let new = unsafe { key_functions(algorithm)?.function::<New>(ids::OSSL_FUNC_KEYMGMT_NEW) }?;
     // SAFETY: the context of the inner provider.
     let data = unsafe { new(context.provctx) };
-    if data.is_null() { Err(Error::library()) } else { Ok(data) }
+    if data.is_null() {
+        Err(Error::library())
+    } else {
+        Ok(data)
+    }
 }
 
 /// Inner key data of a public key, and its type.
@@ -350,7 +408,10 @@ fn public_data(spki: &[u8]) -> Result<(usize, Ptr)> {
         )
     };
     if pkey.is_null() {
-        return Err(Error::new(Reason::Key, "the public key of the stub does not parse"));
+        return Err(Error::new(
+            Reason::Key,
+            "the public key of the stub does not parse",
+        ));
     }
     let result = take_public(context, pkey);
     // SAFETY: made above, not used again.
@@ -371,7 +432,11 @@ fn take_public(context: &Context, pkey: Ptr) -> Result<(usize, Ptr)> {
         .position(|known| known.eq_ignore_ascii_case(name))
         .ok_or_else(|| Error::new(Reason::Key, format!("keys of type {name} are not offered")))?;
     let data = empty_data(algorithm)?;
-    let mut fill = Fill { algorithm, data, done: false };
+    let mut fill = Fill {
+        algorithm,
+        data,
+        done: false,
+    };
     let argument = std::ptr::from_mut(&mut fill).cast();
     // SAFETY: a live EVP_PKEY; the callback gets the struct it expects and runs before this returns.
     unsafe { (context.lib.EVP_PKEY_export)(pkey, ids::SELECT_PUBLIC, fill_data, argument) };
@@ -408,7 +473,8 @@ unsafe extern "C" fn build_pkey(params: *const Param, argument: *mut c_void) -> 
         // written to, whatever the type says).
         let done = unsafe {
             (lib.EVP_PKEY_fromdata_init)(ctx) == 1
-                && (lib.EVP_PKEY_fromdata)(ctx, &mut build.pkey, build.selection, params.cast_mut()) == 1
+                && (lib.EVP_PKEY_fromdata)(ctx, &mut build.pkey, build.selection, params.cast_mut())
+                    == 1
         };
         // SAFETY: not used again.
         unsafe { (lib.EVP_PKEY_CTX_free)(ctx) };
@@ -446,5 +512,9 @@ fn encode(i2d: &dyn Fn(*mut *mut u8) -> c_int) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(vec![0; len]);
     let mut cursor = bytes.as_mut_ptr();
     let written = i2d(&mut cursor);
-    if usize::try_from(written) == Ok(len) { Ok(bytes) } else { Err(Error::library()) }
+    if usize::try_from(written) == Ok(len) {
+        Ok(bytes)
+    } else {
+        Err(Error::library())
+    }
 }

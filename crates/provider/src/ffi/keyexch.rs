@@ -50,7 +50,10 @@ struct Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: the type of `keyexch_freectx`.
-        if let Ok(free) = unsafe { self.functions.function::<FreeCtx>(ids::OSSL_FUNC_KEYEXCH_FREECTX) } {
+        if let Ok(free) = unsafe {
+            self.functions
+                .function::<FreeCtx>(ids::OSSL_FUNC_KEYEXCH_FREECTX)
+        } {
             // SAFETY: the inner context is ours and is not used again.
             unsafe { free(self.inner) };
         }
@@ -107,7 +110,13 @@ impl Context {
             output.len() == secret_len && (zero_is_good || output.iter().any(|byte| *byte != 0))
         })?;
         let strip = EXCHANGES.get(self.algorithm) == Some(&"DH") && !self.pad;
-        Ok(output.map(|output| if strip { without_leading_zeros(&output) } else { output }))
+        Ok(output.map(|output| {
+            if strip {
+                without_leading_zeros(&output)
+            } else {
+                output
+            }
+        }))
     }
 
     fn operation(&self, public: &[u8]) -> Option<Operation> {
@@ -127,8 +136,16 @@ fn without_leading_zeros(secret: &[u8]) -> Output {
 }
 
 fn functions(algorithm: usize) -> Result<&'static Inner> {
-    let functions = inner::context()?.exchanges.get(algorithm).and_then(Option::as_ref);
-    functions.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the key exchange"))
+    let functions = inner::context()?
+        .exchanges
+        .get(algorithm)
+        .and_then(Option::as_ref);
+    functions.ok_or_else(|| {
+        Error::new(
+            Reason::NotOffered,
+            "this OpenSSL does not have the key exchange",
+        )
+    })
 }
 
 /// The functions that are offered: those that OpenSSL has for the algorithm.
@@ -159,10 +176,22 @@ pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
         (ids::OSSL_FUNC_KEYEXCH_INIT, init as *const c_void),
         (ids::OSSL_FUNC_KEYEXCH_SET_PEER, set_peer as *const c_void),
         (ids::OSSL_FUNC_KEYEXCH_DERIVE, derive as *const c_void),
-        (ids::OSSL_FUNC_KEYEXCH_SET_CTX_PARAMS, set_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_KEYEXCH_SETTABLE_CTX_PARAMS, settable as *const c_void),
-        (ids::OSSL_FUNC_KEYEXCH_GET_CTX_PARAMS, get_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_KEYEXCH_GETTABLE_CTX_PARAMS, gettable as *const c_void),
+        (
+            ids::OSSL_FUNC_KEYEXCH_SET_CTX_PARAMS,
+            set_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYEXCH_SETTABLE_CTX_PARAMS,
+            settable as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYEXCH_GET_CTX_PARAMS,
+            get_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYEXCH_GETTABLE_CTX_PARAMS,
+            gettable as *const c_void,
+        ),
     ];
     let mut entries: Vec<Dispatch> = all
         .into_iter()
@@ -186,7 +215,11 @@ unsafe fn with<T>(pointer: Ptr, failed: T, entry: impl FnOnce(&mut Context) -> R
 }
 
 fn done(status: c_int) -> Result<c_int> {
-    if status == 1 { Ok(1) } else { Err(Error::library()) }
+    if status == 1 {
+        Ok(1)
+    } else {
+        Err(Error::library())
+    }
 }
 
 unsafe extern "C" fn newctx<const A: usize>(provctx: Ptr) -> Ptr {
@@ -202,7 +235,15 @@ unsafe extern "C" fn newctx<const A: usize>(provctx: Ptr) -> Ptr {
             return Err(Error::library());
         }
         let (key, peer) = (None, None);
-        let context = Context { provider, algorithm: A, functions, inner, key, peer, pad: false };
+        let context = Context {
+            provider,
+            algorithm: A,
+            functions,
+            inner,
+            key,
+            peer,
+            pad: false,
+        };
         Ok(Box::into_raw(Box::new(context)).cast())
     })
 }
@@ -221,7 +262,11 @@ unsafe extern "C" fn freectx(pointer: Ptr) {
 unsafe extern "C" fn dupctx(pointer: Ptr) -> Ptr {
     let entry = |context: &mut Context| {
         // SAFETY: the type of `keyexch_dupctx`.
-        let dup = unsafe { context.functions.function::<DupCtx>(ids::OSSL_FUNC_KEYEXCH_DUPCTX) }?;
+        let dup = unsafe {
+            context
+                .functions
+                .function::<DupCtx>(ids::OSSL_FUNC_KEYEXCH_DUPCTX)
+        }?;
         // SAFETY: a live inner context.
         let inner = unsafe { dup(context.inner) };
         if inner.is_null() {
@@ -247,7 +292,11 @@ unsafe extern "C" fn init(pointer: Ptr, object: Ptr, settings: *const Param) -> 
         // SAFETY: a key object.
         let key = unsafe { Key::share(object) }?;
         // SAFETY: the type of `keyexch_init`.
-        let init = unsafe { context.functions.function::<Init>(ids::OSSL_FUNC_KEYEXCH_INIT) }?;
+        let init = unsafe {
+            context
+                .functions
+                .function::<Init>(ids::OSSL_FUNC_KEYEXCH_INIT)
+        }?;
         // SAFETY: a live inner context and key data, the caller's settings.
         done(unsafe { init(context.inner, key.data, settings) })?;
         context.key = Some(key);
@@ -266,7 +315,11 @@ unsafe extern "C" fn set_peer(pointer: Ptr, object: Ptr) -> c_int {
         // SAFETY: a key object.
         let peer = unsafe { Key::share(object) }?;
         // SAFETY: the type of `keyexch_set_peer`.
-        let set = unsafe { context.functions.function::<SetPeer>(ids::OSSL_FUNC_KEYEXCH_SET_PEER) }?;
+        let set = unsafe {
+            context
+                .functions
+                .function::<SetPeer>(ids::OSSL_FUNC_KEYEXCH_SET_PEER)
+        }?;
         // SAFETY: a live inner context and key data.
         done(unsafe { set(context.inner, peer.data) })?;
         context.peer = Some(peer);
@@ -279,7 +332,11 @@ unsafe extern "C" fn set_peer(pointer: Ptr, object: Ptr) -> c_int {
 unsafe extern "C" fn derive(pointer: Ptr, secret: *mut u8, len: *mut usize, room: usize) -> c_int {
     let entry = |context: &mut Context| {
         // SAFETY: the type of `keyexch_derive`.
-        let inner = unsafe { context.functions.function::<Derive>(ids::OSSL_FUNC_KEYEXCH_DERIVE) }?;
+        let inner = unsafe {
+            context
+                .functions
+                .function::<Derive>(ids::OSSL_FUNC_KEYEXCH_DERIVE)
+        }?;
         let pooled = context.key.as_ref().filter(|key| key.pooled()).cloned();
         if let Some(key) = pooled {
             if secret.is_null() && key.origin() == Origin::Held {
@@ -347,12 +404,18 @@ unsafe fn listing(pointer: Ptr, algorithm: usize, id: i32) -> *const Param {
     })
 }
 
-unsafe extern "C" fn gettable_ctx_params<const A: usize>(pointer: Ptr, _provctx: Ptr) -> *const Param {
+unsafe extern "C" fn gettable_ctx_params<const A: usize>(
+    pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
     // SAFETY: what OpenSSL passes.
     unsafe { listing(pointer, A, ids::OSSL_FUNC_KEYEXCH_GETTABLE_CTX_PARAMS) }
 }
 
-unsafe extern "C" fn settable_ctx_params<const A: usize>(pointer: Ptr, _provctx: Ptr) -> *const Param {
+unsafe extern "C" fn settable_ctx_params<const A: usize>(
+    pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
     // SAFETY: what OpenSSL passes.
     unsafe { listing(pointer, A, ids::OSSL_FUNC_KEYEXCH_SETTABLE_CTX_PARAMS) }
 }
@@ -363,7 +426,10 @@ mod tests {
 
     #[test]
     fn only_leading_zeros_are_stripped() {
-        assert_eq!(without_leading_zeros(&[0, 0, 1, 0, 2]).as_slice(), &[1, 0, 2]);
+        assert_eq!(
+            without_leading_zeros(&[0, 0, 1, 0, 2]).as_slice(),
+            &[1, 0, 2]
+        );
         assert_eq!(without_leading_zeros(&[3]).as_slice(), &[3]);
         assert!(without_leading_zeros(&[0]).is_empty());
     }

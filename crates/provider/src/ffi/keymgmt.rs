@@ -47,24 +47,60 @@ pub(crate) fn table<const A: usize>() -> Result<Vec<Dispatch>> {
     let all: [(i32, *const c_void); 22] = [
         (ids::OSSL_FUNC_KEYMGMT_NEW, new::<A> as *const c_void),
         (ids::OSSL_FUNC_KEYMGMT_FREE, free as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GEN_INIT, gen_init::<A> as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GEN_SET_TEMPLATE, gen_set_template as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GEN_SET_PARAMS, gen_set_params as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GEN_SETTABLE_PARAMS, gen_settable_params::<A> as *const c_void),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GEN_INIT,
+            gen_init::<A> as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GEN_SET_TEMPLATE,
+            gen_set_template as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GEN_SET_PARAMS,
+            gen_set_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GEN_SETTABLE_PARAMS,
+            gen_settable_params::<A> as *const c_void,
+        ),
         (ids::OSSL_FUNC_KEYMGMT_GEN, generate as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GEN_CLEANUP, gen_cleanup as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GET_PARAMS, get_params as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_GETTABLE_PARAMS, gettable_params::<A> as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_SET_PARAMS, set_params as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_SETTABLE_PARAMS, settable_params::<A> as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_QUERY_OPERATION_NAME, query_operation_name::<A> as *const c_void),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GEN_CLEANUP,
+            gen_cleanup as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GET_PARAMS,
+            get_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_GETTABLE_PARAMS,
+            gettable_params::<A> as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_SET_PARAMS,
+            set_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_SETTABLE_PARAMS,
+            settable_params::<A> as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_KEYMGMT_QUERY_OPERATION_NAME,
+            query_operation_name::<A> as *const c_void,
+        ),
         (ids::OSSL_FUNC_KEYMGMT_HAS, has as *const c_void),
         (ids::OSSL_FUNC_KEYMGMT_VALIDATE, validate as *const c_void),
         (ids::OSSL_FUNC_KEYMGMT_MATCH, matches as *const c_void),
         (ids::OSSL_FUNC_KEYMGMT_IMPORT, import as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_IMPORT_TYPES, import_types::<A> as *const c_void),
+        (
+            ids::OSSL_FUNC_KEYMGMT_IMPORT_TYPES,
+            import_types::<A> as *const c_void,
+        ),
         (ids::OSSL_FUNC_KEYMGMT_EXPORT, export as *const c_void),
-        (ids::OSSL_FUNC_KEYMGMT_EXPORT_TYPES, export_types::<A> as *const c_void),
+        (
+            ids::OSSL_FUNC_KEYMGMT_EXPORT_TYPES,
+            export_types::<A> as *const c_void,
+        ),
         (ids::OSSL_FUNC_KEYMGMT_DUP, dup as *const c_void),
         (ids::OSSL_FUNC_KEYMGMT_LOAD, load::<A> as *const c_void),
     ];
@@ -78,13 +114,19 @@ pub(crate) fn table<const A: usize>() -> Result<Vec<Dispatch>> {
 }
 
 fn done(status: c_int) -> Result<c_int> {
-    if status == 1 { Ok(1) } else { Err(Error::library()) }
+    if status == 1 {
+        Ok(1)
+    } else {
+        Err(Error::library())
+    }
 }
 
 unsafe extern "C" fn new<const A: usize>(provctx: Ptr) -> Ptr {
     // SAFETY: OpenSSL hands back the context of the provider.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, std::ptr::null_mut(), || Ok(Key::empty(provider, A)?.into_object()))
+    guard(provider, std::ptr::null_mut(), || {
+        Ok(Key::empty(provider, A)?.into_object())
+    })
 }
 
 unsafe extern "C" fn free(object: Ptr) {
@@ -115,7 +157,12 @@ unsafe extern "C" fn gen_init<const A: usize>(
         if inner.is_null() {
             return Err(Error::library());
         }
-        Ok(Box::into_raw(Box::new(Generation { provider, algorithm: A, inner })).cast())
+        Ok(Box::into_raw(Box::new(Generation {
+            provider,
+            algorithm: A,
+            inner,
+        }))
+        .cast())
     })
 }
 
@@ -138,7 +185,8 @@ unsafe extern "C" fn gen_set_template(pointer: Ptr, template: Ptr) -> c_int {
         let template = unsafe { Key::of(template) }?;
         let inner = key_functions(generation.algorithm)?;
         // SAFETY: the type of `keymgmt_gen_set_template`.
-        let set = unsafe { inner.function::<GenTemplate>(ids::OSSL_FUNC_KEYMGMT_GEN_SET_TEMPLATE) }?;
+        let set =
+            unsafe { inner.function::<GenTemplate>(ids::OSSL_FUNC_KEYMGMT_GEN_SET_TEMPLATE) }?;
         // SAFETY: inner objects of one key type.
         done(unsafe { set(generation.inner, template.data) })
     })
@@ -158,7 +206,10 @@ unsafe extern "C" fn gen_set_params(pointer: Ptr, params: *const Param) -> c_int
     })
 }
 
-unsafe extern "C" fn gen_settable_params<const A: usize>(_pointer: Ptr, _provctx: Ptr) -> *const Param {
+unsafe extern "C" fn gen_settable_params<const A: usize>(
+    _pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
     guard_bare(std::ptr::null(), || {
         let context = inner::context().ok()?;
         let id = ids::OSSL_FUNC_KEYMGMT_GEN_SETTABLE_PARAMS;
@@ -169,7 +220,11 @@ unsafe extern "C" fn gen_settable_params<const A: usize>(_pointer: Ptr, _provctx
     })
 }
 
-unsafe extern "C" fn generate(pointer: Ptr, callback: Option<Callback>, argument: *mut c_void) -> Ptr {
+unsafe extern "C" fn generate(
+    pointer: Ptr,
+    callback: Option<Callback>,
+    argument: *mut c_void,
+) -> Ptr {
     // SAFETY: OpenSSL hands back what `gen_init` gave it.
     let Some(generation) = (unsafe { generation(pointer) }) else {
         return std::ptr::null_mut();
@@ -233,7 +288,10 @@ unsafe extern "C" fn get_params(object: Ptr, params: *mut Param) -> c_int {
     };
     guard(key.provider, 0, || {
         // SAFETY: the type of `keymgmt_get_params`.
-        let get = unsafe { key.inner()?.function::<KeyParams>(ids::OSSL_FUNC_KEYMGMT_GET_PARAMS) }?;
+        let get = unsafe {
+            key.inner()?
+                .function::<KeyParams>(ids::OSSL_FUNC_KEYMGMT_GET_PARAMS)
+        }?;
         // SAFETY: live key data, the caller's parameters.
         done(unsafe { get(key.data, params) })
     })
@@ -265,7 +323,10 @@ unsafe extern "C" fn set_params(object: Ptr, params: *const Param) -> c_int {
     };
     guard(key.provider, 0, || {
         // SAFETY: the type of `keymgmt_set_params`.
-        let set = unsafe { key.inner()?.function::<SetParams>(ids::OSSL_FUNC_KEYMGMT_SET_PARAMS) }?;
+        let set = unsafe {
+            key.inner()?
+                .function::<SetParams>(ids::OSSL_FUNC_KEYMGMT_SET_PARAMS)
+        }?;
         // SAFETY: live key data, the caller's parameters.
         done(unsafe { set(key.data, params) })
     })
@@ -286,7 +347,11 @@ unsafe extern "C" fn has(object: *const c_void, selection: c_int) -> c_int {
         // SAFETY: a key object.
         let key = unsafe { Key::of(object) }.ok()?;
         let held = key.origin() == Origin::Held;
-        let selection = if held { selection & !PRIVATE } else { selection };
+        let selection = if held {
+            selection & !PRIVATE
+        } else {
+            selection
+        };
         Some(c_int::from(key.data_has(selection)))
     })
 }
@@ -298,15 +363,26 @@ unsafe extern "C" fn validate(object: *const c_void, selection: c_int, kind: c_i
     };
     guard(key.provider, 0, || {
         let held = key.origin() == Origin::Held;
-        let selection = if held { selection & !PRIVATE } else { selection };
+        let selection = if held {
+            selection & !PRIVATE
+        } else {
+            selection
+        };
         // SAFETY: the type of `keymgmt_validate`.
-        let check = unsafe { key.inner()?.function::<Validate>(ids::OSSL_FUNC_KEYMGMT_VALIDATE) }?;
+        let check = unsafe {
+            key.inner()?
+                .function::<Validate>(ids::OSSL_FUNC_KEYMGMT_VALIDATE)
+        }?;
         // SAFETY: live key data.
         done(unsafe { check(key.data, selection, kind) })
     })
 }
 
-unsafe extern "C" fn matches(first: *const c_void, second: *const c_void, selection: c_int) -> c_int {
+unsafe extern "C" fn matches(
+    first: *const c_void,
+    second: *const c_void,
+    selection: c_int,
+) -> c_int {
     guard_bare(0, || {
         // SAFETY: key objects.
         let (first, second) = unsafe { (Key::of(first).ok()?, Key::of(second).ok()?) };
@@ -321,8 +397,13 @@ unsafe extern "C" fn matches(first: *const c_void, second: *const c_void, select
             return None;
         }
         // SAFETY: the type of `keymgmt_match`.
-        let same =
-            unsafe { first.inner().ok()?.function::<Match>(ids::OSSL_FUNC_KEYMGMT_MATCH) }.ok()?;
+        let same = unsafe {
+            first
+                .inner()
+                .ok()?
+                .function::<Match>(ids::OSSL_FUNC_KEYMGMT_MATCH)
+        }
+        .ok()?;
         // SAFETY: live key data of one type.
         Some(unsafe { same(first.data, second.data, selection) })
     })
@@ -335,7 +416,10 @@ unsafe extern "C" fn import(object: Ptr, selection: c_int, params: *const Param)
     };
     guard(key.provider, 0, || {
         // SAFETY: the type of `keymgmt_import`.
-        let import = unsafe { key.inner()?.function::<Import>(ids::OSSL_FUNC_KEYMGMT_IMPORT) }?;
+        let import = unsafe {
+            key.inner()?
+                .function::<Import>(ids::OSSL_FUNC_KEYMGMT_IMPORT)
+        }?;
         // SAFETY: live key data, the caller's parameters.
         done(unsafe { import(key.data, selection, params) })?;
         if key.data_has(PRIVATE) {
@@ -379,7 +463,10 @@ unsafe extern "C" fn export(
             return Err(Error::new(Reason::KeyStays, text));
         }
         // SAFETY: the type of `keymgmt_export`.
-        let export = unsafe { key.inner()?.function::<Export>(ids::OSSL_FUNC_KEYMGMT_EXPORT) }?;
+        let export = unsafe {
+            key.inner()?
+                .function::<Export>(ids::OSSL_FUNC_KEYMGMT_EXPORT)
+        }?;
         // SAFETY: live key data; the callback and its argument are the caller's.
         done(unsafe { export(key.data, selection, callback, argument) })
     })
@@ -425,4 +512,7 @@ pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
     }
 }
 
-const _: () = assert!(crate::config::ALGORITHMS.len() == 10, "table_of lists them all");
+const _: () = assert!(
+    crate::config::ALGORITHMS.len() == 10,
+    "table_of lists them all"
+);

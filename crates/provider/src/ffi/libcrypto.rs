@@ -56,9 +56,12 @@ macro_rules! symbols {
                             Err(_) => panic!(),
                         };
                         let address = lookup(NAME);
-                        // SAFETY: as above.
-                        (!address.is_null())
-                            .then(|| unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
+                        if address.is_null() {
+                            None
+                        } else {
+                            // SAFETY: as above.
+                            Some(unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
+                        }
                     },)*
                 })
             }

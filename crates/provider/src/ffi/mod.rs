@@ -3,14 +3,15 @@
 
 //! The C boundary: everything with a raw pointer in it, and nothing else.
 //!
-//! - [`ids`]: OpenSSL's numbers. [`types`]: its four structs that are interface.
-//! - [`libcrypto`]: the library that loaded us, found at run time.
-//! - [`core`]: upcalls, error stack, and the `guard` through which every entry goes.
-//! - [`inner`]: the private library context and the functions of its `default` provider.
-//! - [`params`]: `OSSL_PARAM` arrays.
-//! - [`wait`]: `ASYNC_JOB`s.
-//! - [`key`], [`keymgmt`], [`signature`], [`keyexch`], [`asym`], [`decoder`], [`store`]: what is offered.
-//! - [`provider`]: `OSSL_provider_init` and the tables.
+//! - `ids`: OpenSSL's numbers. [`types`]: its four structs that are interface.
+//! - `libcrypto`: the library that loaded us, found at run time.
+//! - `core`: upcalls, error stack, and the `guard` through which every entry goes.
+//! - `inner`: the private library context and the functions of its `default` provider.
+//! - `params`: `OSSL_PARAM` arrays.
+//! - `wait`: `ASYNC_JOB`s.
+//! - `key`, `keymgmt`, `signature`, `keyexch`, `asym`, `decoder`, `store`: what is offered, and `private`: the
+//!   way from there to the pool.
+//! - `provider`: `OSSL_provider_init` and the tables.
 //!
 //! Ownership: a *key object* in OpenSSL's hands is a strong reference to a [`key::Key`]; an operation
 //! context is a box. A provider is never freed: OpenSSL may unload it while the client's I/O thread

@@ -36,13 +36,23 @@ impl Param {
     /// An `int`, to be read or written.
     pub(crate) fn int(key: &'static CStr, value: &mut c_int) -> Self {
         let size = size_of::<c_int>();
-        Self::over(key, ids::OSSL_PARAM_INTEGER, std::ptr::from_mut(value), size)
+        Self::over(
+            key,
+            ids::OSSL_PARAM_INTEGER,
+            std::ptr::from_mut(value),
+            size,
+        )
     }
 
     /// An `unsigned int`, to be read or written.
     pub(crate) fn uint(key: &'static CStr, value: &mut c_uint) -> Self {
         let size = size_of::<c_uint>();
-        Self::over(key, ids::OSSL_PARAM_UNSIGNED_INTEGER, std::ptr::from_mut(value), size)
+        Self::over(
+            key,
+            ids::OSSL_PARAM_UNSIGNED_INTEGER,
+            std::ptr::from_mut(value),
+            size,
+        )
     }
 
     /// A buffer for a string.
@@ -54,7 +64,12 @@ impl Param {
     /// A string that is handed in.
     pub(crate) fn text(key: &'static CStr, value: &CStr) -> Self {
         let size = value.count_bytes();
-        Self::over(key, ids::OSSL_PARAM_UTF8_STRING, value.as_ptr().cast_mut(), size)
+        Self::over(
+            key,
+            ids::OSSL_PARAM_UTF8_STRING,
+            value.as_ptr().cast_mut(),
+            size,
+        )
     }
 
     /// A place for a pointer to a string of the callee.
@@ -75,7 +90,12 @@ impl Param {
 
     /// Bytes that are handed in.
     pub(crate) fn bytes(key: &'static CStr, bytes: &[u8]) -> Self {
-        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, bytes.as_ptr().cast_mut(), bytes.len())
+        Self::over(
+            key,
+            ids::OSSL_PARAM_OCTET_STRING,
+            bytes.as_ptr().cast_mut(),
+            bytes.len(),
+        )
     }
 
     /// The address of a pointer, as bytes: how a key object is passed by reference.
@@ -137,9 +157,13 @@ pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
     }
     match (param.data_size, signed) {
         // SAFETY: four readable bytes, perhaps unaligned.
-        (4, true) => Some(i64::from(unsafe { param.data.cast::<i32>().read_unaligned() })),
+        (4, true) => Some(i64::from(unsafe {
+            param.data.cast::<i32>().read_unaligned()
+        })),
         // SAFETY: as above.
-        (4, false) => Some(i64::from(unsafe { param.data.cast::<u32>().read_unaligned() })),
+        (4, false) => Some(i64::from(unsafe {
+            param.data.cast::<u32>().read_unaligned()
+        })),
         // SAFETY: eight readable bytes, perhaps unaligned.
         (8, true) => Some(unsafe { param.data.cast::<i64>().read_unaligned() }),
         // SAFETY: as above.
@@ -164,7 +188,11 @@ pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
         (8, _) => unsafe { param.data.cast::<u64>().write_unaligned(value) },
         _ => return false,
     }
-    param.return_size = if param.data.is_null() { 8 } else { param.data_size };
+    param.return_size = if param.data.is_null() {
+        8
+    } else {
+        param.data_size
+    };
     true
 }
 

@@ -61,7 +61,8 @@ impl Provider {
 
     /// The state of this process.
     pub(crate) fn process(&self) -> &'static Arc<Process> {
-        self.process.get(|| Process::new(remote::connect(self.config.pool())))
+        self.process
+            .get(|| Process::new(remote::connect(self.config.pool())))
     }
 
     /// Lets go of keys at the pool that have no key object any more.
@@ -86,7 +87,9 @@ impl Provider {
         let tables = Tables::new(&self.config)?;
         // Lost the race: the other's tables are the same.
         let _ = self.tables.set(tables);
-        self.tables.get().ok_or_else(|| Error::new(Reason::Internal, "no tables"))
+        self.tables
+            .get()
+            .ok_or_else(|| Error::new(Reason::Internal, "no tables"))
     }
 }
 
@@ -114,8 +117,14 @@ impl ProcessCell {
         // SAFETY: takes nothing.
         let pid = unsafe { libc::getpid() };
         let old = self.0.load(Ordering::Acquire);
-        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
-        match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        let fresh = Box::into_raw(Box::new(Owned {
+            pid,
+            process: Arc::new(make()),
+        }));
+        match self
+            .0
+            .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire)
+        {
             // SAFETY: made above and never freed from now on. The parent's, if there was one, stays
             // too: its locks may be held for ever.
             Ok(_) => unsafe { &(*fresh).process },
@@ -134,7 +143,9 @@ impl Tables {
         let context = inner::context()?;
         let offered = |name: &str| {
             let index = ALGORITHMS.iter().position(|known| *known == name);
-            index.and_then(|index| config.algorithms.get(index).copied()).unwrap_or(false)
+            index
+                .and_then(|index| config.algorithms.get(index).copied())
+                .unwrap_or(false)
         };
         let signs = |name: &str| match name {
             "RSA" => offered("RSA") || offered("RSA-PSS"),
@@ -171,7 +182,8 @@ fn algorithms(
                 names: inner.names,
                 properties: PROPERTIES.as_ptr(),
                 implementation: Table::leak(table_of(index)?).as_ptr(),
-                description: c"OpenSSL's, with the private key operations in the Millrace pool".as_ptr(),
+                description: c"OpenSSL's, with the private key operations in the Millrace pool"
+                    .as_ptr(),
             });
         }
     }
@@ -181,7 +193,11 @@ fn algorithms(
 
 /// The name of a key type as OpenSSL's namemap knows it.
 pub(crate) fn key_names(context: &Context, algorithm: usize) -> Option<*const c_char> {
-    context.keys.get(algorithm)?.as_ref().map(|inner| inner.names)
+    context
+        .keys
+        .get(algorithm)?
+        .as_ref()
+        .map(|inner| inner.names)
 }
 
 /// Entry point: the only symbol that the module exports.
@@ -226,7 +242,10 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
         }
         Err(payload) => {
             std::mem::forget(payload);
-            core.raise(&Error::new(Reason::Internal, "the millrace provider panicked at its start"));
+            core.raise(&Error::new(
+                Reason::Internal,
+                "the millrace provider panicked at its start",
+            ));
             0
         }
     }
@@ -249,12 +268,30 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
 }
 
 static FUNCTIONS: Table<Dispatch> = Table(&[
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_TEARDOWN, function: teardown as *const c_void },
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GETTABLE_PARAMS, function: gettable_params as *const c_void },
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS, function: get_params as *const c_void },
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION, function: query_operation as *const c_void },
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS, function: reason_strings as *const c_void },
-    Dispatch { id: ids::OSSL_FUNC_PROVIDER_GET_CAPABILITIES, function: get_capabilities as *const c_void },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_TEARDOWN,
+        function: teardown as *const c_void,
+    },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_GETTABLE_PARAMS,
+        function: gettable_params as *const c_void,
+    },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS,
+        function: get_params as *const c_void,
+    },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION,
+        function: query_operation as *const c_void,
+    },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS,
+        function: reason_strings as *const c_void,
+    },
+    Dispatch {
+        id: ids::OSSL_FUNC_PROVIDER_GET_CAPABILITIES,
+        function: get_capabilities as *const c_void,
+    },
     Dispatch::END,
 ]);
 
@@ -364,7 +401,10 @@ unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
                 }
             };
             if !answered {
-                return Err(Error::new(Reason::Internal, "a parameter has an unexpected type"));
+                return Err(Error::new(
+                    Reason::Internal,
+                    "a parameter has an unexpected type",
+                ));
             }
         }
         Ok(1)
@@ -390,7 +430,10 @@ unsafe extern "C" fn reason_strings(_provctx: Ptr) -> *const Item {
                 pointer: text.as_ptr().cast(),
             };
             let mut entries: Vec<Item> = Reason::TEXTS.iter().map(text).collect();
-            entries.push(Item { id: 0, pointer: std::ptr::null() });
+            entries.push(Item {
+                id: 0,
+                pointer: std::ptr::null(),
+            });
             Table::leak(entries)
         });
         Some(list.as_ptr())

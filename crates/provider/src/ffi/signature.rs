@@ -85,8 +85,10 @@ struct Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: the type of `signature_freectx`.
-        if let Ok(free) = unsafe { self.functions.function::<FreeCtx>(ids::OSSL_FUNC_SIGNATURE_FREECTX) }
-        {
+        if let Ok(free) = unsafe {
+            self.functions
+                .function::<FreeCtx>(ids::OSSL_FUNC_SIGNATURE_FREECTX)
+        } {
             // SAFETY: the inner context is ours and is not used again.
             unsafe { free(self.inner) };
         }
@@ -116,10 +118,18 @@ impl Hasher {
         if ctx.is_null() {
             return Err(Error::library());
         }
-        let hasher = Self { lib: context.lib, hash, ctx };
+        let hasher = Self {
+            lib: context.lib,
+            hash,
+            ctx,
+        };
         // SAFETY: a new context, a fetched digest, no parameters.
         let started = unsafe { (context.lib.EVP_DigestInit_ex2)(ctx, digest, std::ptr::null()) };
-        if started == 1 { Ok(hasher) } else { Err(Error::library()) }
+        if started == 1 {
+            Ok(hasher)
+        } else {
+            Err(Error::library())
+        }
     }
 
     fn copy(&self) -> Result<Self> {
@@ -128,10 +138,18 @@ impl Hasher {
         if ctx.is_null() {
             return Err(Error::library());
         }
-        let copy = Self { lib: self.lib, hash: self.hash, ctx };
+        let copy = Self {
+            lib: self.lib,
+            hash: self.hash,
+            ctx,
+        };
         // SAFETY: two live contexts.
         let copied = unsafe { (self.lib.EVP_MD_CTX_copy_ex)(ctx, self.ctx) };
-        if copied == 1 { Ok(copy) } else { Err(Error::library()) }
+        if copied == 1 {
+            Ok(copy)
+        } else {
+            Err(Error::library())
+        }
     }
 
     /// # Safety
@@ -139,7 +157,11 @@ impl Hasher {
     unsafe fn update(&self, data: *const u8, len: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         let updated = unsafe { (self.lib.EVP_DigestUpdate)(self.ctx, data.cast(), len) };
-        if updated == 1 { Ok(()) } else { Err(Error::library()) }
+        if updated == 1 {
+            Ok(())
+        } else {
+            Err(Error::library())
+        }
     }
 
     fn finish(&self, out: &mut [u8; MAX_DIGEST]) -> Result<usize> {
@@ -147,7 +169,11 @@ impl Hasher {
         // SAFETY: room for the largest digest.
         let done = unsafe { (self.lib.EVP_DigestFinal_ex)(self.ctx, out.as_mut_ptr(), &mut len) };
         let len = usize::try_from(len).map_err(|_| Error::library())?;
-        if done == 1 && len == self.hash.digest_len() { Ok(len) } else { Err(Error::library()) }
+        if done == 1 && len == self.hash.digest_len() {
+            Ok(len)
+        } else {
+            Err(Error::library())
+        }
     }
 }
 
@@ -164,7 +190,14 @@ impl Context {
             return Err(Error::library());
         }
         let kind = Kind::of(algorithm);
-        Ok(Self { provider, functions, kind, inner, key: None, digest: None })
+        Ok(Self {
+            provider,
+            functions,
+            kind,
+            inner,
+            key: None,
+            digest: None,
+        })
     }
 
     /// Takes the key of an initialisation; null keeps the one that is set.
@@ -189,7 +222,8 @@ impl Context {
     fn get(&self, request: &mut [Param]) -> bool {
         // SAFETY: the type of `signature_get_ctx_params`.
         let get = unsafe {
-            self.functions.function::<GetParams>(ids::OSSL_FUNC_SIGNATURE_GET_CTX_PARAMS)
+            self.functions
+                .function::<GetParams>(ids::OSSL_FUNC_SIGNATURE_GET_CTX_PARAMS)
         };
         // SAFETY: a live inner context, an array that a null key ends.
         get.is_ok_and(|get| unsafe { get(self.inner, request.as_mut_ptr()) } == 1)
@@ -217,7 +251,13 @@ impl Context {
             return Err(Error::library());
         }
         let bits = u32::try_from(key.integer(c"bits")?).map_err(|_| Error::library())?;
-        Ok(RsaSign { pad_mode, digest: named(&digest), mgf1: named(&mgf1), salt_len, bits })
+        Ok(RsaSign {
+            pad_mode,
+            digest: named(&digest),
+            mgf1: named(&mgf1),
+            salt_len,
+            bits,
+        })
     }
 
     /// Signs a digest in the pool; `None` if the inner context shall do it.
@@ -231,13 +271,15 @@ impl Context {
             }
             Kind::Ecdsa | Kind::Dsa => {
                 let hash = plan::dsa_hash(self.digest_set(), digest);
-                let plan = hash.filter(|hash| hash.digest_len() == digest.len()).map(|hash| {
-                    let operation = match self.kind {
-                        Kind::Dsa => Operation::DsaSign { hash },
-                        _ => Operation::EcdsaSign { hash },
-                    };
-                    (operation, digest.to_vec())
-                });
+                let plan = hash
+                    .filter(|hash| hash.digest_len() == digest.len())
+                    .map(|hash| {
+                        let operation = match self.kind {
+                            Kind::Dsa => Operation::DsaSign { hash },
+                            _ => Operation::EcdsaSign { hash },
+                        };
+                        (operation, digest.to_vec())
+                    });
                 private::run(key, plan, &|output| self.dsa_verifies(key, output, digest))
             }
             Kind::Ed25519 | Kind::Ed448 => private::run(key, None, &|_| false),
@@ -259,7 +301,10 @@ impl Context {
     fn rsa_verifies(&self, key: &Key, settings: &RsaSign, signature: &[u8], digest: &[u8]) -> bool {
         let mut pad_mode = settings.pad_mode;
         let mut salt_len = settings.salt_len;
-        let name = settings.digest.flatten().and_then(crate::names::openssl_name);
+        let name = settings
+            .digest
+            .flatten()
+            .and_then(crate::names::openssl_name);
         let mgf1 = settings.mgf1.flatten().and_then(crate::names::openssl_name);
         let mut request = Vec::with_capacity(5);
         request.push(Param::int(c"pad-mode", &mut pad_mode));
@@ -298,7 +343,8 @@ impl Context {
                 return Ok(false);
             }
             // SAFETY: the type of `signature_verify`.
-            let verify = unsafe { functions.function::<VerifyFn>(ids::OSSL_FUNC_SIGNATURE_VERIFY) }?;
+            let verify =
+                unsafe { functions.function::<VerifyFn>(ids::OSSL_FUNC_SIGNATURE_VERIFY) }?;
             let (sig, tbs) = (signature.as_ptr(), digest.as_ptr());
             // SAFETY: a live inner context; lengths of slices.
             Ok(unsafe { verify(fresh.inner, sig, signature.len(), tbs, digest.len()) } == 1)
@@ -341,8 +387,16 @@ impl Context {
 }
 
 fn functions(algorithm: usize) -> Result<&'static Inner> {
-    let functions = inner::context()?.signatures.get(algorithm).and_then(Option::as_ref);
-    functions.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the signature"))
+    let functions = inner::context()?
+        .signatures
+        .get(algorithm)
+        .and_then(Option::as_ref);
+    functions.ok_or_else(|| {
+        Error::new(
+            Reason::NotOffered,
+            "this OpenSSL does not have the signature",
+        )
+    })
 }
 
 /// What a buffer for the name of a digest says: nothing, a digest of the pool, or another.
@@ -379,28 +433,88 @@ pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
         (ids::OSSL_FUNC_SIGNATURE_NEWCTX, new as *const c_void),
         (ids::OSSL_FUNC_SIGNATURE_FREECTX, freectx as *const c_void),
         (ids::OSSL_FUNC_SIGNATURE_DUPCTX, dupctx as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_SIGN_INIT, sign_init as *const c_void),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SIGN_INIT,
+            sign_init as *const c_void,
+        ),
         (ids::OSSL_FUNC_SIGNATURE_SIGN, sign as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_VERIFY_INIT, verify_init as *const c_void),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_INIT,
+            verify_init as *const c_void,
+        ),
         (ids::OSSL_FUNC_SIGNATURE_VERIFY, verify as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER_INIT, verify_recover_init as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER, verify_recover as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_INIT, digest_sign_init as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_UPDATE, digest_sign_update as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_FINAL, digest_sign_final as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN, digest_sign as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_INIT, digest_verify_init as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_UPDATE, digest_verify_update as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_FINAL, digest_verify_final as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY, digest_verify as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_GET_CTX_PARAMS, get_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_GETTABLE_CTX_PARAMS, gettable as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_SET_CTX_PARAMS, set_ctx_params as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_PARAMS, settable as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_GET_CTX_MD_PARAMS, get_ctx_md_params as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_GETTABLE_CTX_MD_PARAMS, gettable_ctx_md_params as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_SET_CTX_MD_PARAMS, set_ctx_md_params as *const c_void),
-        (ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_MD_PARAMS, settable_ctx_md_params as *const c_void),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER_INIT,
+            verify_recover_init as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER,
+            verify_recover as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_INIT,
+            digest_sign_init as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_UPDATE,
+            digest_sign_update as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_FINAL,
+            digest_sign_final as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN,
+            digest_sign as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_INIT,
+            digest_verify_init as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_UPDATE,
+            digest_verify_update as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_FINAL,
+            digest_verify_final as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY,
+            digest_verify as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_GET_CTX_PARAMS,
+            get_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_GETTABLE_CTX_PARAMS,
+            gettable as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SET_CTX_PARAMS,
+            set_ctx_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_PARAMS,
+            settable as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_GET_CTX_MD_PARAMS,
+            get_ctx_md_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_GETTABLE_CTX_MD_PARAMS,
+            gettable_ctx_md_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SET_CTX_MD_PARAMS,
+            set_ctx_md_params as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_MD_PARAMS,
+            settable_ctx_md_params as *const c_void,
+        ),
     ];
     let mut entries: Vec<Dispatch> = all
         .into_iter()
@@ -424,7 +538,11 @@ unsafe fn with<T>(pointer: Ptr, failed: T, entry: impl FnOnce(&mut Context) -> R
 }
 
 fn done(status: c_int) -> Result<c_int> {
-    if status == 1 { Ok(1) } else { Err(Error::library()) }
+    if status == 1 {
+        Ok(1)
+    } else {
+        Err(Error::library())
+    }
 }
 
 unsafe extern "C" fn newctx<const A: usize>(provctx: Ptr, _properties: *const c_char) -> Ptr {
@@ -449,8 +567,11 @@ unsafe extern "C" fn freectx(pointer: Ptr) {
 unsafe extern "C" fn dupctx(pointer: Ptr) -> Ptr {
     let entry = |context: &mut Context| {
         // SAFETY: the type of `signature_dupctx`.
-        let dup =
-            unsafe { context.functions.function::<DupCtx>(ids::OSSL_FUNC_SIGNATURE_DUPCTX) }?;
+        let dup = unsafe {
+            context
+                .functions
+                .function::<DupCtx>(ids::OSSL_FUNC_SIGNATURE_DUPCTX)
+        }?;
         let digest = context.digest.as_ref().map(Hasher::copy).transpose()?;
         // SAFETY: a live inner context.
         let inner = unsafe { dup(context.inner) };
@@ -491,17 +612,42 @@ unsafe fn init(pointer: Ptr, id: i32, object: Ptr, settings: *const Param) -> c_
 
 unsafe extern "C" fn sign_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { init(pointer, ids::OSSL_FUNC_SIGNATURE_SIGN_INIT, object, settings) }
+    unsafe {
+        init(
+            pointer,
+            ids::OSSL_FUNC_SIGNATURE_SIGN_INIT,
+            object,
+            settings,
+        )
+    }
 }
 
 unsafe extern "C" fn verify_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { init(pointer, ids::OSSL_FUNC_SIGNATURE_VERIFY_INIT, object, settings) }
+    unsafe {
+        init(
+            pointer,
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_INIT,
+            object,
+            settings,
+        )
+    }
 }
 
-unsafe extern "C" fn verify_recover_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
+unsafe extern "C" fn verify_recover_init(
+    pointer: Ptr,
+    object: Ptr,
+    settings: *const Param,
+) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { init(pointer, ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER_INIT, object, settings) }
+    unsafe {
+        init(
+            pointer,
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_RECOVER_INIT,
+            object,
+            settings,
+        )
+    }
 }
 
 unsafe extern "C" fn sign(
@@ -525,7 +671,11 @@ unsafe extern "C" fn sign(
             context.provider.stats.local.add();
         }
         // SAFETY: the type of `signature_sign`.
-        let sign = unsafe { context.functions.function::<Produce>(ids::OSSL_FUNC_SIGNATURE_SIGN) }?;
+        let sign = unsafe {
+            context
+                .functions
+                .function::<Produce>(ids::OSSL_FUNC_SIGNATURE_SIGN)
+        }?;
         // SAFETY: a live inner context, the caller's buffers.
         done(unsafe { sign(context.inner, sig, siglen, room, tbs, tbslen) })
     };
@@ -542,8 +692,11 @@ unsafe extern "C" fn verify(
 ) -> c_int {
     let entry = |context: &mut Context| {
         // SAFETY: the type of `signature_verify`.
-        let verify =
-            unsafe { context.functions.function::<VerifyFn>(ids::OSSL_FUNC_SIGNATURE_VERIFY) }?;
+        let verify = unsafe {
+            context
+                .functions
+                .function::<VerifyFn>(ids::OSSL_FUNC_SIGNATURE_VERIFY)
+        }?;
         // SAFETY: a live inner context, the caller's buffers.
         Ok(unsafe { verify(context.inner, sig, siglen, tbs, tbslen) })
     };
@@ -613,7 +766,11 @@ impl Context {
 
     /// Whether the inner context must see the message: it cannot sign for a key that is held.
     fn inner_hashes(&self) -> bool {
-        self.digest.is_none() || self.key.as_ref().is_none_or(|key| key.origin() != Origin::Held)
+        self.digest.is_none()
+            || self
+                .key
+                .as_ref()
+                .is_none_or(|key| key.origin() != Origin::Held)
     }
 }
 
@@ -806,7 +963,13 @@ unsafe extern "C" fn set_ctx_params(pointer: Ptr, settings: *const Param) -> c_i
 
 unsafe extern "C" fn set_ctx_md_params(pointer: Ptr, settings: *const Param) -> c_int {
     // SAFETY: what OpenSSL passes.
-    unsafe { set(pointer, ids::OSSL_FUNC_SIGNATURE_SET_CTX_MD_PARAMS, settings) }
+    unsafe {
+        set(
+            pointer,
+            ids::OSSL_FUNC_SIGNATURE_SET_CTX_MD_PARAMS,
+            settings,
+        )
+    }
 }
 
 /// Delegates a listing of parameters; `pointer` may be null (`openssl list` asks so).
@@ -826,12 +989,18 @@ unsafe fn listing(pointer: Ptr, algorithm: usize, id: i32) -> *const Param {
     })
 }
 
-unsafe extern "C" fn gettable_ctx_params<const A: usize>(pointer: Ptr, _provctx: Ptr) -> *const Param {
+unsafe extern "C" fn gettable_ctx_params<const A: usize>(
+    pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
     // SAFETY: what OpenSSL passes.
     unsafe { listing(pointer, A, ids::OSSL_FUNC_SIGNATURE_GETTABLE_CTX_PARAMS) }
 }
 
-unsafe extern "C" fn settable_ctx_params<const A: usize>(pointer: Ptr, _provctx: Ptr) -> *const Param {
+unsafe extern "C" fn settable_ctx_params<const A: usize>(
+    pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
     // SAFETY: what OpenSSL passes.
     unsafe { listing(pointer, A, ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_PARAMS) }
 }
@@ -860,4 +1029,3 @@ unsafe extern "C" fn settable_ctx_md_params(pointer: Ptr) -> *const Param {
     // SAFETY: what OpenSSL passes.
     unsafe { md_listing(pointer, ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_MD_PARAMS) }
 }
-

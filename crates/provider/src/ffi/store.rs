@@ -38,15 +38,30 @@ struct Loader {
 /// The loader.
 pub(crate) fn algorithms() -> Table<Algorithm> {
     let functions = Table::leak(vec![
-        Dispatch { id: ids::OSSL_FUNC_STORE_OPEN, function: open as *const c_void },
+        Dispatch {
+            id: ids::OSSL_FUNC_STORE_OPEN,
+            function: open as *const c_void,
+        },
         Dispatch {
             id: ids::OSSL_FUNC_STORE_SETTABLE_CTX_PARAMS,
             function: settable_ctx_params as *const c_void,
         },
-        Dispatch { id: ids::OSSL_FUNC_STORE_SET_CTX_PARAMS, function: set_ctx_params as *const c_void },
-        Dispatch { id: ids::OSSL_FUNC_STORE_LOAD, function: load as *const c_void },
-        Dispatch { id: ids::OSSL_FUNC_STORE_EOF, function: eof as *const c_void },
-        Dispatch { id: ids::OSSL_FUNC_STORE_CLOSE, function: close as *const c_void },
+        Dispatch {
+            id: ids::OSSL_FUNC_STORE_SET_CTX_PARAMS,
+            function: set_ctx_params as *const c_void,
+        },
+        Dispatch {
+            id: ids::OSSL_FUNC_STORE_LOAD,
+            function: load as *const c_void,
+        },
+        Dispatch {
+            id: ids::OSSL_FUNC_STORE_EOF,
+            function: eof as *const c_void,
+        },
+        Dispatch {
+            id: ids::OSSL_FUNC_STORE_CLOSE,
+            function: close as *const c_void,
+        },
         Dispatch::END,
     ]);
     Table::leak(vec![
@@ -73,7 +88,12 @@ unsafe extern "C" fn open(provctx: Ptr, uri: *const c_char) -> Ptr {
             let text = "a key URI is millrace:name or millrace:name?spki=BASE64URL";
             Error::new(Reason::Key, text)
         })?;
-        Ok(Box::into_raw(Box::new(Loader { provider, uri, done: false })).cast())
+        Ok(Box::into_raw(Box::new(Loader {
+            provider,
+            uri,
+            done: false,
+        }))
+        .cast())
     })
 }
 

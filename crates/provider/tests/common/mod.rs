@@ -53,7 +53,11 @@ pub(crate) fn module() -> PathBuf {
         let exe = std::env::current_exe().expect("path of the test");
         let deps = exe.parent().expect("directory of the test");
         let module = deps.join("libmillrace_provider.so");
-        let name = exe.file_name().expect("name of the test").to_string_lossy().into_owned();
+        let name = exe
+            .file_name()
+            .expect("name of the test")
+            .to_string_lossy()
+            .into_owned();
         let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
         let fresh = copy.with_extension(format!("{}.new", std::process::id()));
         eventually(|| std::fs::copy(&module, &fresh).is_ok());
@@ -111,7 +115,11 @@ impl Bench {
             });
         });
         let handle = wait.recv_timeout(PATIENCE).expect("node starts");
-        self.node = Some(RunningNode { handle, stop: Some(stop), thread: Some(thread) });
+        self.node = Some(RunningNode {
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        });
     }
 
     /// Stops the node.
@@ -120,8 +128,14 @@ impl Bench {
     }
 
     fn store_config(&self) -> StoreConfig {
-        let kek = KekSource::File { path: self.path("kek"), create: true };
-        StoreConfig { directory: self.path("keys"), kek }
+        let kek = KekSource::File {
+            path: self.path("kek"),
+            create: true,
+        };
+        StoreConfig {
+            directory: self.path("keys"),
+            kek,
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -200,24 +214,39 @@ impl Bench {
     pub(crate) fn hold(&self, name: &str, policy: KeyPolicy) {
         let pem = std::fs::read(self.path(&format!("{name}.pem"))).expect("key");
         let key = read_private_key(&pem).expect("private key");
-        let info = engine(Arc::new(Software::new())).load_key(&key).expect("key").info().clone();
+        let info = engine(Arc::new(Software::new()))
+            .load_key(&key)
+            .expect("key")
+            .info()
+            .clone();
         let stub = Stub::new(name, &info.spki).expect("stub");
         std::fs::write(self.path(&format!("{name}.stub")), stub.to_pem()).expect("stub");
         let config = self.store_config();
         let store = KeyStore::open(&config.directory, &config.kek).expect("store");
-        store.import(name, &key, info, policy, true).expect("import");
+        store
+            .import(name, &key, info, policy, true)
+            .expect("import");
     }
 
     /// How many jobs of this operation the node has completed.
     pub(crate) fn served(&self, operation: &str) -> u64 {
         let node = self.node.as_ref().expect("a node");
         let operations = node.handle.status().operations;
-        operations.iter().filter(|row| row.operation == operation).map(|row| row.completed).sum()
+        operations
+            .iter()
+            .filter(|row| row.operation == operation)
+            .map(|row| row.completed)
+            .sum()
     }
 
     /// Jobs that the node has taken and not answered.
     pub(crate) fn in_flight(&self) -> usize {
-        self.node.as_ref().expect("a node").handle.status().in_flight
+        self.node
+            .as_ref()
+            .expect("a node")
+            .handle
+            .status()
+            .in_flight
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
@@ -247,8 +276,15 @@ pub(crate) fn must(output: &Output) -> String {
 #[track_caller]
 pub(crate) fn must_fail(output: &Output) -> String {
     let (out, err) = texts(output);
-    assert!(!output.status.success(), "it should have failed\n{out}\n{err}");
-    assert!(output.status.code().is_some(), "it was killed: {}\n{err}", output.status);
+    assert!(
+        !output.status.success(),
+        "it should have failed\n{out}\n{err}"
+    );
+    assert!(
+        output.status.code().is_some(),
+        "it was killed: {}\n{err}",
+        output.status
+    );
     err
 }
 
