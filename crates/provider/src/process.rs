@@ -62,7 +62,9 @@ pub struct Process {
 
 impl std::fmt::Debug for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Process").field("breaker", &self.breaker).finish_non_exhaustive()
+        f.debug_struct("Process")
+            .field("breaker", &self.breaker)
+            .finish_non_exhaustive()
     }
 }
 
@@ -82,7 +84,11 @@ impl Process {
     /// A process that uses `pool`.
     #[must_use]
     pub fn new(pool: Arc<dyn Pool>) -> Self {
-        Self { pool, breaker: Breaker::default(), keys: Mutex::default() }
+        Self {
+            pool,
+            breaker: Breaker::default(),
+            keys: Mutex::default(),
+        }
     }
 
     /// The pool.
@@ -115,13 +121,21 @@ impl Process {
                     keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
                     let key = Arc::new(Identity::clone(user));
                     let users = vec![Arc::downgrade(user)];
-                    keys.insert(key, Entry { users, state: State::Opening(Vec::new()) });
+                    keys.insert(
+                        key,
+                        Entry {
+                            users,
+                            state: State::Opening(Vec::new()),
+                        },
+                    );
                     None
                 }
             }
         };
         match slot {
-            Some(slot) => slot.wait(pause, deadline).unwrap_or_else(|| Err(timed_out())),
+            Some(slot) => slot
+                .wait(pause, deadline)
+                .unwrap_or_else(|| Err(unanswered(pause))),
             None => self.open(user, source, stats, pause, deadline),
         }
     }
@@ -141,8 +155,11 @@ impl Process {
         pause: Option<&dyn Pause>,
         deadline: Instant,
     ) -> Opened {
-        let opening =
-            Opening { process: Arc::clone(self), identity: Arc::new(Identity::clone(user)), told: false };
+        let opening = Opening {
+            process: Arc::clone(self),
+            identity: Arc::new(Identity::clone(user)),
+            told: false,
+        };
         let source = match source() {
             Ok(source) => source,
             Err(error) => return opening.tell(Err(error)),
@@ -155,14 +172,18 @@ impl Process {
         let result = Arc::clone(&slot);
         let thread = crate::ffi::with_signals_blocked(|| {
             std::thread::Builder::new()
-            .name("millrace-open".to_owned())
-            .stack_size(OPENER_STACK)
-            .spawn(move || result.put(opening.run(source, &stats, deadline)))
+                .name("millrace-open".to_owned())
+                .stack_size(OPENER_STACK)
+                .spawn(move || result.put(opening.run(source, &stats, deadline)))
         });
         if let Err(error) = thread {
-            return Err(PoolError::new(Trouble::Busy, format!("no thread to open the key: {error}")));
+            return Err(PoolError::new(
+                Trouble::Busy,
+                format!("no thread to open the key: {error}"),
+            ));
         }
-        slot.wait(Some(pause), deadline).unwrap_or_else(|| Err(timed_out()))
+        slot.wait(Some(pause), deadline)
+            .unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 }
 
@@ -174,13 +195,19 @@ enum Joined {
 
 impl Entry {
     fn join(&mut self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
-        if !self.users.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(user))) {
+        if !self
+            .users
+            .iter()
+            .any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(user)))
+        {
             self.users.retain(|known| known.strong_count() > 0);
             self.users.push(Arc::downgrade(user));
         }
         match &mut self.state {
             State::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
-            State::Refused(error, until) if Instant::now() < *until => Joined::Now(Err(error.clone())),
+            State::Refused(error, until) if Instant::now() < *until => {
+                Joined::Now(Err(error.clone()))
+            }
             State::Opening(waiting) => {
                 let slot = Slot::new(pause.map(Pause::waker));
                 waiting.push(Arc::clone(&slot));
@@ -228,7 +255,11 @@ impl Opening {
 
     fn settle(&self, opened: &Opened) {
         let waiting = {
-            let mut keys = self.process.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut keys = self
+                .process
+                .keys
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let Some(entry) = keys.get_mut(&self.identity) else {
                 return;
             };
@@ -254,11 +285,21 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if !self.told {
-            self.settle(&Err(PoolError::new(Trouble::Failed, "opening the key was interrupted")));
+            self.settle(&Err(PoolError::new(
+                Trouble::Failed,
+                "opening the key was interrupted",
+            )));
         }
     }
 }
 
-fn timed_out() -> PoolError {
-    PoolError::new(Trouble::TimedOut, "the key could not be opened by the deadline")
+/// Why a wait ended without an answer: a pause has no deadline of its own, a block has no other end.
+fn unanswered(pause: Option<&dyn Pause>) -> PoolError {
+    match pause {
+        Some(_) => PoolError::abandoned(),
+        None => PoolError::new(
+            Trouble::TimedOut,
+            "the key could not be opened by the deadline",
+        ),
+    }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use millrace_client::{ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
-use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 use millrace_client::{KeyRefusal, KeySelector};
+use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 
 /// Why the pool did not do something, by what it means for the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Trouble {
     WrongResult,
     /// The circuit breaker is open.
     Breaker,
+    /// Nobody waits for the result any more: the connection was given up, or the process forked.
+    Abandoned,
 }
 
 /// One trouble with its sentence.
@@ -46,7 +48,15 @@ pub struct PoolError {
 impl PoolError {
     /// A trouble with a sentence.
     pub fn new(trouble: Trouble, text: impl Into<String>) -> Self {
-        Self { trouble, text: text.into() }
+        Self {
+            trouble,
+            text: text.into(),
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn abandoned() -> Self {
+        Self::new(Trouble::Abandoned, "the connection was given up meanwhile")
     }
 
     /// Whether the pool showed no sign of life.
@@ -77,7 +87,10 @@ impl From<ClientError> for PoolError {
             ClientError::Job(_) | ClientError::Cancelled => Trouble::Failed,
             _ => Trouble::NoNode,
         };
-        Self { trouble, text: error.to_string() }
+        Self {
+            trouble,
+            text: error.to_string(),
+        }
     }
 }
 
@@ -114,7 +127,12 @@ pub trait Remote: Send + Sync {
     ///
     /// # Errors
     /// Why there is no result.
-    fn call(&self, operation: &Operation, input: &[u8], deadline: Instant) -> Result<Output, PoolError>;
+    fn call(
+        &self,
+        operation: &Operation,
+        input: &[u8],
+        deadline: Instant,
+    ) -> Result<Output, PoolError>;
 
     /// Starts an operation; `done` is called exactly once, by `deadline`, unless this returns an error.
     ///
@@ -144,13 +162,21 @@ struct ClientKey {
 
 impl Pool for Client {
     fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
-        let key = self.0.open_key(KeySelector::Name(name.to_owned()), deadline)?;
-        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
+        let key = self
+            .0
+            .open_key(KeySelector::Name(name.to_owned()), deadline)?;
+        Ok(Arc::new(ClientKey {
+            pool: self.0.clone(),
+            key,
+        }))
     }
 
     fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
         let key = self.0.import_key(key, deadline)?;
-        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
+        Ok(Arc::new(ClientKey {
+            pool: self.0.clone(),
+            key,
+        }))
     }
 }
 
@@ -167,8 +193,16 @@ impl Remote for ClientKey {
         self.key.hashes()
     }
 
-    fn call(&self, operation: &Operation, input: &[u8], deadline: Instant) -> Result<Output, PoolError> {
-        Ok(self.pool.call(&self.key, operation, input, deadline)?.output)
+    fn call(
+        &self,
+        operation: &Operation,
+        input: &[u8],
+        deadline: Instant,
+    ) -> Result<Output, PoolError> {
+        Ok(self
+            .pool
+            .call(&self.key, operation, input, deadline)?
+            .output)
     }
 
     fn submit(
@@ -181,7 +215,8 @@ impl Remote for ClientKey {
         let done = Box::new(move |result: Result<millrace_client::Reply, ClientError>| {
             done(result.map(|reply| reply.output).map_err(PoolError::from));
         });
-        self.pool.submit(&self.key, operation, input, deadline, done)?;
+        self.pool
+            .submit(&self.key, operation, input, deadline, done)?;
         Ok(())
     }
 }

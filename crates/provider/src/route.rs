@@ -35,7 +35,9 @@ pub struct Request<'a> {
 
 impl std::fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("local", &self.local)
+            .finish_non_exhaustive()
     }
 }
 
@@ -54,12 +56,16 @@ impl Request<'_> {
     ) -> Result<Output, PoolError> {
         let breaker = &self.process.breaker;
         if self.local && !breaker.admits(Instant::now()) {
-            let result = Err(PoolError::new(Trouble::Breaker, "the pool did not answer lately"));
+            let result = Err(PoolError::new(
+                Trouble::Breaker,
+                "the pool did not answer lately",
+            ));
             self.count(&result);
             return result;
         }
         let result = self.attempts(operation, input, source, check);
         match &result {
+            Err(error) if error.trouble == Trouble::Abandoned => {}
             Err(error) if error.silent() => breaker.dead(Instant::now()),
             _ => breaker.alive(),
         }
@@ -75,10 +81,15 @@ impl Request<'_> {
         source: impl FnOnce() -> Result<Source, PoolError>,
         check: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Output, PoolError> {
-        let patience =
-            if self.local { self.config.fallback_after } else { self.config.deadline };
+        let patience = if self.local {
+            self.config.fallback_after
+        } else {
+            self.config.deadline
+        };
         let deadline = Instant::now() + patience;
-        let remote = self.process.remote(self.key, source, self.stats, self.pause, deadline)?;
+        let remote = self
+            .process
+            .remote(self.key, source, self.stats, self.pause, deadline)?;
         if !permits(remote.as_ref(), operation) {
             let text = format!("the pool does not allow {} with this key", operation.kind());
             return Err(PoolError::new(Trouble::Denied, text));
@@ -90,7 +101,10 @@ impl Request<'_> {
             }
             self.stats.wrong_results.add();
         }
-        Err(PoolError::new(Trouble::WrongResult, "the pool answered with a wrong result"))
+        Err(PoolError::new(
+            Trouble::WrongResult,
+            "the pool answered with a wrong result",
+        ))
     }
 
     fn once(
@@ -108,23 +122,26 @@ impl Request<'_> {
         let done = Box::new(move |output| result.put(output));
         remote.submit(operation.clone(), input.to_vec(), deadline, done)?;
         slot.wait(Some(pause), deadline)
-            .unwrap_or_else(|| Err(PoolError::new(Trouble::Failed, "the process was forked meanwhile")))
+            .unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 
     fn count(&self, result: &Result<Output, PoolError>) {
         let Err(error) = result else {
             return self.stats.pooled.add();
         };
-        if !self.local {
-            return self.stats.failed.add();
-        }
         let stats = self.stats;
+        if error.trouble == Trouble::Abandoned {
+            return stats.abandoned.add();
+        }
+        if !self.local {
+            return stats.failed.add();
+        }
         match error.trouble {
             Trouble::NoNode => &stats.fallback_no_node,
             Trouble::TimedOut => &stats.fallback_timed_out,
             Trouble::Busy => &stats.fallback_busy,
             Trouble::Refused | Trouble::Denied => &stats.fallback_refused,
-            Trouble::Failed => &stats.fallback_failed,
+            Trouble::Failed | Trouble::Abandoned => &stats.fallback_failed,
             Trouble::WrongResult => &stats.fallback_wrong_result,
             Trouble::Breaker => &stats.fallback_breaker,
         }
@@ -141,7 +158,9 @@ fn permits(remote: &dyn Remote, operation: &Operation) -> bool {
         _ => None,
     };
     remote.operations().contains(operation.kind())
-        && operation.hash().is_none_or(|hash| remote.hashes().contains(hash))
+        && operation
+            .hash()
+            .is_none_or(|hash| remote.hashes().contains(hash))
         && mgf.is_none_or(|hash| remote.hashes().contains(hash))
 }
 
@@ -164,7 +183,10 @@ mod tests {
 
     impl Pool for Scripted {
         fn open(&self, _name: &str, _by: Instant) -> Result<Arc<dyn Remote>, PoolError> {
-            let info = KeyInfo { key_type: KeyType::Rsa { bits: 2048 }, spki: vec![1, 2, 3] };
+            let info = KeyInfo {
+                key_type: KeyType::Rsa { bits: 2048 },
+                spki: vec![1, 2, 3],
+            };
             Ok(Arc::new(ScriptedKey(info, Arc::clone(&self.0))))
         }
 
@@ -191,8 +213,14 @@ mod tests {
         }
 
         fn call(&self, _: &Operation, _: &[u8], _: Instant) -> Result<Output, PoolError> {
-            let next = self.1.lock().expect("script").pop_front().expect("one more answer");
-            next.map(Output::new).map_err(|trouble| PoolError::new(trouble, "scripted"))
+            let next = self
+                .1
+                .lock()
+                .expect("script")
+                .pop_front()
+                .expect("one more answer");
+            next.map(Output::new)
+                .map_err(|trouble| PoolError::new(trouble, "scripted"))
         }
 
         fn submit(
@@ -222,7 +250,10 @@ mod tests {
                 process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
                 config: Config::default(),
                 stats: Arc::default(),
-                key: Arc::new(Identity { spki: vec![1, 2, 3], name: Some("key".to_owned()) }),
+                key: Arc::new(Identity {
+                    spki: vec![1, 2, 3],
+                    name: Some("key".to_owned()),
+                }),
                 script,
             }
         }
@@ -238,7 +269,9 @@ mod tests {
             };
             let operation = Operation::RsaPkcs1Sign { hash };
             request
-                .perform(&operation, &[0; 32], || Ok(Source::Held), &|output| output == b"right")
+                .perform(&operation, &[0; 32], || Ok(Source::Held), &|output| {
+                    output == b"right"
+                })
                 .map_err(|error| error.trouble)
         }
 
@@ -259,13 +292,19 @@ mod tests {
     fn a_right_result_is_handed_on_and_counted() {
         let bench = Bench::new([right()]);
         assert!(bench.sign(true, Hash::Sha256).is_ok());
-        assert_eq!((bench.stats.pooled.get(), bench.stats.fallback.get()), (1, 0));
+        assert_eq!(
+            (bench.stats.pooled.get(), bench.stats.fallback.get()),
+            (1, 0)
+        );
     }
 
     #[test]
     fn a_wrong_result_never_gets_out() {
         let bench = Bench::new([wrong(), right()]);
-        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::WrongResult));
+        assert_eq!(
+            bench.sign(true, Hash::Sha256).err(),
+            Some(Trouble::WrongResult)
+        );
         assert_eq!(bench.left(), 1, "the local key is the second attempt");
         assert_eq!(bench.stats.fallback_wrong_result.get(), 1);
         assert_eq!(bench.stats.wrong_results.get(), 1);
@@ -275,7 +314,10 @@ mod tests {
     fn a_key_that_only_the_pool_has_is_tried_twice() {
         let bench = Bench::new([wrong(), right(), wrong(), wrong()]);
         assert!(bench.sign(false, Hash::Sha256).is_ok());
-        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(Trouble::WrongResult));
+        assert_eq!(
+            bench.sign(false, Hash::Sha256).err(),
+            Some(Trouble::WrongResult)
+        );
         assert_eq!(bench.stats.wrong_results.get(), 3);
         assert_eq!(bench.stats.failed.get(), 1);
     }
@@ -293,18 +335,30 @@ mod tests {
         let dead = || Err(Trouble::TimedOut);
         let bench = Bench::new([dead(), dead(), dead(), right()]);
         for _ in 0..3 {
-            assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::TimedOut));
+            assert_eq!(
+                bench.sign(true, Hash::Sha256).err(),
+                Some(Trouble::TimedOut)
+            );
         }
         assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::Breaker));
-        assert!(bench.sign(false, Hash::Sha256).is_ok(), "a stub has no alternative");
+        assert!(
+            bench.sign(false, Hash::Sha256).is_ok(),
+            "a stub has no alternative"
+        );
         assert_eq!(bench.stats.fallback.get(), 4);
     }
 
     #[test]
     fn another_key_under_the_name_is_refused() {
         let mut bench = Bench::new([right()]);
-        bench.key = Arc::new(Identity { spki: vec![9], name: Some("key".to_owned()) });
-        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(Trouble::Refused));
+        bench.key = Arc::new(Identity {
+            spki: vec![9],
+            name: Some("key".to_owned()),
+        });
+        assert_eq!(
+            bench.sign(false, Hash::Sha256).err(),
+            Some(Trouble::Refused)
+        );
         assert_eq!(bench.left(), 1);
     }
 }

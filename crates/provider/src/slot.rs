@@ -21,7 +21,8 @@ pub trait Pause {
     fn waker(&self) -> Arc<dyn Wake>;
 
     /// Returns when `done` says so, having given the thread back to the application meanwhile.
-    /// `false` if it cannot become true any more (the process was forked).
+    /// `false` if nobody waits any more: the application gives the connection up, or the process was
+    /// forked.
     fn until(&self, done: &dyn Fn() -> bool) -> bool;
 }
 
@@ -42,7 +43,11 @@ impl<T> Slot<T> {
     /// An empty slot; `wake` is called when it fills.
     #[must_use]
     pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
-        Arc::new(Self { value: Mutex::new(None), ready: Condvar::new(), wake })
+        Arc::new(Self {
+            value: Mutex::new(None),
+            ready: Condvar::new(),
+            wake,
+        })
     }
 
     /// Fills the slot.
@@ -57,13 +62,19 @@ impl<T> Slot<T> {
     /// Whether it is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     /// Takes the result if it is there.
     #[must_use]
     pub fn take(&self) -> Option<T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     /// Waits for the result: by pausing if `pause` is given, else by blocking until `deadline`.
@@ -79,7 +90,11 @@ impl<T> Slot<T> {
                 return value.take();
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            value = self.ready.wait_timeout(value, left).unwrap_or_else(PoisonError::into_inner).0;
+            value = self
+                .ready
+                .wait_timeout(value, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }

@@ -48,6 +48,8 @@ counters! {
     fallback_breaker = c"millrace-fallback-breaker";
     /// Private operations that ended as an error of the pool, for keys that only the pool holds.
     failed = c"millrace-failed";
+    /// Private operations given up with their connection.
+    abandoned = c"millrace-abandoned";
     /// Results from the pool that did not verify.
     wrong_results = c"millrace-wrong-results";
     /// Jobs of the application that were paused while the pool worked.

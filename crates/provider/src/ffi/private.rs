@@ -60,16 +60,20 @@ pub(crate) fn run(
         Ok(output) => Ok(Some(output)),
         Err(error) => {
             provider.log(&format!("{}: {error}", operation.kind()));
-            if local {
+            if local && error.trouble != Trouble::Abandoned {
                 return Ok(None);
             }
             let (reason, advice) = match error.trouble {
+                Trouble::Abandoned => (Reason::Pool, "nothing to do"),
                 Trouble::WrongResult => (Reason::WrongResult, "look at the log of the node"),
                 Trouble::Denied => (Reason::NotOffered, "look at the policy of the key"),
                 Trouble::Refused => (Reason::Key, "look at the keys of the node"),
                 _ => (Reason::Pool, "is the node up and is `pool` configured?"),
             };
-            Err(Error::new(reason, format!("{}: {error}; {advice}", operation.kind())))
+            Err(Error::new(
+                reason,
+                format!("{}: {error}; {advice}", operation.kind()),
+            ))
         }
     }
 }
@@ -78,9 +82,17 @@ pub(crate) fn run(
 ///
 /// # Safety
 /// `out` is writable for `room` bytes, `len` is writable.
-pub(crate) unsafe fn hand_out(output: &[u8], out: *mut u8, len: *mut usize, room: usize) -> Result<()> {
+pub(crate) unsafe fn hand_out(
+    output: &[u8],
+    out: *mut u8,
+    len: *mut usize,
+    room: usize,
+) -> Result<()> {
     if output.len() > room || out.is_null() || len.is_null() {
-        return Err(Error::new(Reason::Internal, "the buffer for the result is too small"));
+        return Err(Error::new(
+            Reason::Internal,
+            "the buffer for the result is too small",
+        ));
     }
     // SAFETY: room enough, and a fresh result does not overlap with the buffer.
     unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), out, output.len()) };

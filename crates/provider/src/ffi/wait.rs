@@ -17,7 +17,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::core::guard_bare;
@@ -106,16 +106,30 @@ impl Job {
         if wait_ctx.is_null() {
             return None;
         }
-        let functions = Functions { pause_job: lib.ASYNC_pause_job? };
+        let functions = Functions {
+            pause_job: lib.ASYNC_pause_job?,
+        };
         let known = waiter_of(lib, wait_ctx);
         let registered = Cell::new(known.is_some());
         let waiter = known.or_else(Waiter::new)?;
         let callback = callback_of(lib, wait_ctx);
-        waiter.gate.lock().unwrap_or_else(PoisonError::into_inner).callback = callback;
+        waiter
+            .gate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .callback = callback;
         // SAFETY: takes nothing.
         let process = unsafe { libc::getpid() };
         let stats = Arc::clone(&provider.stats);
-        Some(Self { waiter, lib, wait_ctx, registered, functions, stats, process })
+        Some(Self {
+            waiter,
+            lib,
+            wait_ctx,
+            registered,
+            functions,
+            stats,
+            process,
+        })
     }
 
     /// Tells the wait context of the descriptor. The next thing has to be a pause.
@@ -137,8 +151,11 @@ impl Job {
 
     /// Blocks until the eventfd is readable, for a second at most.
     fn block(&self) {
-        let mut event =
-            libc::pollfd { fd: self.waiter.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut event = libc::pollfd {
+            fd: self.waiter.event.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one pollfd.
         unsafe { libc::poll(&mut event, 1, 1000) };
     }
@@ -158,7 +175,7 @@ impl Pause for Job {
                 return true;
             }
             // SAFETY: takes nothing.
-            if unsafe { libc::getpid() } != self.process {
+            if unsafe { libc::getpid() } != self.process || given_up() {
                 return false;
             }
             if !std::mem::replace(&mut paused, true) {
@@ -186,6 +203,23 @@ impl Pause for Job {
     }
 }
 
+/// Whether the application frees the connection of the current job and wants the job to end.
+///
+/// The preload library says so: nginx itself knows nothing of jobs. Without it nobody does.
+fn given_up() -> bool {
+    type Ask = unsafe extern "C" fn() -> c_int;
+    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
+    let ask = ASK.get_or_init(|| {
+        let name = c"millrace_preload_cancelling";
+        // SAFETY: a C string; preloaded libraries are in the global scope.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
+        (!address.is_null()).then(|| unsafe { std::mem::transmute::<Ptr, Ask>(address) })
+    });
+    // SAFETY: takes nothing, answers from a thread-local.
+    ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
 impl Waiter {
     /// One that no wait context knows yet.
     fn new() -> Option<Arc<Self>> {
@@ -196,7 +230,10 @@ impl Waiter {
         }
         // SAFETY: a descriptor that nobody else owns.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        let gate = Mutex::new(Gate { closed: false, callback: None });
+        let gate = Mutex::new(Gate {
+            closed: false,
+            callback: None,
+        });
         Some(Arc::new(Self { event, gate }))
     }
 }
@@ -240,7 +277,9 @@ fn callback_of(lib: &Lib, wait_ctx: Ptr) -> Option<(AsyncCallback, Address)> {
     let get = lib.ASYNC_WAIT_CTX_get_callback?;
     // SAFETY: a live wait context, two writable places.
     let has = unsafe { get(wait_ctx, &mut callback, &mut argument) } == 1;
-    callback.filter(|_| has).map(|callback| (callback, Address(argument)))
+    callback
+        .filter(|_| has)
+        .map(|callback| (callback, Address(argument)))
 }
 
 /// The wait context is freed: the connection is gone.
@@ -251,7 +290,11 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
     guard_bare((), || {
         // SAFETY: the reference that `waiter_of` gave to the wait context.
         let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
-        waiter.gate.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        waiter
+            .gate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
         Some(())
     });
 }
@@ -264,7 +307,8 @@ pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: a writable set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: an initialised set and a writable one.
-    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
+    let blocked =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
     let value = f();
     if blocked == 0 {
         // SAFETY: the set that was in force before.
