@@ -65,7 +65,8 @@ impl Artifacts {
         else {
             return false;
         };
-        let sources = newest(&workspace().join("crates")).max(built(&workspace().join("Cargo.toml")));
+        let sources =
+            newest(&workspace().join("crates")).max(built(&workspace().join("Cargo.toml")));
         sources.is_some_and(|sources| sources < millrace && sources < provider)
     }
 }
@@ -76,7 +77,9 @@ impl Artifacts {
 /// Never: this crate is a member of it.
 #[must_use]
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tests are in the workspace")
 }
 
 /// When the newest source below a folder was changed.
@@ -101,10 +104,20 @@ fn newest_unless_tests(folder: &Path) -> Option<SystemTime> {
 }
 
 fn build(profile: &Path) {
-    let name = profile.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
+    let name = profile
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("debug");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "-p", "millrace-cli", "-p", "millrace-provider"]);
+    command.args([
+        "build",
+        "--quiet",
+        "-p",
+        "millrace-cli",
+        "-p",
+        "millrace-provider",
+    ]);
     command.args(["--profile", if name == "debug" { "dev" } else { name }]);
     if let Some(target) = profile.parent() {
         command.arg("--target-dir").arg(target);
@@ -116,6 +129,12 @@ fn build(profile: &Path) {
             command.env_remove(name);
         }
     }
-    let status = command.current_dir(workspace()).status().expect("cargo starts");
-    assert!(status.success(), "cargo build of the programs under test failed");
+    let status = command
+        .current_dir(workspace())
+        .status()
+        .expect("cargo starts");
+    assert!(
+        status.success(),
+        "cargo build of the programs under test failed"
+    );
 }

@@ -43,7 +43,13 @@ impl Program {
         let ca = authority.file.as_os_str();
         match self {
             Self::Curl => run(Command::new(program("curl"))
-                .args(["--silent", "--show-error", "--include", "--http1.1", "--cacert"])
+                .args([
+                    "--silent",
+                    "--show-error",
+                    "--include",
+                    "--http1.1",
+                    "--cacert",
+                ])
                 .arg(ca)
                 .args(match tls {
                     Tls::V12 => ["--tlsv1.2", "--tls-max", "1.2"],
@@ -57,7 +63,10 @@ impl Program {
                     Tls::V13 => "NORMAL:-VERS-ALL:+VERS-TLS1.3",
                 };
                 let mut command = Command::new(program("gnutls-cli"));
-                command.arg("--x509cafile").arg(ca).args(["--priority", version]);
+                command
+                    .arg("--x509cafile")
+                    .arg(ca)
+                    .args(["--priority", version]);
                 command.args(["--verify-hostname=localhost", "--port", &port.to_string()]);
                 run_with_input(command.arg("127.0.0.1"), REQUEST)
             }
@@ -71,8 +80,15 @@ impl Program {
                 })),
             Self::Openssl => {
                 let mut command = Command::new(program("openssl"));
-                command.args(["s_client", "-quiet", "-verify_return_error", "-CAfile"]).arg(ca);
-                command.args(["-connect", &format!("127.0.0.1:{port}"), "-servername", "localhost"]);
+                command
+                    .args(["s_client", "-quiet", "-verify_return_error", "-CAfile"])
+                    .arg(ca);
+                command.args([
+                    "-connect",
+                    &format!("127.0.0.1:{port}"),
+                    "-servername",
+                    "localhost",
+                ]);
                 command.args(["-verify_hostname", "localhost"]);
                 command.arg(match tls {
                     Tls::V12 => "-tls1_2",
@@ -110,5 +126,9 @@ with socket.create_connection(('127.0.0.1', int(sys.argv[2])), timeout=20) as pl
 #[must_use]
 pub fn system_python() -> PathBuf {
     let path = PathBuf::from("/usr/bin/python3");
-    if path.is_file() { path } else { program("python3") }
+    if path.is_file() {
+        path
+    } else {
+        program("python3")
+    }
 }

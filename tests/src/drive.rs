@@ -52,7 +52,9 @@ impl Client {
     #[must_use]
     pub fn trusting(authority: &Authority) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from(authority.der.clone())).expect("a trust anchor");
+        roots
+            .add(CertificateDer::from(authority.der.clone()))
+            .expect("a trust anchor");
         let config = |version| {
             let provider = Arc::new(aws_lc_rs::default_provider());
             let mut config = ClientConfig::builder_with_provider(provider)
@@ -63,7 +65,10 @@ impl Client {
             config.resumption = Resumption::disabled();
             Arc::new(config)
         };
-        Self { v12: config(&version::TLS12), v13: config(&version::TLS13) }
+        Self {
+            v12: config(&version::TLS12),
+            v13: config(&version::TLS13),
+        }
     }
 
     fn connection(&self, tls: Tls) -> ClientConnection {
@@ -84,13 +89,18 @@ impl Client {
         prepare(&socket).map_err(|error| format!("socket: {error}"))?;
         let mut stream = StreamOwned::new(self.connection(tls), socket);
         while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock).map_err(|error| describe(&error))?;
+            stream
+                .conn
+                .complete_io(&mut stream.sock)
+                .map_err(|error| describe(&error))?;
         }
         if stream.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
             return Err("resumed".to_owned());
         }
         let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).map_err(|error| format!("request: {error}"))?;
+        stream
+            .write_all(request)
+            .map_err(|error| format!("request: {error}"))?;
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}
@@ -146,9 +156,16 @@ impl Client {
 /// or a message wrong: what no fault of the pool may ever cause.
 #[must_use]
 pub fn is_verification_failure(error: &str) -> bool {
-    ["BadSignature", "invalid peer certificate", "corrupt", "Decrypt", "PeerMisbehaved", "Inappropriate"]
-        .iter()
-        .any(|word| error.contains(word))
+    [
+        "BadSignature",
+        "invalid peer certificate",
+        "corrupt",
+        "Decrypt",
+        "PeerMisbehaved",
+        "Inappropriate",
+    ]
+    .iter()
+    .any(|word| error.contains(word))
 }
 
 fn describe(error: &io::Error) -> String {
@@ -224,7 +241,12 @@ impl Load {
     /// Never: counting does not panic.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.shared.failures.lock().expect("no panic while counting").values().sum()
+        self.shared
+            .failures
+            .lock()
+            .expect("no panic while counting")
+            .values()
+            .sum()
     }
 
     /// Waits for that many more handshakes.
@@ -254,7 +276,12 @@ impl Load {
         }
         Outcome {
             completed: self.completed(),
-            failures: self.shared.failures.lock().expect("no panic while counting").clone(),
+            failures: self
+                .shared
+                .failures
+                .lock()
+                .expect("no panic while counting")
+                .clone(),
         }
     }
 }

@@ -31,7 +31,10 @@ impl EdgeOptions {
     /// Keys that name the pool go to this node.
     #[must_use]
     pub fn to(endpoint: String) -> Self {
-        Self { nodes: vec![endpoint], ..Self::default() }
+        Self {
+            nodes: vec![endpoint],
+            ..Self::default()
+        }
     }
 
     /// The same, with plain PEM keys going there, too.
@@ -77,7 +80,11 @@ impl EdgeOptions {
         if self.preferred {
             text.push_str("alg_section = algorithms\n");
         }
-        let (one, two) = if self.first { ("millrace", "default") } else { ("default", "millrace") };
+        let (one, two) = if self.first {
+            ("millrace", "default")
+        } else {
+            ("default", "millrace")
+        };
         let _ = write!(
             text,
             "[providers]\n{one} = {one}_section\n{two} = {two}_section\n\
@@ -113,7 +120,9 @@ pub struct Edge {
 impl Edge {
     /// Puts the pool under a program.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env("OPENSSL_CONF", &self.conf).env("OPENSSL_MODULES", &self.modules)
+        command
+            .env("OPENSSL_CONF", &self.conf)
+            .env("OPENSSL_MODULES", &self.modules)
     }
 
     /// The `openssl` program with the pool under it.

@@ -69,7 +69,10 @@ impl Site {
     /// If the stub holds a private key.
     #[must_use]
     pub fn with_stub(identity: &Identity, stub: &str) -> Self {
-        assert!(!stub.contains("BEGIN PRIVATE KEY"), "a stub may not look like a key:\n{stub}");
+        assert!(
+            !stub.contains("BEGIN PRIVATE KEY"),
+            "a stub may not look like a key:\n{stub}"
+        );
         Self {
             kind: identity.kind,
             certificate_pem: identity.certificate_pem.clone(),
@@ -136,7 +139,12 @@ impl Gateway {
         let dir = fresh_folder(dir, server);
         let ports: BTreeMap<_, _> = sites.iter().map(|site| (site.kind, free_port())).collect();
         let config = dir.join("server.conf");
-        let setup = Setup { workers, sites, ports: &ports, dir: &dir };
+        let setup = Setup {
+            workers,
+            sites,
+            ports: &ports,
+            dir: &dir,
+        };
         let text = match server {
             Server::Haproxy => setup.haproxy(),
             Server::Nginx => setup.nginx(),
@@ -146,9 +154,13 @@ impl Gateway {
         edge.apply(&mut command);
         match server {
             Server::Haproxy => command.arg("-db").arg("-f").arg(&config),
-            Server::Nginx => {
-                command.arg("-p").arg(&dir).arg("-e").arg("/dev/stderr").arg("-c").arg(&config)
-            }
+            Server::Nginx => command
+                .arg("-p")
+                .arg(&dir)
+                .arg("-e")
+                .arg("/dev/stderr")
+                .arg("-c")
+                .arg(&config),
         };
         let mut process = Process::start(&server.to_string(), command, &dir.join("output.log"));
         let mut ended = false;
@@ -159,7 +171,11 @@ impl Gateway {
         if ended || !good {
             return Err(process.log());
         }
-        Ok(Self { server, process, ports })
+        Ok(Self {
+            server,
+            process,
+            ports,
+        })
     }
 
     /// Where it serves this key.
@@ -230,7 +246,8 @@ impl Setup<'_> {
         for site in self.sites {
             // HAProxy wants certificate and key in one file.
             let bundle = self.dir.join(format!("{}.pem", site.kind));
-            fs::write(&bundle, format!("{}{}", site.certificate_pem, site.key_pem)).expect("bundle");
+            fs::write(&bundle, format!("{}{}", site.certificate_pem, site.key_pem))
+                .expect("bundle");
             let _ = write!(
                 text,
                 "frontend {}\n  bind 127.0.0.1:{} ssl crt {} no-tls-tickets ssl-min-ver TLSv1.2\n\

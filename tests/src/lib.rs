@@ -60,7 +60,10 @@ pub fn is_root() -> bool {
 #[must_use]
 pub fn temp_dir() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::Builder::new().prefix("millrace-").tempdir().expect("temporary directory");
+    let dir = tempfile::Builder::new()
+        .prefix("millrace-")
+        .tempdir()
+        .expect("temporary directory");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
         .expect("permissions of the temporary directory");
     dir

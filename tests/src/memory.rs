@@ -49,7 +49,12 @@ impl Secret {
         let mut numbers = Vec::new();
         if let Ok(rsa) = key.rsa() {
             numbers.push(("d", rsa.d().to_vec()));
-            let parts = [("p", rsa.p()), ("q", rsa.q()), ("dp", rsa.dmp1()), ("dq", rsa.dmq1())];
+            let parts = [
+                ("p", rsa.p()),
+                ("q", rsa.q()),
+                ("dp", rsa.dmp1()),
+                ("dq", rsa.dmq1()),
+            ];
             for (name, number) in parts {
                 numbers.push((name, number.expect("a CRT key").to_vec()));
             }
@@ -57,7 +62,9 @@ impl Secret {
         } else if let Ok(ec) = key.ec_key() {
             numbers.push(("d", ec.private_key().to_vec()));
         }
-        let mut secret = Self { needles: Vec::new() };
+        let mut secret = Self {
+            needles: Vec::new(),
+        };
         for (name, number) in numbers {
             secret.add_number(name, &number);
         }
@@ -74,14 +81,20 @@ impl Secret {
         self.add(format!("{name}, little-endian"), &cut(&little_endian));
         let digits = hex::encode(cut(big_endian));
         self.add(format!("{name}, hexadecimal"), digits.as_bytes());
-        self.add(format!("{name}, hexadecimal"), digits.to_uppercase().as_bytes());
+        self.add(
+            format!("{name}, hexadecimal"),
+            digits.to_uppercase().as_bytes(),
+        );
     }
 
     /// The lines of the PEM that hold nothing but the secret part (in PKCS#8 of RSA, the public
     /// modulus comes first), and the same as one long line.
     fn add_pem(&mut self, identity: &Identity) {
-        let lines: Vec<&str> =
-            identity.key_pem.lines().filter(|line| !line.starts_with("-----")).collect();
+        let lines: Vec<&str> = identity
+            .key_pem
+            .lines()
+            .filter(|line| !line.starts_with("-----"))
+            .collect();
         for line in &lines[lines.len() / 2..] {
             if line.len() >= 2 * NEEDLE_LEN {
                 self.add("a line of the PEM".to_owned(), line.as_bytes());
@@ -91,7 +104,10 @@ impl Secret {
             // A short key: the private number of SEC 1 is in the first two lines.
             let der = &identity.key_der;
             let text = STANDARD.encode(der);
-            self.add("the first half of the PEM".to_owned(), &text.as_bytes()[text.len() / 4..][..32]);
+            self.add(
+                "the first half of the PEM".to_owned(),
+                &text.as_bytes()[text.len() / 4..][..32],
+            );
         }
     }
 
@@ -103,7 +119,10 @@ impl Secret {
     /// What of the secret is in these bytes.
     #[must_use]
     pub fn found_in(&self, bytes: &[u8]) -> Vec<String> {
-        let hits = self.needles.iter().filter(|needle| needle.finder.find(bytes).is_some());
+        let hits = self
+            .needles
+            .iter()
+            .filter(|needle| needle.finder.find(bytes).is_some());
         hits.map(|needle| needle.what.clone()).collect()
     }
 
@@ -118,21 +137,35 @@ impl Secret {
         let mut hits = Vec::new();
         let mut scanned = 0;
         for map in maps.lines() {
-            let Some((range, rest)) = map.split_once(' ') else { continue };
+            let Some((range, rest)) = map.split_once(' ') else {
+                continue;
+            };
             // Files that are mapped read-only hold what the file holds; device memory is not ours.
             if !rest.starts_with("rw") || rest.contains("[vvar") {
                 continue;
             }
-            let Some((start, end)) = range.split_once('-') else { continue };
+            let Some((start, end)) = range.split_once('-') else {
+                continue;
+            };
             let parse = |text| u64::from_str_radix(text, 16).expect("an address");
             scanned += self.scan(&memory, parse(start), parse(end), map, &mut hits);
         }
-        assert!(scanned > 1 << 20, "only {scanned} bytes of process {id} could be read");
+        assert!(
+            scanned > 1 << 20,
+            "only {scanned} bytes of process {id} could be read"
+        );
         hits.dedup();
         hits
     }
 
-    fn scan(&self, memory: &File, start: u64, end: u64, map: &str, hits: &mut Vec<String>) -> usize {
+    fn scan(
+        &self,
+        memory: &File,
+        start: u64,
+        end: u64,
+        map: &str,
+        hits: &mut Vec<String>,
+    ) -> usize {
         // Windows overlap, so that nothing hides on a border.
         const OVERLAP: u64 = 256;
         let mut buffer = vec![0; WINDOW];
@@ -140,12 +173,17 @@ impl Secret {
         let mut scanned = 0;
         while at < end {
             let length = usize::try_from(end - at).unwrap_or(WINDOW).min(WINDOW);
-            let Ok(count) = memory.read_at(&mut buffer[..length], at) else { break };
+            let Ok(count) = memory.read_at(&mut buffer[..length], at) else {
+                break;
+            };
             if count == 0 {
                 break;
             }
             for what in self.found_in(&buffer[..count]) {
-                hits.push(format!("{what}, in {}", map.split_whitespace().last().unwrap_or("")));
+                hits.push(format!(
+                    "{what}, in {}",
+                    map.split_whitespace().last().unwrap_or("")
+                ));
             }
             scanned += count;
             if count < length || at + count as u64 >= end {

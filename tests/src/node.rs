@@ -81,7 +81,13 @@ impl Node {
         );
         if let Some(port) = tcp {
             let tls = dir.join("state/tls");
-            let made = || (tls.join("node.crt"), tls.join("node.key"), tls.join("ca.crt"));
+            let made = || {
+                (
+                    tls.join("node.crt"),
+                    tls.join("node.key"),
+                    tls.join("ca.crt"),
+                )
+            };
             let (certificate, key, ca) = options.tls.clone().unwrap_or_else(made);
             let _ = write!(
                 text,
@@ -91,7 +97,13 @@ impl Node {
         }
         text.push_str(&options.toml);
         fs::write(&config, text).expect("node.toml");
-        Self { name: name.to_owned(), dir, config, tcp, process: None }
+        Self {
+            name: name.to_owned(),
+            dir,
+            config,
+            tcp,
+            process: None,
+        }
     }
 
     /// Starts the process, and waits until it serves.
@@ -101,7 +113,10 @@ impl Node {
     pub fn up(&mut self) {
         assert!(self.process.is_none(), "{} is up", self.name);
         let mut command = self.millrace(&["up"]);
-        command.arg("--config").arg(&self.config).env("RUST_BACKTRACE", "1");
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .env("RUST_BACKTRACE", "1");
         let mut process = Process::start(&self.name, command, &self.dir.join("output.log"));
         let (socket, status) = (self.socket(), self.dir.join("status.sock"));
         let tcp = self.tcp;
@@ -121,7 +136,12 @@ impl Node {
         let mut process = self.process.take().expect("the node is up");
         process.signal(Signal::TERM);
         let status = process.wait();
-        assert!(status.success(), "{}: {status}\n{}", self.name, process.log());
+        assert!(
+            status.success(),
+            "{}: {status}\n{}",
+            self.name,
+            process.log()
+        );
     }
 
     /// Ends the node as a power cut does.
@@ -170,7 +190,10 @@ impl Node {
     /// If the node has none.
     #[must_use]
     pub fn tcp_endpoint(&self) -> String {
-        format!("tcp:localhost:{}", self.tcp.expect("the node listens on TCP"))
+        format!(
+            "tcp:localhost:{}",
+            self.tcp.expect("the node listens on TCP")
+        )
     }
 
     /// Address of the TCP listener.
@@ -179,7 +202,11 @@ impl Node {
     /// If the node has none.
     #[must_use]
     pub fn tcp_address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.tcp.expect("the node listens on TCP")).into()
+        (
+            Ipv4Addr::LOCALHOST,
+            self.tcp.expect("the node listens on TCP"),
+        )
+            .into()
     }
 
     fn millrace(&self, arguments: &[&str]) -> Command {
@@ -228,7 +255,11 @@ impl Node {
     #[must_use]
     pub fn stub(&self, name: &str) -> String {
         let output = process::run(&mut self.command(&["key", "stub", name]));
-        assert!(output.status.success(), "key stub: {}", process::text_of(&output));
+        assert!(
+            output.status.success(),
+            "key stub: {}",
+            process::text_of(&output)
+        );
         String::from_utf8(output.stdout).expect("a stub is text")
     }
 
@@ -264,7 +295,11 @@ impl Node {
     #[must_use]
     pub fn status(&self) -> Value {
         let output = process::run(&mut self.command(&["status", "--json"]));
-        assert!(output.status.success(), "status: {}", process::text_of(&output));
+        assert!(
+            output.status.success(),
+            "status: {}",
+            process::text_of(&output)
+        );
         serde_json::from_slice(&output.stdout).expect("status is JSON")
     }
 

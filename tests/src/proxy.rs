@@ -54,7 +54,12 @@ pub struct Proxy {
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Proxy({}, {:?})", self.path.display(), self.shared.state().fault)
+        write!(
+            f,
+            "Proxy({}, {:?})",
+            self.path.display(),
+            self.shared.state().fault
+        )
     }
 }
 
@@ -85,7 +90,11 @@ impl Proxy {
         let listener = UnixListener::bind(&path).expect("proxy socket");
         // The workers of a gateway are somebody else.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
-        let state = State { fault: Fault::None, stopped: false, open: Vec::new() };
+        let state = State {
+            fault: Fault::None,
+            stopped: false,
+            open: Vec::new(),
+        };
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
             state: Mutex::new(state),
@@ -151,7 +160,9 @@ impl Proxy {
     /// # Panics
     /// If they are not.
     pub fn wait_for_jobs(&self, count: u64) {
-        wait::until(&format!("{count} jobs are submitted"), || self.jobs() >= count);
+        wait::until(&format!("{count} jobs are submitted"), || {
+            self.jobs() >= count
+        });
     }
 }
 
@@ -269,7 +280,8 @@ impl Shared {
             queue.push(Some((now, bytes_of(&message))));
             return true;
         };
-        self.completions.fetch_add(completions.len() as u64, Ordering::SeqCst);
+        self.completions
+            .fetch_add(completions.len() as u64, Ordering::SeqCst);
         match fault {
             Fault::Latency(time) => queue.push(Some((now + time, bytes_of(&message)))),
             Fault::Drop => {}
@@ -322,7 +334,11 @@ impl Shared {
                     break;
                 }
                 // The bound only matters if `left` is zero: then the change of the fault wakes.
-                let slice = if left.is_zero() { Duration::from_secs(1) } else { left };
+                let slice = if left.is_zero() {
+                    Duration::from_secs(1)
+                } else {
+                    left
+                };
                 state = self.changed.wait_timeout(state, slice).expect("no panic").0;
             }
             let stopped = state.stopped;

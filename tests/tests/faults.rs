@@ -29,7 +29,8 @@ const FALLBACK_AFTER_MS: u64 = 400;
 const DEADLINE_MS: u64 = 1500;
 
 fn limits(edge: EdgeOptions) -> EdgeOptions {
-    edge.with("fallback_after_ms", FALLBACK_AFTER_MS).with("deadline_ms", DEADLINE_MS)
+    edge.with("fallback_after_ms", FALLBACK_AFTER_MS)
+        .with("deadline_ms", DEADLINE_MS)
 }
 
 /// One node behind a proxy, and a gateway with one RSA key.
@@ -60,24 +61,41 @@ impl Setup {
         // For other keys than RSA, verification of what the pool says has to be asked for.
         let edge = limits(EdgeOptions::to(proxy.endpoint())).with("verify", "all");
         let (edge, site) = if stub {
-            (edge, Site::with_stub(&identity, &node.import("www", &identity)))
+            (
+                edge,
+                Site::with_stub(&identity, &node.import("www", &identity)),
+            )
         } else {
             (edge.preferred(), Site::with_key(&identity))
         };
         let gateway = world.gateway(server, edge, &[site]);
-        let setup = Self { world, node, proxy, gateway, kind };
+        let setup = Self {
+            world,
+            node,
+            proxy,
+            gateway,
+            kind,
+        };
         // What follows is about a gateway that is at work.
         setup.handshakes(3);
-        assert_eq!(setup.node.served().total(), 3, "the pool is used to begin with");
+        assert_eq!(
+            setup.node.served().total(),
+            3,
+            "the pool is used to begin with"
+        );
         setup
     }
 
     fn handshake(&self) -> Result<(), String> {
-        self.world.client.handshake(self.gateway.address(self.kind), Tls::V13)
+        self.world
+            .client
+            .handshake(self.gateway.address(self.kind), Tls::V13)
     }
 
     fn handshakes(&self, count: usize) {
-        self.world.client.handshakes(self.gateway.address(self.kind), Tls::V13, count);
+        self.world
+            .client
+            .handshakes(self.gateway.address(self.kind), Tls::V13, count);
     }
 
     /// A handshake may fail, but not by something wrong that reached the client.
@@ -85,7 +103,10 @@ impl Setup {
         match self.handshake() {
             Ok(()) => true,
             Err(error) => {
-                assert!(!is_verification_failure(&error), "a client saw something wrong: {error}");
+                assert!(
+                    !is_verification_failure(&error),
+                    "a client saw something wrong: {error}"
+                );
                 false
             }
         }
@@ -132,7 +153,10 @@ fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
         let edge = limits(EdgeOptions::to(node.endpoint()));
         let gateway = world.gateway(server, edge, &[Site::with_stub(&identity, &stub)]);
         let address = gateway.address(KeyKind::Rsa2048);
-        let error = world.client.handshake(address, Tls::V13).expect_err("nobody has the key");
+        let error = world
+            .client
+            .handshake(address, Tls::V13)
+            .expect_err("nobody has the key");
         assert!(!is_verification_failure(&error), "{error}");
         if server == Server::Nginx {
             // HAProxy logs a category only; nginx logs OpenSSL's error with our words in it.
@@ -140,7 +164,9 @@ fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
             assert!(log.contains("millrace") && log.contains("node"), "{log}");
         }
         node.up();
-        wait::until("the key works", || world.client.handshake(address, Tls::V13).is_ok());
+        wait::until("the key works", || {
+            world.client.handshake(address, Tls::V13).is_ok()
+        });
         assert!(node.served().total() > 0);
     }
 }
@@ -154,24 +180,46 @@ fn fallbacks_are_counted_by_the_provider() {
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
     let count = |fault, signatures: u64| {
         proxy.set(fault);
-        let edge = limits(EdgeOptions::to(proxy.endpoint())).preferred().write(world.dir());
+        let edge = limits(EdgeOptions::to(proxy.endpoint()))
+            .preferred()
+            .write(world.dir());
         let mut python = Command::new(system_python());
-        edge.apply(&mut python).args(["-c", COUNTING]).arg(&identity.key_file);
+        edge.apply(&mut python)
+            .args(["-c", COUNTING])
+            .arg(&identity.key_file);
         let said = succeed(python.arg(signatures.to_string()));
         let counters: BTreeMap<String, u64> = serde_json::from_str(&said).expect("counters");
         counters
     };
     let counters = count(Fault::None, 5);
-    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (5, 0));
+    assert_eq!(
+        (counters["millrace-pooled"], counters["millrace-fallback"]),
+        (5, 0)
+    );
     let counters = count(Fault::Refuse, 2);
-    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
+    assert_eq!(
+        (counters["millrace-pooled"], counters["millrace-fallback"]),
+        (0, 2),
+        "{counters:?}"
+    );
     assert_eq!(counters["millrace-fallback-no-node"], 2, "{counters:?}");
     let counters = count(Fault::Drop, 2);
-    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
+    assert_eq!(
+        (counters["millrace-pooled"], counters["millrace-fallback"]),
+        (0, 2),
+        "{counters:?}"
+    );
     assert_eq!(counters["millrace-fallback-timed-out"], 2, "{counters:?}");
     let counters = count(Fault::WrongResult, 2);
-    assert_eq!((counters["millrace-pooled"], counters["millrace-fallback"]), (0, 2), "{counters:?}");
-    assert_eq!(counters["millrace-fallback-wrong-result"], 2, "{counters:?}");
+    assert_eq!(
+        (counters["millrace-pooled"], counters["millrace-fallback"]),
+        (0, 2),
+        "{counters:?}"
+    );
+    assert_eq!(
+        counters["millrace-fallback-wrong-result"], 2,
+        "{counters:?}"
+    );
     assert!(counters["millrace-wrong-results"] >= 2, "{counters:?}");
     assert_eq!(counters["millrace-panics"], 0);
 }
@@ -227,7 +275,10 @@ fn a_slow_node_is_not_waited_for_where_the_key_is_here() {
         let (jobs, delivered) = (setup.proxy.jobs(), setup.node.served().total());
         setup.handshakes(5);
         assert!(setup.proxy.jobs() > jobs, "the pool was asked first");
-        assert!(setup.node.served().total() > delivered, "and it worked, for nothing");
+        assert!(
+            setup.node.served().total() > delivered,
+            "and it worked, for nothing"
+        );
         setup.proxy.set(Fault::None);
         setup.wait_until_pooled_again();
     }
@@ -242,7 +293,10 @@ fn a_slow_node_is_waited_for_within_the_deadline_where_the_key_is_not_here() {
         setup.proxy.set(Fault::Latency(late));
         setup.handshakes(2);
         setup.proxy.set(Fault::Drop);
-        assert!(!setup.try_handshake(), "nothing comes back, and nobody else has the key");
+        assert!(
+            !setup.try_handshake(),
+            "nothing comes back, and nobody else has the key"
+        );
         setup.proxy.set(Fault::None);
         setup.wait_until_pooled_again();
     }
@@ -332,18 +386,30 @@ fn a_stopped_node_costs_a_gateway_with_its_key_nothing_but_time() {
 fn a_removed_key_ends_and_returns_and_others_do_not_notice() {
     let world = World::new();
     let node = world.node("node-1");
-    let (one, two) = (world.identity(KeyKind::Rsa2048), world.identity(KeyKind::P256));
+    let (one, two) = (
+        world.identity(KeyKind::Rsa2048),
+        world.identity(KeyKind::P256),
+    );
     let sites = [
         Site::with_stub(&one, &node.import("one", &one)),
         Site::with_stub(&two, &node.import("two", &two)),
     ];
-    let gateway = world.gateway(Server::Haproxy, limits(EdgeOptions::to(node.endpoint())), &sites);
-    let (at_one, at_two) = (gateway.address(KeyKind::Rsa2048), gateway.address(KeyKind::P256));
+    let gateway = world.gateway(
+        Server::Haproxy,
+        limits(EdgeOptions::to(node.endpoint())),
+        &sites,
+    );
+    let (at_one, at_two) = (
+        gateway.address(KeyKind::Rsa2048),
+        gateway.address(KeyKind::P256),
+    );
     let load_one = world.client.load(at_one, Tls::V13, 2);
     let load_two = world.client.load(at_two, Tls::V13, 1);
     load_one.wait_for_more(10);
     node.remove("one");
-    wait::until("handshakes with the removed key fail", || load_one.failed() > 5);
+    wait::until("handshakes with the removed key fail", || {
+        load_one.failed() > 5
+    });
     load_two.wait_for_more(10);
     let _ = node.import("one", &one);
     load_one.wait_for_more(10);
@@ -351,7 +417,11 @@ fn a_removed_key_ends_and_returns_and_others_do_not_notice() {
     for failure in outcome.failures.keys() {
         assert!(!is_verification_failure(failure), "{failure}");
     }
-    assert_eq!(load_two.stop().failures, BTreeMap::new(), "the other key works all the time");
+    assert_eq!(
+        load_two.stop().failures,
+        BTreeMap::new(),
+        "the other key works all the time"
+    );
 }
 
 /// Two nodes with the same key, a proxy before each, a gateway that knows both.
@@ -377,7 +447,12 @@ impl Pair {
         };
         let site = Site::with_stub(&identity, &stub);
         let gateway = world.gateway(server, edge, &[site]);
-        Self { world, nodes, proxies, gateway }
+        Self {
+            world,
+            nodes,
+            proxies,
+            gateway,
+        }
     }
 
     fn address(&self) -> std::net::SocketAddr {
@@ -389,7 +464,9 @@ impl Pair {
 fn two_nodes_share_the_work() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 10));
+    wait::until("both nodes work", || {
+        pair.nodes.iter().all(|node| node.served().total() > 10)
+    });
     assert_eq!(load.stop().failures, BTreeMap::new());
 }
 
@@ -398,7 +475,9 @@ fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
     for server in Server::ALL {
         let mut pair = Pair::start(server);
         let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-        wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+        wait::until("both nodes work", || {
+            pair.nodes.iter().all(|node| node.served().total() > 0)
+        });
         for _ in 0..2 {
             // Stopped first, so that operations are certainly in flight when it is killed.
             pair.nodes[0].signal(Signal::STOP);
@@ -411,7 +490,11 @@ fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
                 pair.nodes[0].served().total() > 0
             });
         }
-        assert_eq!(load.stop().failures, BTreeMap::new(), "{server}: no handshake fails");
+        assert_eq!(
+            load.stop().failures,
+            BTreeMap::new(),
+            "{server}: no handshake fails"
+        );
     }
 }
 
@@ -419,7 +502,9 @@ fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
 fn a_drained_node_fails_no_handshake() {
     let mut pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+    wait::until("both nodes work", || {
+        pair.nodes.iter().all(|node| node.served().total() > 0)
+    });
     for _ in 0..2 {
         for node in 0..2 {
             pair.nodes[node].stop();
@@ -435,7 +520,9 @@ fn a_drained_node_fails_no_handshake() {
 fn a_stopped_node_fails_no_handshake_where_another_has_the_key() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
+    wait::until("both nodes work", || {
+        pair.nodes.iter().all(|node| node.served().total() > 0)
+    });
     pair.nodes[0].signal(Signal::STOP);
     let jobs = pair.proxies[0].jobs();
     pair.proxies[0].wait_for_jobs(jobs + 1);
@@ -457,12 +544,25 @@ impl OverTcp {
     fn start() -> Self {
         let world = World::new();
         let own = world.identity(KeyKind::P384);
-        let tls = (own.certificate_file, own.key_file, world.authority.file.clone());
-        let options = NodeOptions { tcp: true, tls: Some(tls), ..NodeOptions::default() };
+        let tls = (
+            own.certificate_file,
+            own.key_file,
+            world.authority.file.clone(),
+        );
+        let options = NodeOptions {
+            tcp: true,
+            tls: Some(tls),
+            ..NodeOptions::default()
+        };
         let node = Node::start_with(world.dir(), "node-1", &options);
         let identity = world.identity(KeyKind::P256);
         let stub = node.import("www", &identity);
-        Self { world, node, identity, stub }
+        Self {
+            world,
+            node,
+            identity,
+            stub,
+        }
     }
 
     /// Whether a gateway with this client certificate gets its handshakes done.
@@ -474,7 +574,10 @@ impl OverTcp {
         };
         let sites = [Site::with_stub(&self.identity, &self.stub)];
         let gateway = self.world.gateway(Server::Haproxy, edge, &sites);
-        self.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_ok()
+        self.world
+            .client
+            .handshake(gateway.address(KeyKind::P256), Tls::V13)
+            .is_ok()
     }
 }
 
@@ -494,11 +597,22 @@ fn foreign_and_expired_certificates_are_refused_and_nobody_else_notices() {
 
     let elsewhere = tcp.world.dir().join("elsewhere");
     let foreign = Authority::new(&elsewhere).client("gateway", VALID.0, VALID.1);
-    assert!(!tcp.serves(&foreign), "a certificate of another authority is refused");
+    assert!(
+        !tcp.serves(&foreign),
+        "a certificate of another authority is refused"
+    );
 
-    assert_eq!(tcp.node.served().total(), 1, "and nothing was done for either");
+    assert_eq!(
+        tcp.node.served().total(),
+        1,
+        "and nothing was done for either"
+    );
     assert!(tcp.serves(&good), "the good one still works");
-    assert!(tcp.node.log().contains("ertificate"), "the log says why:\n{}", tcp.node.log());
+    assert!(
+        tcp.node.log().contains("ertificate"),
+        "the log says why:\n{}",
+        tcp.node.log()
+    );
 }
 
 /// A client that trusts another authority does not talk to the node at all.
@@ -515,6 +629,11 @@ fn a_node_with_a_foreign_certificate_is_not_trusted() {
     };
     let sites = [Site::with_stub(&tcp.identity, &tcp.stub)];
     let gateway = tcp.world.gateway(Server::Haproxy, edge, &sites);
-    assert!(tcp.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_err());
+    assert!(
+        tcp.world
+            .client
+            .handshake(gateway.address(KeyKind::P256), Tls::V13)
+            .is_err()
+    );
     assert_eq!(tcp.node.served().total(), 0);
 }

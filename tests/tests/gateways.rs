@@ -49,30 +49,52 @@ fn start(server: Server, keys: Keys) -> Setup {
         Keys::OnTheGateway => edge.preferred(),
     };
     let gateway = world.gateway(server, edge, &sites);
-    Setup { world, node, gateway }
+    Setup {
+        world,
+        node,
+        gateway,
+    }
 }
 
 /// Handshakes of the Rust driver per key and version.
 const HANDSHAKES: usize = 10;
 
 fn everybody_is_served(server: Server, keys: Keys) {
-    let Setup { world, node, gateway } = start(server, keys);
-    assert_eq!(node.served().total(), 0, "starting a gateway takes no operation");
+    let Setup {
+        world,
+        node,
+        gateway,
+    } = start(server, keys);
+    assert_eq!(
+        node.served().total(),
+        0,
+        "starting a gateway takes no operation"
+    );
     let mut expected = 0;
     for kind in KeyKind::USUAL {
         for tls in Tls::ALL {
-            world.client.handshakes(gateway.address(kind), tls, HANDSHAKES);
+            world
+                .client
+                .handshakes(gateway.address(kind), tls, HANDSHAKES);
             for program in Program::ALL {
                 program.handshake(gateway.port(kind), tls, &world.authority);
             }
         }
         expected += Tls::ALL.len() * (HANDSHAKES + Program::ALL.len());
         let served = node.served();
-        assert_eq!(served.total(), expected as u64, "one operation per handshake: {served:?}");
+        assert_eq!(
+            served.total(),
+            expected as u64,
+            "one operation per handshake: {served:?}"
+        );
     }
     let served = node.served();
     let half = expected as u64 / 2;
-    assert_eq!((served.rsa_signatures(), served.of("ecdsa-sign")), (half, half), "{served:?}");
+    assert_eq!(
+        (served.rsa_signatures(), served.of("ecdsa-sign")),
+        (half, half),
+        "{served:?}"
+    );
 }
 
 #[test]
@@ -98,7 +120,11 @@ fn nginx_serves_everybody_with_keys_on_the_gateway() {
 /// One connection per process that terminates TLS, opened by the first operation and kept.
 #[test]
 fn a_gateway_keeps_its_connection() {
-    let Setup { world, node, gateway } = start(Server::Haproxy, Keys::InThePool);
+    let Setup {
+        world,
+        node,
+        gateway,
+    } = start(Server::Haproxy, Keys::InThePool);
     let address = gateway.address(KeyKind::P256);
     world.client.handshakes(address, Tls::V13, 3);
     let files = open_files(node.id());
@@ -117,7 +143,9 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
     let identity = world.identity(KeyKind::Rsa2048);
     let stub = node.import("www", &identity);
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-    let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 30_000).write(world.dir());
+    let edge = EdgeOptions::to(proxy.endpoint())
+        .with("deadline_ms", 30_000)
+        .write(world.dir());
     let gateway = Gateway::start_with(
         Server::Haproxy,
         1,
@@ -146,7 +174,10 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
 #[test]
 fn a_pool_over_tcp_serves_whom_its_policy_names() {
     let world = World::new();
-    let options = NodeOptions { tcp: true, ..NodeOptions::default() };
+    let options = NodeOptions {
+        tcp: true,
+        ..NodeOptions::default()
+    };
     let node = Node::start_with(world.dir(), "node-1", &options);
     let identity = world.identity(KeyKind::P256);
     let certificates = world.dir().join("gateway-1");
@@ -163,17 +194,23 @@ fn a_pool_over_tcp_serves_whom_its_policy_names() {
         ..EdgeOptions::to(node.tcp_endpoint())
     };
     let gateway = world.gateway(Server::Haproxy, edge, &sites);
-    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
+    world
+        .client
+        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
     assert_eq!(node.served().total(), 5);
 
     // Another certificate of the same authority: the key does not exist for it.
     let others = world.dir().join("gateway-2");
     issue("gateway-2", &others);
     make_readable(&others);
-    let edge =
-        EdgeOptions { certificates: Some(others), ..EdgeOptions::to(node.tcp_endpoint()) };
+    let edge = EdgeOptions {
+        certificates: Some(others),
+        ..EdgeOptions::to(node.tcp_endpoint())
+    };
     let gateway = world.gateway(Server::Haproxy, edge, &sites);
-    let refused = world.client.handshake(gateway.address(KeyKind::P256), Tls::V13);
+    let refused = world
+        .client
+        .handshake(gateway.address(KeyKind::P256), Tls::V13);
     assert!(refused.is_err(), "the key is gateway-1's");
     assert_eq!(node.served().total(), 5);
 }
@@ -194,11 +231,19 @@ fn make_readable(dir: &std::path::Path) {
 /// nginx: every worker has its own connection, and the master has none.
 #[test]
 fn workers_have_a_connection_each_and_the_master_has_none() {
-    let Setup { world, node, gateway } = start(Server::Nginx, Keys::InThePool);
+    let Setup {
+        world,
+        node,
+        gateway,
+    } = start(Server::Nginx, Keys::InThePool);
     let idle = open_files(node.id());
-    let load = world.client.load(gateway.address(KeyKind::P256), Tls::V13, 4);
+    let load = world
+        .client
+        .load(gateway.address(KeyKind::P256), Tls::V13, 4);
     let workers = children(gateway.process.id()).len();
-    wait::until("all workers have worked", || open_files(node.id()) >= idle + workers);
+    wait::until("all workers have worked", || {
+        open_files(node.id()) >= idle + workers
+    });
     let outcome = load.stop();
     assert_eq!(outcome.failures, Default::default());
     assert_eq!(open_files(node.id()), idle + workers);

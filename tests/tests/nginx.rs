@@ -12,9 +12,9 @@ use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
 use millrace_tests::process::{is_alive, open_files};
+use millrace_tests::scaled;
 use millrace_tests::wait;
 use millrace_tests::world::World;
-use millrace_tests::scaled;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn start(preferred: bool) -> (World, Node, Gateway) {
@@ -23,7 +23,11 @@ fn start(preferred: bool) -> (World, Node, Gateway) {
     let identity = world.identity(KeyKind::Rsa2048);
     let edge = EdgeOptions::to(node.endpoint());
     let gateway = if preferred {
-        world.gateway(Server::Nginx, edge.preferred(), &[Site::with_key(&identity)])
+        world.gateway(
+            Server::Nginx,
+            edge.preferred(),
+            &[Site::with_key(&identity)],
+        )
     } else {
         let stub = node.import("www", &identity);
         world.gateway(Server::Nginx, edge, &[Site::with_stub(&identity, &stub)])
@@ -34,7 +38,9 @@ fn start(preferred: bool) -> (World, Node, Gateway) {
 fn reload_under_load(preferred: bool) {
     let (world, node, gateway) = start(preferred);
     let idle = open_files(node.id());
-    let load = world.client.load(gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
+    let load = world
+        .client
+        .load(gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
     load.wait_for_more(10);
     for _ in 0..scaled(3, 30) {
         gateway.reload();
@@ -42,7 +48,11 @@ fn reload_under_load(preferred: bool) {
     }
     let outcome = load.stop();
     assert_eq!(outcome.failures, BTreeMap::new(), "no handshake fails");
-    assert_eq!(node.served().total(), outcome.completed, "and every one was pooled");
+    assert_eq!(
+        node.served().total(),
+        outcome.completed,
+        "and every one was pooled"
+    );
     // Connections of workers that are gone are gone, too.
     wait::until("the node has closed what old workers had open", || {
         open_files(node.id()) <= idle + gateway.workers().len()
@@ -68,7 +78,10 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
         let load = world.client.load(address, Tls::V13, 2);
         load.wait_for_more(5);
         let victim = gateway.workers()[0];
-        let pid = i32::try_from(victim).ok().and_then(Pid::from_raw).expect("a process id");
+        let pid = i32::try_from(victim)
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process id");
         kill_process(pid, Signal::KILL).expect("a worker");
         wait::until("the worker is gone", || !is_alive(victim));
         load.wait_for_more(5);
@@ -88,10 +101,14 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
 fn the_end_of_nginx_leaves_nothing_at_the_node() {
     let (world, node, gateway) = start(true);
     let idle = open_files(node.id());
-    world.client.handshakes(gateway.address(KeyKind::Rsa2048), Tls::V12, 10);
+    world
+        .client
+        .handshakes(gateway.address(KeyKind::Rsa2048), Tls::V12, 10);
     assert!(open_files(node.id()) > idle);
     let mut gateway = gateway;
     gateway.process.signal(Signal::QUIT);
     assert!(gateway.process.wait().success());
-    wait::until("its connections are closed", || open_files(node.id()) == idle);
+    wait::until("its connections are closed", || {
+        open_files(node.id()) == idle
+    });
 }

