@@ -7,7 +7,7 @@
 //! has workers of its own and the operating system shares the cores between them, so an RSA-8192
 //! operation never stands in front of a P-256 signature. A lone job of the fast class is computed
 //! on the thread that brought it, when nothing waits before it: waking a worker would cost as much
-//! as the operation.
+//! as the operation. With one worker per class, that is on one core, a whole batch is.
 //!
 //! Every job ends as exactly one completion. A job that still waits at its deadline ends as
 //! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; a job that a backend already holds ends when the
@@ -43,6 +43,11 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
 /// it holds up that thread's other work for no longer than a wake-up under load would.
 const INLINE_MAX: usize = 2;
+
+/// The same with one worker per class, that is on one core: there another thread has no core of its
+/// own, and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's
+/// rate, docs/benchmarks). Bounded, because other connections wait meanwhile: about a millisecond.
+const INLINE_MAX_ALONE: usize = 64;
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
@@ -523,7 +528,12 @@ impl Shared {
     /// Runs a tiny batch of the fast class right here if nothing waits before it; gives it back
     /// otherwise.
     fn try_inline(&self, class: Class, batch: Vec<Queued>) -> Option<Vec<Queued>> {
-        if class != Class::Fast || batch.len() > INLINE_MAX || !self.backends.all_on_cpu() {
+        let limit = if self.workers == 1 {
+            INLINE_MAX_ALONE
+        } else {
+            INLINE_MAX
+        };
+        if class != Class::Fast || batch.len() > limit || !self.backends.all_on_cpu() {
             return Some(batch);
         }
         {

@@ -21,6 +21,13 @@ use crate::operation::Class;
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
+/// The same while more than [`DEEP`] tasks are left: whoever pipelines that many waits for the last
+/// one anyway, and fewer wake-ups leave more time for work.
+const DEEP_FLUSH_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Tasks left from which on a batch counts as deep.
+const DEEP: usize = 16;
+
 /// The body of a worker thread.
 pub(crate) fn run(shared: &Shared, class: Class) {
     let mut runner = Runner::new(&shared.backends);
@@ -138,7 +145,13 @@ impl Runner {
         }
         let mut flushed = Instant::now();
         while self.turn(shared, &mut outbox) {
-            if flushed.elapsed() >= FLUSH_INTERVAL {
+            let left = self.in_flight.len() - self.free.len();
+            let interval = if left > DEEP {
+                DEEP_FLUSH_INTERVAL
+            } else {
+                FLUSH_INTERVAL
+            };
+            if flushed.elapsed() >= interval {
                 outbox.flush(shared);
                 flushed = Instant::now();
             }
