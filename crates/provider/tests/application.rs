@@ -202,6 +202,41 @@ fn late_completions_of_abandoned_jobs_hit_nothing() {
 }
 
 #[test]
+fn a_process_may_end_while_a_job_is_paused() {
+    let Some(binary) = harness() else { return };
+    let mut bench = prepared();
+    let slow = FaultyBackend::new(Arc::new(Software::new()));
+    let controls = slow.controls();
+    bench.start(Arc::new(slow));
+    controls.close_gate();
+    for (config, key) in ROUTES {
+        for _ in 0..5 {
+            must(
+                &command(&bench, binary, "leave", config, key)
+                    .output()
+                    .expect("harness"),
+            );
+        }
+    }
+    controls.open_gate();
+}
+
+#[test]
+fn contexts_of_their_own_read_our_file() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    let text = format!("pool = \"unix:{}\"\n", bench.socket().display());
+    bench.write("client.toml", text.as_bytes());
+    for key in ["rsa.stub", "p256.stub"] {
+        let mut command = command(&bench, binary, "contexts", "plain.cnf", key);
+        command.env("MILLRACE_CLIENT_CONF", bench.path("client.toml"));
+        must(&command.output().expect("harness"));
+    }
+    assert_eq!(bench.served("rsa-pkcs1-sign"), 10);
+    assert_eq!(bench.served("ecdsa-sign"), 10);
+}
+
+#[test]
 fn threads_share_a_key() {
     let Some(binary) = harness() else { return };
     let bench = with_node();

@@ -332,6 +332,48 @@ static void handshake(const char *certificate, int version, const char *ciphers)
     SSL_CTX_free(client_ctx);
 }
 
+/* A process that ends while a job is paused, with everything that runs at the end of one. */
+static void leave(void)
+{
+    struct task first, *task = &first;
+    ASYNC_WAIT_CTX *context = ASYNC_WAIT_CTX_new();
+    ASYNC_JOB *job = NULL;
+    int result;
+
+    memset(&first, 0, sizeof(first));
+    if (ASYNC_start_job(&job, context, &result, sign_task, &task, sizeof(task)) != ASYNC_PAUSE)
+        die("the job did not pause");
+    exit(0);
+}
+
+/* Library contexts of an application's own, which know the provider by name and read no
+ * configuration file of OpenSSL; the key is used after the provider is unloaded. */
+static void contexts(const char *key_path)
+{
+    for (int i = 0; i < 10; i++) {
+        OSSL_LIB_CTX *libctx = OSSL_LIB_CTX_new();
+        OSSL_PROVIDER *base = OSSL_PROVIDER_load(libctx, "default");
+        OSSL_PROVIDER *ours = OSSL_PROVIDER_load(libctx, "millrace");
+        BIO *bio = BIO_new_file(key_path, "r");
+        EVP_PKEY *key = PEM_read_bio_PrivateKey_ex(bio, NULL, NULL, NULL, libctx, NULL);
+        EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+        struct task task = { .len = sizeof(task.sig) };
+
+        if (base == NULL || ours == NULL || key == NULL)
+            die("a context of its own");
+        OSSL_PROVIDER_unload(ours);
+        if (EVP_DigestSignInit_ex(ctx, NULL, "SHA256", libctx, "?provider=millrace", key, NULL) != 1
+            || EVP_DigestSign(ctx, task.sig, &task.len, MESSAGE, sizeof(MESSAGE)) != 1)
+            die("signing in a context of its own");
+        check(&task);
+        EVP_MD_CTX_free(ctx);
+        EVP_PKEY_free(key);
+        BIO_free(bio);
+        OSSL_PROVIDER_unload(base);
+        OSSL_LIB_CTX_free(libctx);
+    }
+}
+
 static void print_counters(void)
 {
     OSSL_PROVIDER *provider = OSSL_PROVIDER_load(NULL, "millrace");
@@ -392,6 +434,10 @@ int main(int argc, char **argv)
         run_jobs(1, 2, BY_FD, 1);
     else if (strcmp(command, "abandon") == 0)
         abandon();
+    else if (strcmp(command, "leave") == 0)
+        leave();
+    else if (strcmp(command, "contexts") == 0)
+        contexts(argv[2]);
     else if (strcmp(command, "threads") == 0)
         threads();
     else if (strcmp(command, "fork") == 0)

@@ -250,6 +250,31 @@ fn keys_are_agreed_on_in_the_pool() {
 }
 
 #[test]
+fn finite_fields_work_too() {
+    let mut bench = Bench::new();
+    bench.write("message", b"message");
+    bench.generate("dh", "-algorithm DH -pkeyopt group:ffdhe2048");
+    bench.generate("peer", "-algorithm DH -pkeyopt group:ffdhe2048");
+    must(
+        &bench
+            .stock("genpkey -genparam -algorithm DSA -pkeyopt dsa_paramgen_bits:2048 -out dsa.par"),
+    );
+    bench.generate("dsa", "-paramfile dsa.par");
+    bench.hold("dh", everything());
+    bench.hold("dsa", everything());
+    bench.start(Arc::new(Software::new()));
+    must(&bench.stock("pkeyutl -derive -inkey dh.pem -peerkey peer.pub -out expected"));
+    for (config, suffix) in [("route-a.cnf", "pem"), ("plain.cnf", "stub")] {
+        let line = format!("pkeyutl -derive -inkey dh.{suffix} -peerkey peer.pub -out secret");
+        must(&bench.with_config(config, &line));
+        assert_eq!(bench.read("secret"), bench.read("expected"));
+        sign_and_verify(&bench, config, &format!("dsa.{suffix}"), "dsa.pub", "");
+    }
+    assert_eq!(bench.served("dh-derive"), 2);
+    assert_eq!(bench.served("dsa-sign"), 2);
+}
+
+#[test]
 fn messages_are_decrypted_in_the_pool() {
     let bench = full();
     let oaep =
