@@ -148,7 +148,16 @@ impl FakeNode {
         let peers = Arc::new(Mutex::new(Vec::new()));
         let (accepting, all) = (Arc::clone(&listener), Arc::clone(&peers));
         let thread = thread::spawn(move || {
-            while let Ok((stream, _)) = accepting.accept() {
+            loop {
+                let stream = match accepting.accept() {
+                    Ok((stream, _)) => stream,
+                    // A test that takes descriptors away gives them back.
+                    Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                        thread::yield_now();
+                        continue;
+                    }
+                    Err(_) => return,
+                };
                 let peer = Peer {
                     stream: Arc::new(Mutex::new(stream.try_clone().expect("a descriptor"))),
                 };
