@@ -53,9 +53,37 @@ fn a_lone_fast_job_ends_before_submit_returns() {
 }
 
 #[test]
+fn with_several_workers_a_fast_batch_is_shared_among_them() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 2);
+    fixture
+        .engine
+        .submit((0..3).map(|id| fixture.fast_job(id)).collect());
+    assert_eq!(fixture.sink.take(3).len(), 3);
+    assert_eq!(fixture.engine.stats().ran_inline, 0);
+}
+
+#[test]
+fn with_one_worker_a_fast_batch_runs_where_it_came_up_to_its_bound() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_limits(&[&backend], 1, 256);
+    fixture
+        .engine
+        .submit((0..64).map(|id| fixture.fast_job(id)).collect());
+    assert_eq!(fixture.engine.in_flight(), 0);
+    assert_eq!(fixture.engine.stats().ran_inline, 64);
+    assert_eq!(fixture.sink.take(64).len(), 64);
+    fixture
+        .engine
+        .submit((0..65).map(|id| fixture.fast_job(id)).collect());
+    assert_eq!(fixture.sink.take(65).len(), 65);
+    assert_eq!(fixture.engine.stats().ran_inline, 64);
+}
+
+#[test]
 fn a_slow_class_never_blocks_a_fast_one() {
     let backend = Scripted::new(BackendKind::Software);
-    let fixture = Fixture::new(&[&backend], 1);
+    let fixture = Fixture::with_limits(&[&backend], 1, 256);
     backend.gate.close();
     fixture
         .engine
@@ -64,8 +92,9 @@ fn a_slow_class_never_blocks_a_fast_one() {
     // Enough jobs that they cannot run inline.
     fixture
         .engine
-        .submit((100..120).map(|id| fixture.fast_job(id)).collect());
-    let fast = fixture.sink.take(20);
+        .submit((100..180).map(|id| fixture.fast_job(id)).collect());
+    let fast = fixture.sink.take(80);
+    assert_eq!(fixture.engine.stats().ran_inline, 0);
     assert!(fast.iter().all(|completion| completion.id >= 100));
     backend.gate.open();
     assert_eq!(fixture.sink.take(8).len(), 8);

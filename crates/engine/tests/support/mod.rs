@@ -222,10 +222,19 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(backends: &[&Arc<Scripted>], workers: usize) -> Self {
+        Self::with_limits(backends, workers, 64)
+    }
+
+    /// With room for `queue_limit` jobs per class, half of it for one session.
+    pub(crate) fn with_limits(
+        backends: &[&Arc<Scripted>],
+        workers: usize,
+        queue_limit: usize,
+    ) -> Self {
         let mut config = millrace_engine::EngineConfig::default();
         config.workers = workers;
-        config.queue_limit = 64;
-        config.session_queue_limit = 32;
+        config.queue_limit = queue_limit;
+        config.session_queue_limit = queue_limit / 2;
         let backends = backends
             .iter()
             .map(|scripted| Arc::new(Shared(Arc::clone(scripted))) as Arc<dyn Backend>)
