@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,8 @@ pub enum Fault {
     None,
     /// Completions arrive this much later.
     Latency(Duration),
-    /// Nothing from the node arrives until the fault changes; then everything does.
+    /// Completions arrive only when the fault changes. (Everything else does, so that the client
+    /// goes on believing in its connection.)
     Hold,
     /// Completions vanish.
     Drop,
@@ -77,6 +78,7 @@ struct State {
     fault: Fault,
     stopped: bool,
     open: Vec<UnixStream>,
+    queues: Vec<Weak<Queue>>,
 }
 
 impl Proxy {
@@ -94,6 +96,7 @@ impl Proxy {
             fault: Fault::None,
             stopped: false,
             open: Vec::new(),
+            queues: Vec::new(),
         };
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
@@ -121,6 +124,12 @@ impl Proxy {
         state.fault = fault;
         if fault == Fault::Refuse {
             state.close_all();
+        }
+        if fault != Fault::Hold {
+            state.queues.retain(|queue| queue.strong_count() > 0);
+            for queue in state.queues.iter().filter_map(Weak::upgrade) {
+                queue.release();
+            }
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -207,8 +216,9 @@ impl Shared {
             let clone = |stream: &UnixStream| stream.try_clone().expect("a descriptor");
             state.open.push(clone(&client));
             state.open.push(clone(&node));
-            drop(state);
             let queue = Arc::new(Queue::default());
+            state.queues.push(Arc::downgrade(&queue));
+            drop(state);
             let (up, down, out) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
             let (from_client, to_node) = (clone(&client), clone(&node));
             thread::spawn(move || up.carry_up(from_client, to_node));
@@ -304,11 +314,23 @@ impl Shared {
                 queue.push(Some((now, bytes_of(&message))));
                 queue.push(Some((now, bytes_of(&message))));
             }
-            Fault::None | Fault::Hold | Fault::Refuse => {
+            Fault::Hold => self.hold(queue, (now, bytes_of(&message))),
+            Fault::None | Fault::Refuse => {
                 queue.push(Some((now, bytes_of(&message))));
             }
         }
         true
+    }
+
+    /// Keeps a delivery back, unless the fault has changed meanwhile.
+    fn hold(&self, queue: &Queue, delivery: Delivery) {
+        // Under the lock under which held deliveries are released.
+        let state = self.state();
+        if state.fault == Fault::Hold {
+            queue.hold(delivery);
+        } else {
+            queue.push(Some(delivery));
+        }
     }
 
     fn falsify(&self, completions: &mut [JobCompletion]) {
@@ -324,22 +346,16 @@ impl Shared {
         }
     }
 
-    /// From the queue to the client, each when it is due and nothing is held.
+    /// From the queue to the client, each when it is due.
     fn deliver(&self, queue: &Queue, mut client: UnixStream) {
         while let Some((due, bytes)) = queue.pop() {
             let mut state = self.state();
             loop {
                 let left = due.saturating_duration_since(Instant::now());
-                if state.stopped || (left.is_zero() && state.fault != Fault::Hold) {
+                if state.stopped || left.is_zero() {
                     break;
                 }
-                // The bound only matters if `left` is zero: then the change of the fault wakes.
-                let slice = if left.is_zero() {
-                    Duration::from_secs(1)
-                } else {
-                    left
-                };
-                state = self.changed.wait_timeout(state, slice).expect("no panic").0;
+                state = self.changed.wait_timeout(state, left).expect("no panic").0;
             }
             let stopped = state.stopped;
             drop(state);
@@ -359,12 +375,23 @@ type Delivery = (Instant, Vec<u8>);
 struct Queue {
     waiting: Mutex<VecDeque<Option<Delivery>>>,
     filled: Condvar,
+    held: Mutex<Vec<Delivery>>,
 }
 
 impl Queue {
     fn push(&self, item: Option<Delivery>) {
         self.waiting.lock().expect("no panic").push_back(item);
         self.filled.notify_one();
+    }
+
+    fn hold(&self, delivery: Delivery) {
+        self.held.lock().expect("no panic").push(delivery);
+    }
+
+    fn release(&self) {
+        for delivery in self.held.lock().expect("no panic").drain(..) {
+            self.push(Some(delivery));
+        }
     }
 
     fn pop(&self) -> Option<Delivery> {
