@@ -36,6 +36,18 @@
 //! | C | URI `millrace:name` | in the pool | an error that says so |
 //!
 //! Keys that are generated in the application (ephemeral ones above all) are never sent anywhere.
+//! A private key that is in the application can be exported by it as ever (`genpkey` has to write what
+//! it made); one that the pool holds cannot.
+//!
+//! # Limits
+//! - One libcrypto per process can use the module. It has been run with 3.0 and 4.0.
+//! - Signature algorithms with a digest in their name (`RSA-SHA256` of OpenSSL 3.4 and later, which
+//!   `EVP_PKEY_sign_init_ex2` takes) are those of `default`, and so not for keys that the pool holds.
+//! - A key agreement with a key derivation function in the same call is done locally.
+//! - On musl, which has no `ASYNC_JOB`, operations block.
+//!
+//! With `MILLRACE_LOG` in the environment every operation that the pool did not do is told on standard
+//! error. Counters are provider parameters; see [`stats`].
 
 pub mod breaker;
 pub mod config;

@@ -359,6 +359,17 @@ fn other_digests_and_curves_are_done_here_or_refused() {
     bench.generate("k1", "-algorithm EC -pkeyopt ec_paramgen_curve:secp256k1");
     must(&bench.route_a("dgst -sha256 -sign k1.pem -out signature message"));
     must(&bench.stock("dgst -sha256 -verify k1.pub -signature signature message"));
+    bench.generate(
+        "restricted",
+        "-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048",
+    );
+    let pss = "-sigopt rsa_padding_mode:pss";
+    must(&bench.route_a(&format!(
+        "dgst -sha256 {pss} -sign restricted.pem -out signature message"
+    )));
+    let verify = format!("dgst -sha256 {pss} -verify restricted.pub -signature signature message");
+    must(&bench.stock(&verify));
+    must(&bench.route_a(&verify));
     bench.generate("small", "-algorithm RSA -pkeyopt rsa_keygen_bits:1024");
     must(&bench.route_a("dgst -sha256 -sign small.pem -out signature message"));
     must(&bench.stock("dgst -sha256 -verify small.pub -signature signature message"));
