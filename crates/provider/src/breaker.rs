@@ -23,8 +23,14 @@ pub struct Breaker {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Failures in a row, while it is closed.
     failures: u32,
+    /// Pauses in a row, while it is open.
+    pauses: u32,
+    /// When the next operation may try; none while it is closed.
     next_try: Option<Instant>,
+    /// Somebody tries, and has not said how it went.
+    trying: bool,
 }
 
 impl Breaker {
@@ -36,7 +42,8 @@ impl Breaker {
             None => true,
             Some(next) if now < next => false,
             Some(_) => {
-                state.next_try = Some(now + pause(state.failures));
+                state.trying = true;
+                state.next_try = Some(now + pause(state.pauses));
                 true
             }
         }
@@ -48,18 +55,26 @@ impl Breaker {
         *state = State::default();
     }
 
-    /// The pool did not answer.
+    /// The pool did not answer. Of many operations that were under way when it died, only those that
+    /// open the breaker count.
     pub fn dead(&self, now: Instant) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failures = state.failures.saturating_add(1);
-        if state.failures >= FAILURES {
-            state.next_try = Some(now + pause(state.failures));
+        if state.next_try.is_none() {
+            state.failures += 1;
+            if state.failures < FAILURES {
+                return;
+            }
+        } else if !std::mem::take(&mut state.trying) {
+            return;
         }
+        state.pauses = state.pauses.saturating_add(1);
+        state.next_try = Some(now + pause(state.pauses));
     }
 }
 
-fn pause(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(FAILURES).min(16);
+/// Length of the `n`th pause in a row.
+fn pause(n: u32) -> Duration {
+    let doublings = n.saturating_sub(1).min(16);
     (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
 }
 
@@ -84,9 +99,23 @@ mod tests {
     }
 
     #[test]
+    fn many_that_fail_at_once_are_one_outage() {
+        let breaker = Breaker::default();
+        let now = Instant::now();
+        for _ in 0..1000 {
+            breaker.dead(now);
+        }
+        assert!(!breaker.admits(now));
+        assert!(breaker.admits(now + FIRST_PAUSE));
+        breaker.dead(now + FIRST_PAUSE);
+        assert!(!breaker.admits(now + FIRST_PAUSE * 2));
+        assert!(breaker.admits(now + FIRST_PAUSE * 3));
+    }
+
+    #[test]
     fn the_pause_grows_to_its_bound() {
-        assert_eq!(pause(FAILURES), FIRST_PAUSE);
-        assert_eq!(pause(FAILURES + 1), FIRST_PAUSE * 2);
+        assert_eq!(pause(1), FIRST_PAUSE);
+        assert_eq!(pause(2), FIRST_PAUSE * 2);
         assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
     }
 }
