@@ -1,0 +1,353 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Clients of the node that break the protocol, guess names and handles, or leave in the middle. Each
+//! gets its own clear answer or its end; a gateway at work next to them does not notice, and the node
+//! keeps nothing of them.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use millrace_engine::error::{JobError, KeyError};
+use millrace_engine::key::PrivateKey;
+use millrace_engine::operation::{Hash, Operation};
+use millrace_tests::drive::Tls;
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::open_files;
+use millrace_tests::wait;
+use millrace_tests::world::World;
+use millrace_wire::{
+    ClientMessage, Decoder, Fault, Hello, KeyRefusal, KeySelector, Message, NodeMessage,
+    SubmittedJob, VERSION_MAX, VERSION_MIN,
+};
+
+/// How long a node may take to answer a client that expects an answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A connection to the node without any manners.
+struct Raw {
+    socket: UnixStream,
+    decoder: Decoder<NodeMessage>,
+}
+
+impl Raw {
+    fn connect(node: &Node) -> Self {
+        let socket = UnixStream::connect(node.socket()).expect("the node's socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Self {
+            socket,
+            decoder: Decoder::new(),
+        }
+    }
+
+    /// A connection that has said hello.
+    fn greeted(node: &Node) -> Self {
+        let mut raw = Self::connect(node);
+        raw.send(&hello(VERSION_MIN, VERSION_MAX));
+        assert!(
+            matches!(raw.next(), Some(NodeMessage::Welcome(_))),
+            "a welcome"
+        );
+        raw
+    }
+
+    fn send(&mut self, message: &ClientMessage) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.send_bytes(&bytes);
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) {
+        // The node may have closed already, and that is what it should do.
+        drop(self.socket.write_all(bytes));
+    }
+
+    /// The next message, or none if the node has closed.
+    fn next(&mut self) -> Option<NodeMessage> {
+        loop {
+            if let Some(message) = self.decoder.next().expect("the node speaks the protocol") {
+                return Some(message);
+            }
+            match self.socket.read(self.decoder.space()) {
+                Ok(0) => return None,
+                Ok(count) => self.decoder.filled(count),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("the node neither answers nor closes: {error}"),
+            }
+        }
+    }
+
+    /// Everything until the node closes.
+    fn until_closed(&mut self) -> Vec<NodeMessage> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+}
+
+fn hello(min_version: u16, max_version: u16) -> ClientMessage {
+    let agent = "hostile".to_owned();
+    ClientMessage::Hello(Hello {
+        min_version,
+        max_version,
+        features: 0,
+        agent,
+    })
+}
+
+fn encoded(message: &ClientMessage) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+fn job(id: u64, key: u32) -> SubmittedJob {
+    let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
+    SubmittedJob {
+        id,
+        key,
+        budget: Duration::from_secs(5),
+        operation,
+        input: vec![7; 32],
+    }
+}
+
+/// Openings after which a node has nothing left to say but goodbye.
+fn openings() -> Vec<(&'static str, Vec<u8>)> {
+    let greeting = encoded(&hello(VERSION_MIN, VERSION_MAX));
+    let after_hello = |bytes: &[u8]| [&greeting[..], bytes].concat();
+    let mut flags = greeting.clone();
+    flags[5] = 0xff;
+    let mut long = greeting.clone();
+    long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut twice = encoded(&ClientMessage::Submit(vec![job(1, 1), job(2, 1)]));
+    // The second job gets the id of the first.
+    let second = twice.len() - (twice.len() - 10) / 2;
+    twice[second..second + 8].copy_from_slice(&1u64.to_le_bytes());
+    vec![
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+        (
+            "TLS",
+            vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 9, 9, 9, 9, 9],
+        ),
+        (
+            "noise",
+            (0..997u32)
+                .map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0])
+                .collect(),
+        ),
+        ("zeros", vec![0; 64]),
+        ("a frame of 4 GiB", long),
+        ("flags", flags),
+        (
+            "a job before hello",
+            encoded(&ClientMessage::Submit(vec![job(1, 1)])),
+        ),
+        ("hello twice", after_hello(&greeting)),
+        ("noise after hello", after_hello(&[0xff; 64])),
+        ("an id twice", after_hello(&twice)),
+        ("a version from the future", encoded(&hello(900, 901))),
+    ]
+}
+
+struct Setup {
+    world: World,
+    node: Node,
+    gateway: Gateway,
+}
+
+fn start() -> Setup {
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::P256);
+    let stub = node.import("www", &identity);
+    let edge = EdgeOptions::to(node.endpoint());
+    let gateway = world.gateway(Server::Haproxy, edge, &[Site::with_stub(&identity, &stub)]);
+    Setup {
+        world,
+        node,
+        gateway,
+    }
+}
+
+#[test]
+fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
+    let Setup {
+        world,
+        node,
+        gateway,
+    } = start();
+    let load = world
+        .client
+        .load(gateway.address(KeyKind::P256), Tls::V13, 2);
+    load.wait_for_more(5);
+    let files = open_files(node.id());
+    for (what, bytes) in openings() {
+        let mut raw = Raw::connect(&node);
+        raw.send_bytes(&bytes);
+        let said = raw.until_closed();
+        let fault = said.iter().find_map(|message| match message {
+            NodeMessage::Fault(fault) => Some(*fault),
+            _ => None,
+        });
+        // Whoever speaks the protocol is told; others would not understand.
+        if what == "a version from the future" {
+            assert_eq!(fault, Some(Fault::Version), "{what}: {said:?}");
+        }
+        let done = said
+            .iter()
+            .any(|message| matches!(message, NodeMessage::Complete(_)));
+        assert!(!done, "{what}: nothing is done: {said:?}");
+    }
+    // Truncated at every byte, and gone.
+    let opening = [
+        encoded(&hello(VERSION_MIN, VERSION_MAX)),
+        encoded(&ClientMessage::OpenKey {
+            request: 1,
+            selector: KeySelector::Name("www".to_owned()),
+        }),
+    ]
+    .concat();
+    for length in 0..opening.len() {
+        let mut raw = Raw::connect(&node);
+        raw.send_bytes(&opening[..length]);
+        drop(raw.socket.shutdown(Shutdown::Write));
+        let _ = raw.until_closed();
+    }
+    load.wait_for_more(5);
+    assert_eq!(
+        load.stop().failures,
+        BTreeMap::new(),
+        "the gateway's handshakes all succeed"
+    );
+    wait::until("the node has closed them all", || {
+        open_files(node.id()) <= files
+    });
+}
+
+#[test]
+fn a_crowd_that_says_nothing_locks_nobody_out() {
+    let Setup {
+        world,
+        node,
+        gateway,
+    } = start();
+    let crowd: Vec<_> = (0..200).map(|_| Raw::connect(&node)).collect();
+    world
+        .client
+        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 20);
+    assert_eq!(node.served().total(), 20);
+    // They are not kept for ever, either.
+    for mut raw in crowd {
+        let said = raw.until_closed();
+        assert!(
+            said.iter()
+                .all(|message| matches!(message, NodeMessage::Fault(_))),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_foreign_key_is_like_one_that_does_not_exist() {
+    let Setup {
+        world,
+        node,
+        gateway: _gateway,
+    } = start();
+    let other = world.authority.identity(KeyKind::P384);
+    // Nobody has this user number.
+    let _ = node.import_with("foreign", &other, &["--allow-uid", "4000000000"]);
+    let mut raw = Raw::greeted(&node);
+    let mut answer = |request, name: &str| {
+        let selector = KeySelector::Name(name.to_owned());
+        raw.send(&ClientMessage::OpenKey { request, selector });
+        match raw.next() {
+            Some(NodeMessage::KeyRefused { reason, .. }) => reason,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    assert_eq!(answer(1, "foreign"), KeyRefusal::NoSuchKey);
+    assert_eq!(answer(2, "there-is-none"), KeyRefusal::NoSuchKey);
+    assert_eq!(answer(3, "../www"), KeyRefusal::NoSuchKey);
+    assert_eq!(answer(4, ""), KeyRefusal::NoSuchKey);
+}
+
+#[test]
+fn a_handle_of_another_connection_is_nothing() {
+    let Setup {
+        world: _world,
+        node,
+        gateway: _gateway,
+    } = start();
+    let mut owner = Raw::greeted(&node);
+    let selector = KeySelector::Name("www".to_owned());
+    owner.send(&ClientMessage::OpenKey {
+        request: 1,
+        selector,
+    });
+    let Some(NodeMessage::KeyOpened { handle, .. }) = owner.next() else {
+        panic!("the key opens")
+    };
+    let result_of = |raw: &mut Raw, id, handle| {
+        raw.send(&ClientMessage::Submit(vec![job(id, handle)]));
+        match raw.next() {
+            Some(NodeMessage::Complete(mut done)) if done.len() == 1 => {
+                done.remove(0).result.map(|output| output.len())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(
+        result_of(&mut owner, 1, handle).is_ok(),
+        "its owner uses it"
+    );
+    let mut thief = Raw::greeted(&node);
+    for handle in [handle, handle + 1, 0, u32::MAX] {
+        assert_eq!(result_of(&mut thief, 1, handle), Err(JobError::NoSuchKey));
+    }
+    assert!(
+        result_of(&mut owner, 2, handle).is_ok(),
+        "its owner still does"
+    );
+}
+
+#[test]
+fn keys_that_are_none_are_refused_with_the_reason() {
+    let Setup {
+        world: _world,
+        node,
+        gateway: _gateway,
+    } = start();
+    let mut raw = Raw::greeted(&node);
+    let mut refusal = |request, der: Vec<u8>| {
+        let key = PrivateKey::from_pkcs8(der.into());
+        raw.send(&ClientMessage::ImportKey { request, key });
+        match raw.next() {
+            Some(NodeMessage::KeyRefused {
+                reason: KeyRefusal::Key(error),
+                ..
+            }) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refusal(1, b"no key at all".to_vec()), KeyError::Malformed);
+    assert_eq!(refusal(2, Vec::new()), KeyError::Malformed);
+    let small = openssl::rsa::Rsa::generate(1024).expect("a key");
+    let small = openssl::pkey::PKey::from_rsa(small).expect("a key");
+    assert_eq!(
+        refusal(3, small.private_key_to_pkcs8().expect("PKCS#8")),
+        KeyError::Size
+    );
+    let key = openssl::rsa::Rsa::generate(2048).expect("a key");
+    let key = openssl::pkey::PKey::from_rsa(key).expect("a key");
+    let mut der = key.private_key_to_pkcs8().expect("PKCS#8");
+    // A bit of the last number, qInv.
+    let last = der.len() - 1;
+    der[last] ^= 1;
+    assert_eq!(refusal(4, der), KeyError::Inconsistent);
+}

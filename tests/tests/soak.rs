@@ -1,0 +1,96 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One fault after the other under load, in an order that differs in every run and is told. Long with
+//! `MILLRACE_LONG=1`.
+
+use std::collections::BTreeMap;
+
+use millrace_tests::drive::{Tls, is_verification_failure};
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::{Server, Site};
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{is_alive, open_files};
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::scaled;
+use millrace_tests::wait;
+use millrace_tests::world::World;
+use std::time::Duration;
+
+const FAULTS: [Fault; 9] = [
+    Fault::None,
+    Fault::Latency(Duration::from_millis(20)),
+    Fault::Latency(Duration::from_millis(900)),
+    Fault::Hold,
+    Fault::Drop,
+    Fault::Refuse,
+    Fault::Garbage,
+    Fault::CutMidFrame,
+    Fault::WrongResult,
+];
+
+/// A gateway that has its key fails no handshake, whatever the pool does. A gateway that has not may
+/// fail some, but no client ever sees anything wrong, and when the pool is well again so is everything.
+#[test]
+fn whatever_the_pool_does_no_client_sees_anything_wrong() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+    let (here, there) = (
+        world.identity(KeyKind::Rsa2048),
+        world.identity(KeyKind::P256),
+    );
+    let stub = node.import("www", &there);
+    let edge = EdgeOptions::to(proxy.endpoint())
+        .with("fallback_after_ms", 300)
+        .with("deadline_ms", 1000)
+        .with("verify", "all");
+    let with_key = world.gateway(
+        Server::Haproxy,
+        edge.clone().preferred(),
+        &[Site::with_key(&here)],
+    );
+    let without = world.gateway(Server::Haproxy, edge, &[Site::with_stub(&there, &stub)]);
+    let load_with = world
+        .client
+        .load(with_key.address(KeyKind::Rsa2048), Tls::V13, 3);
+    let load_without = world
+        .client
+        .load(without.address(KeyKind::P256), Tls::V13, 3);
+    let mut dice = [0; 8];
+    for _ in 0..scaled(15, 3000) {
+        openssl::rand::rand_bytes(&mut dice).expect("random bytes");
+        let fault = FAULTS[usize::from(dice[0]) % FAULTS.len()];
+        eprintln!("{fault:?}");
+        proxy.set(fault);
+        load_with.wait_for_more(6);
+    }
+    proxy.set(Fault::None);
+    wait::until("handshakes without the key succeed again", || {
+        let failed = load_without.failed();
+        load_without.wait_for_more(10);
+        load_without.failed() == failed
+    });
+    let (with, without_key) = (load_with.stop(), load_without.stop());
+    assert_eq!(
+        with.failures,
+        BTreeMap::new(),
+        "with its key a gateway fails none"
+    );
+    for failure in without_key.failures.keys() {
+        assert!(
+            !is_verification_failure(failure),
+            "a client saw something wrong: {failure}"
+        );
+    }
+    eprintln!("with the key {}, without {without_key:?}", with.completed);
+    for gateway in [&with_key, &without] {
+        assert!(is_alive(gateway.process.id()), "no gateway has crashed");
+    }
+    // What connections came and went has left nothing.
+    let files = wait::until_steady("the node", || open_files(node.id()));
+    world
+        .client
+        .handshakes(without.address(KeyKind::P256), Tls::V13, 10);
+    assert_eq!(open_files(node.id()), files);
+}
