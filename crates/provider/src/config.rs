@@ -88,7 +88,7 @@ pub enum Verify {
 }
 
 /// What the configuration means.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The nodes.
     pub nodes: Vec<Endpoint>,

@@ -9,7 +9,7 @@
  * It prints one line "name value" per counter of the provider, and exits with 0 if all went well.
  */
 
-#include <errno.h>
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -346,6 +346,20 @@ static void leave(void)
     exit(0);
 }
 
+/* Threads of this process, ours among them. */
+static int thread_count(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+
+    if (tasks == NULL)
+        die("/proc");
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
 /* Library contexts of an application's own, which know the provider by name and read no
  * configuration file of OpenSSL; the key is used after the provider is unloaded. */
 static void contexts(const char *key_path)
@@ -372,6 +386,8 @@ static void contexts(const char *key_path)
         OSSL_PROVIDER_unload(base);
         OSSL_LIB_CTX_free(libctx);
     }
+    if (thread_count() > 2)
+        die("more than one thread of the provider");
 }
 
 static void print_counters(void)

@@ -50,7 +50,7 @@ pub(crate) fn run(
     };
     let request = Request {
         process: provider.process(),
-        config: &provider.config,
+        config: provider.config,
         stats: &provider.stats,
         key: &identity,
         local,

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::core::{self, Core, guard};
 use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
@@ -26,11 +26,36 @@ use crate::stats::Stats;
 pub(crate) struct Provider {
     pub(crate) core: Core,
     pub(crate) lib: &'static Lib,
-    pub(crate) config: Config,
+    pub(crate) config: &'static Config,
     pub(crate) stats: Arc<Stats>,
+    shared: &'static Shared,
+    verbose: bool,
+}
+
+/// What all providers with the same configuration have together, however often an application loads
+/// them: the pool (a thread, connections, open keys) and the tables. Never freed either.
+struct Shared {
+    config: Config,
     process: ProcessCell,
     tables: OnceLock<Tables>,
-    verbose: bool,
+}
+
+impl Shared {
+    fn of(config: Config) -> &'static Self {
+        static ALL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|shared| shared.config == config) {
+            return known;
+        }
+        let process = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
+        let fresh: &'static Self = Box::leak(Box::new(Self {
+            config,
+            process,
+            tables: OnceLock::new(),
+        }));
+        all.push(fresh);
+        fresh
+    }
 }
 
 /// The algorithms that are offered.
@@ -61,13 +86,14 @@ impl Provider {
 
     /// The state of this process.
     pub(crate) fn process(&self) -> &'static Arc<Process> {
-        self.process
+        self.shared
+            .process
             .get(|| Process::new(remote::connect(self.config.pool())))
     }
 
     /// Lets go of keys at the pool that have no key object any more.
     pub(crate) fn forget_unused(&self) {
-        if let Some(process) = self.process.existing() {
+        if let Some(process) = self.shared.process.existing() {
             process.sweep();
         }
     }
@@ -81,13 +107,14 @@ impl Provider {
     }
 
     fn tables(&self) -> Result<&Tables> {
-        if let Some(tables) = self.tables.get() {
+        if let Some(tables) = self.shared.tables.get() {
             return Ok(tables);
         }
-        let tables = Tables::new(&self.config)?;
+        let tables = Tables::new(self.config)?;
         // Lost the race: the other's tables are the same.
-        let _ = self.tables.set(tables);
-        self.tables
+        let _ = self.shared.tables.set(tables);
+        self.shared
+            .tables
             .get()
             .ok_or_else(|| Error::new(Reason::Internal, "no tables"))
     }
@@ -218,13 +245,13 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
     let core = unsafe { Core::new(handle, upcalls) };
     match catch_unwind(AssertUnwindSafe(|| start(&core))) {
         Ok(Ok((lib, config))) => {
+            let shared = Shared::of(config);
             let provider = Box::new(Provider {
                 core,
                 lib,
-                config,
+                config: &shared.config,
                 stats: Arc::default(),
-                process: ProcessCell(AtomicPtr::new(std::ptr::null_mut())),
-                tables: OnceLock::new(),
+                shared,
                 verbose: variable(LOG_VARIABLE).is_some(),
             });
             // SAFETY: writable places of the core.

@@ -102,7 +102,7 @@ impl Loader {
         if let Some(spki) = &self.uri.spki {
             return Key::held(self.provider, &self.uri.name, spki);
         }
-        let config = &self.provider.config;
+        let config = self.provider.config;
         let pool = remote::connect(config.pool());
         let opened = pool.open(&self.uri.name, Instant::now() + config.deadline);
         let remote = opened.map_err(|error| {
