@@ -40,7 +40,7 @@
 //! it made); one that the pool holds cannot.
 //!
 //! # Limits
-//! - One libcrypto per process can use the module. It has been run with 3.0 and 4.0.
+//! - One libcrypto per process can use the module. It has been run with 3.0, 3.6 and 4.0.
 //! - Signature algorithms with a digest in their name (`RSA-SHA256` of OpenSSL 3.4 and later, which
 //!   `EVP_PKEY_sign_init_ex2` takes) are those of `default`, and so not for keys that the pool holds.
 //! - A key agreement with a key derivation function in the same call is done locally.
