@@ -19,6 +19,8 @@
 
 mod der;
 mod padding;
+pub mod simd;
 pub mod software;
 
+pub use simd::Simd;
 pub use software::Software;

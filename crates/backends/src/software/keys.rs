@@ -29,13 +29,13 @@ use crate::der::{self, Reader, tag};
 use crate::padding;
 
 /// A key that is ready for use.
-pub(super) struct LoadedKey {
-    pub(super) info: KeyInfo,
-    pub(super) secret: Secret,
+pub(crate) struct LoadedKey {
+    pub(crate) info: KeyInfo,
+    pub(crate) secret: Secret,
 }
 
 /// The secret half of a key, as its operations want it. AWS-LC zeroises its own objects.
-pub(super) enum Secret {
+pub(crate) enum Secret {
     Rsa(RsaSecret),
     Ec(EcKey),
     X25519(Zeroizing<[u8; 32]>),
@@ -45,12 +45,12 @@ pub(super) enum Secret {
 }
 
 /// An RSA key with what is computed from it once.
-pub(super) struct RsaSecret {
-    pub(super) key: Rsa,
+pub(crate) struct RsaSecret {
+    pub(crate) key: Rsa,
     /// The modulus, big-endian.
-    pub(super) modulus: Vec<u8>,
+    pub(crate) modulus: Vec<u8>,
     /// SHA-256 of the private exponent: the key of implicit rejection.
-    pub(super) rejection_key: Zeroizing<[u8; 32]>,
+    pub(crate) rejection_key: Zeroizing<[u8; 32]>,
 }
 
 /// Object identifiers, as the content of their DER.
@@ -91,7 +91,7 @@ struct PrivateKeyInfo<'a> {
 }
 
 /// Parses and checks a key.
-pub(super) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
+pub(crate) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
     if pkcs8.len() > MAX_PRIVATE_KEY_LEN {
         return Err(KeyError::Malformed);
     }
@@ -192,6 +192,13 @@ fn load_rsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
         },
         secret: Secret::Rsa(secret),
     })
+}
+
+/// The numbers of an RSA key, in the order of [`parse_rsa_private_key`], for backends that compute with
+/// them. [`load`] has accepted the key.
+pub(crate) fn rsa_numbers(pkcs8: &[u8]) -> Result<[&[u8]; 8], KeyError> {
+    let info = parse_private_key_info(pkcs8).ok_or(KeyError::Malformed)?;
+    parse_rsa_private_key(info.private_key)
 }
 
 /// The eight numbers of a two-prime `RSAPrivateKey` (RFC 8017 appendix A.1.2).

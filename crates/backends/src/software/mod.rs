@@ -31,8 +31,8 @@ use millrace_engine::backend::{
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
-mod keys;
-mod operations;
+pub(crate) mod keys;
+pub(crate) mod operations;
 mod queue;
 pub(crate) mod sys;
 
@@ -44,7 +44,7 @@ pub const MAX_KEYS: usize = 65_536;
 
 /// The software backend. Usable everywhere, from any number of threads.
 pub struct Software {
-    keys: Arc<KeyTable>,
+    keys: Arc<KeyTable<LoadedKey>>,
 }
 
 impl Software {
@@ -104,15 +104,15 @@ impl Backend for Software {
     }
 }
 
-/// The open keys by name. Names are never used again.
-struct KeyTable {
+/// The open keys by name. Names are never used again. Every backend on this CPU has one of its own.
+pub(crate) struct KeyTable<K> {
     limit: usize,
     next: AtomicU64,
-    keys: RwLock<HashMap<BackendKey, Arc<LoadedKey>>>,
+    keys: RwLock<HashMap<BackendKey, Arc<K>>>,
 }
 
-impl KeyTable {
-    fn new(limit: usize) -> Self {
+impl<K> KeyTable<K> {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
             next: AtomicU64::new(0),
@@ -120,7 +120,7 @@ impl KeyTable {
         }
     }
 
-    fn insert(&self, loaded: LoadedKey) -> Result<BackendKey, KeyError> {
+    pub(crate) fn insert(&self, loaded: K) -> Result<BackendKey, KeyError> {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         if keys.len() >= self.limit {
             return Err(KeyError::TooMany);
@@ -130,7 +130,7 @@ impl KeyTable {
         Ok(name)
     }
 
-    fn remove(&self, name: BackendKey) {
+    pub(crate) fn remove(&self, name: BackendKey) {
         // The key is freed after the lock.
         let removed = self
             .keys
@@ -140,7 +140,7 @@ impl KeyTable {
         drop(removed);
     }
 
-    fn find(&self, name: BackendKey) -> Option<Arc<LoadedKey>> {
+    pub(crate) fn find(&self, name: BackendKey) -> Option<Arc<K>> {
         self.keys
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -148,7 +148,7 @@ impl KeyTable {
             .cloned()
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.keys
             .read()
             .unwrap_or_else(PoisonError::into_inner)

@@ -13,7 +13,7 @@ use super::sys::{self, Dh, Dsa, EcKey, Number};
 use crate::padding;
 
 /// Does one operation.
-pub(super) fn run(
+pub(crate) fn run(
     key: &LoadedKey,
     operation: &Operation,
     input: &[u8],
@@ -115,7 +115,7 @@ fn rsa_raw(rsa: &RsaSecret, input: &[u8]) -> Result<Output, BackendError> {
 /// # Errors
 /// `BadInput` for a number that is not below n; `Fault`, with `output` zeroised, for a result that
 /// does not verify.
-pub(super) fn rsa_private(
+pub(crate) fn rsa_private(
     rsa: &RsaSecret,
     input: &[u8],
     output: &mut [u8],

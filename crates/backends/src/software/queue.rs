@@ -20,13 +20,13 @@ pub(super) const CAPACITY: usize = 32;
 
 /// A queue of the software backend.
 pub(super) struct SoftwareQueue {
-    keys: Arc<KeyTable>,
+    keys: Arc<KeyTable<LoadedKey>>,
     /// Tasks with the key that their name had when they came, so that closing it does not hurt them.
     waiting: VecDeque<(Task, Option<Arc<LoadedKey>>)>,
 }
 
 impl SoftwareQueue {
-    pub(super) fn new(keys: Arc<KeyTable>) -> Self {
+    pub(super) fn new(keys: Arc<KeyTable<LoadedKey>>) -> Self {
         Self {
             keys,
             waiting: VecDeque::with_capacity(CAPACITY),

@@ -1,0 +1,253 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Eight numbers at once: what the kernels ask of a processor, and a portable twin that has the
+//! same semantics on any.
+//!
+//! A big number is a row of 52-bit digits, least significant first; an [`Octet`] holds one digit of
+//! eight unrelated numbers, one per *lane*. Lanes never mix, but for
+//! [`Lanes::swap_pairs`], which exchanges the two primes of one request.
+//!
+//! ```text
+//!            lane 0   lane 1   lane 2  …  lane 7
+//! digit 0    p₀       q₀       p₀'     …            one Octet, one register
+//! digit 1    p₁       q₁       p₁'     …
+//! ```
+//!
+//! Memory holds digits in the form that the implementation multiplies: integers, or doubles that
+//! hold integers. [`Lanes::to_digit`] and [`Lanes::word_of`] convert.
+//!
+//! Nothing here branches on a value or uses it as an address.
+
+use zeroize::DefaultIsZeroes;
+
+/// How many numbers there are at once.
+pub(super) const LANES: usize = 8;
+
+/// Bits of a digit.
+pub(super) const DIGIT_BITS: usize = 52;
+
+/// The largest digit, which is also the mask of one.
+pub(super) const DIGIT_MASK: u64 = (1 << DIGIT_BITS) - 1;
+
+/// One 64-bit word in each lane, as it lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub(super) struct Octet(pub(super) [u64; LANES]);
+
+impl DefaultIsZeroes for Octet {}
+
+/// What a kernel asks of the processor. A value of an implementing type is a token: it exists only
+/// where its instructions do.
+///
+/// Words are 64 bits and wrap. A *digit* is what [`Self::to_digit`] made of a word below 2^52.
+pub(super) trait Lanes: Copy + Send + 'static {
+    /// Eight words in a register.
+    type Word: Copy;
+    /// Eight truth values in a register.
+    type Mask: Copy;
+
+    /// What [`Self::multiply_add`] adds to `low` beside the product; a multiple of 2^52.
+    const LOW_BIAS: u64;
+    /// The same for `high`.
+    const HIGH_BIAS: u64;
+    /// Whether the two halves of products are better summed apart: where an addition to a sum takes
+    /// several cycles, half as many per sum wait for each other.
+    const APART: bool;
+
+    /// Runs a kernel, compiled for these instructions.
+    fn run<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// The same word in each lane.
+    fn splat(self, value: u64) -> Self::Word;
+    /// From memory.
+    fn load(self, from: &Octet) -> Self::Word;
+    /// To memory.
+    fn store(self, to: &mut Octet, word: Self::Word);
+
+    /// `low` plus the low 52 bits of the product of two digits plus [`Self::LOW_BIAS`], and `high`
+    /// plus its bits above with [`Self::HIGH_BIAS`].
+    fn multiply_add(
+        self,
+        low: Self::Word,
+        high: Self::Word,
+        a: Self::Word,
+        b: Self::Word,
+    ) -> (Self::Word, Self::Word);
+    /// The low 52 bits of the product of the low 52 bits of two words (not digits).
+    fn multiply_low(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// A digit from a word below 2^52.
+    fn to_digit(self, word: Self::Word) -> Self::Word;
+    /// The word of a digit.
+    fn word_of(self, digit: Self::Word) -> Self::Word;
+
+    /// The sum.
+    fn add(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// The difference.
+    fn subtract(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// The bits that differ.
+    fn xor(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// The bits of either.
+    fn or(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// The low 52 bits.
+    fn low_digit(self, word: Self::Word) -> Self::Word;
+    /// The bits above the low 52.
+    fn carry(self, word: Self::Word) -> Self::Word;
+    /// The same with the sign kept: -1 for a word that went below zero.
+    fn borrow(self, word: Self::Word) -> Self::Word;
+    /// The word of lane 2k+1 in lane 2k, and the other way round.
+    fn swap_pairs(self, word: Self::Word) -> Self::Word;
+
+    /// In which lanes two words are equal.
+    fn equal(self, a: Self::Word, b: Self::Word) -> Self::Mask;
+    /// `yes` in the lanes of the mask, `no` in the others.
+    fn select(self, mask: Self::Mask, yes: Self::Word, no: Self::Word) -> Self::Word;
+
+    /// Zero in each lane.
+    fn zero(self) -> Self::Word {
+        self.splat(0)
+    }
+}
+
+/// Work that [`Lanes::run`] compiles for an implementation. `run` is to be inlined always, with all
+/// that it calls.
+pub(super) trait Kernel {
+    /// What comes out.
+    type Output;
+    /// Does it.
+    fn run<L: Lanes>(self, lanes: L) -> Self::Output;
+}
+
+/// The twin without special instructions: what the others must equal, bit for bit. Slower than any
+/// library, and meant for tests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Portable;
+
+/// Applies a function to each lane.
+#[inline(always)]
+fn map2(a: [u64; LANES], b: [u64; LANES], f: impl Fn(u64, u64) -> u64) -> [u64; LANES] {
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        out[lane] = f(a[lane], b[lane]);
+    }
+    out
+}
+
+impl Lanes for Portable {
+    type Word = [u64; LANES];
+    type Mask = [u64; LANES];
+
+    const LOW_BIAS: u64 = 0;
+    const HIGH_BIAS: u64 = 0;
+    const APART: bool = false;
+
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: u64) -> Self::Word {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Octet) -> Self::Word {
+        from.0
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut Octet, word: Self::Word) {
+        to.0 = word;
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves fit 52 bits")]
+    fn multiply_add(
+        self,
+        mut low: Self::Word,
+        mut high: Self::Word,
+        a: Self::Word,
+        b: Self::Word,
+    ) -> (Self::Word, Self::Word) {
+        for lane in 0..LANES {
+            let product = u128::from(a[lane] & DIGIT_MASK) * u128::from(b[lane] & DIGIT_MASK);
+            low[lane] = low[lane].wrapping_add(product as u64 & DIGIT_MASK);
+            high[lane] = high[lane].wrapping_add((product >> DIGIT_BITS) as u64);
+        }
+        (low, high)
+    }
+
+    #[inline(always)]
+    fn multiply_low(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, |a, b| a.wrapping_mul(b) & DIGIT_MASK)
+    }
+
+    #[inline(always)]
+    fn to_digit(self, word: Self::Word) -> Self::Word {
+        word
+    }
+
+    #[inline(always)]
+    fn word_of(self, digit: Self::Word) -> Self::Word {
+        digit
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, u64::wrapping_add)
+    }
+
+    #[inline(always)]
+    fn subtract(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, u64::wrapping_sub)
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, |a, b| a ^ b)
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, |a, b| a | b)
+    }
+
+    #[inline(always)]
+    fn low_digit(self, word: Self::Word) -> Self::Word {
+        word.map(|word| word & DIGIT_MASK)
+    }
+
+    #[inline(always)]
+    fn carry(self, word: Self::Word) -> Self::Word {
+        word.map(|word| word >> DIGIT_BITS)
+    }
+
+    #[inline(always)]
+    fn borrow(self, word: Self::Word) -> Self::Word {
+        word.map(|word| (word.cast_signed() >> DIGIT_BITS).cast_unsigned())
+    }
+
+    #[inline(always)]
+    fn swap_pairs(self, word: Self::Word) -> Self::Word {
+        let [a, b, c, d, e, f, g, h] = word;
+        [b, a, d, c, f, e, h, g]
+    }
+
+    #[inline(always)]
+    fn equal(self, a: Self::Word, b: Self::Word) -> Self::Mask {
+        // All ones exactly if the difference is zero, without a comparison.
+        map2(a, b, |a, b| {
+            let differ = a ^ b;
+            ((differ | differ.wrapping_neg()) >> 63).wrapping_sub(1)
+        })
+    }
+
+    #[inline(always)]
+    fn select(self, mask: Self::Mask, yes: Self::Word, no: Self::Word) -> Self::Word {
+        let mut out = no;
+        for lane in 0..LANES {
+            out[lane] ^= mask[lane] & (yes[lane] ^ no[lane]);
+        }
+        out
+    }
+}

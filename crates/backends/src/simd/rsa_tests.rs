@@ -1,0 +1,313 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Batches against AWS-LC on every implementation that runs here, and against flipped bits.
+
+use millrace_testkit::keys::{self as test_keys, TestKey};
+
+use super::super::keys::{SIZES, SimdKey, load};
+use super::super::lanes::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::super::sys::{Fp52, Ifma};
+use super::*;
+use crate::software::keys::Secret;
+use crate::software::operations::rsa_private;
+
+/// A bit that flips.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strike {
+    step: Step,
+    lane: usize,
+    digit: usize,
+    bit: u32,
+}
+
+impl Workspace {
+    pub(super) fn hit<L: Lanes>(&mut self, l: L, step: Step) {
+        let Some(strike) = self.strike.filter(|strike| strike.step == step) else {
+            return;
+        };
+        let numbers = match step {
+            Step::Modulus => &mut self.whole.modulus,
+            Step::Prime => &mut self.half.modulus,
+            Step::Recombination => &mut self.recombine,
+            Step::Input => &mut self.input,
+            Step::Factor => &mut self.factor,
+            Step::Inverse => &mut self.inverse,
+            Step::Blinded | Step::Target => &mut self.blinded,
+            Step::Table => &mut self.table,
+            Step::Power => &mut self.power,
+            Step::Recombined => &mut self.result,
+            Step::Unblinded => &mut self.base,
+            Step::Verifying => &mut self.check,
+        };
+        let digit = strike.digit % (numbers.len() * BLOCK);
+        let block = &mut numbers[digit / BLOCK..=digit / BLOCK];
+        l.run(FromDigits(block));
+        block[0][digit % BLOCK].0[strike.lane] ^= 1 << strike.bit;
+        l.run(ToDigits(block));
+    }
+}
+
+/// A number below 2^64 from a seed: splitmix64, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.word() % bound as u64).expect("a small number")
+    }
+
+    /// A number below the modulus: random, or one at an edge.
+    fn input(&mut self, modulus: &[u8]) -> Vec<u8> {
+        let mut number = vec![0; modulus.len()];
+        match self.below(12) {
+            0 => {}
+            1 => number[modulus.len() - 1] = 1,
+            2 => number[modulus.len() - 1] = 2,
+            3 | 4 => {
+                number.copy_from_slice(modulus);
+                number[modulus.len() - 1] -=
+                    1 + u8::from(self.below(2) == 1 && modulus.ends_with(&[3]));
+            }
+            5 => number[1..].fill(0xff),
+            6 => {
+                // All ones below some bit: every digit is the largest there is.
+                let from = 1 + self.below(modulus.len() - 1);
+                number[from..].fill(0xff);
+            }
+            7 => number[self.below(modulus.len() - 1) + 1] = 1 << self.below(8),
+            _ => {
+                for byte in &mut number {
+                    *byte = self.word().to_le_bytes()[0];
+                }
+                number[0] %= modulus[0];
+            }
+        }
+        number
+    }
+}
+
+/// What a test does on one implementation.
+trait OnLanes {
+    fn run<L: Lanes>(&self, lanes: L, name: &str, is_fast: bool);
+}
+
+/// Runs a test on every implementation that this processor has.
+fn on_all_lanes(test: &impl OnLanes) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match Ifma::detect() {
+            Some(lanes) => test.run(lanes, "IFMA", true),
+            None => eprintln!("SKIPPED: no AVX-512 IFMA here"),
+        }
+        match Fp52::detect() {
+            Some(lanes) => test.run(lanes, "FP52", true),
+            None => eprintln!("SKIPPED: no AVX-512F here"),
+        }
+    }
+    test.run(Portable, "portable", false);
+}
+
+/// How many rounds: more with `MILLRACE_LONG`.
+fn rounds(short: usize, long: usize) -> usize {
+    if std::env::var_os("MILLRACE_LONG").is_some() {
+        long
+    } else {
+        short
+    }
+}
+
+fn loaded(key: &TestKey) -> SimdKey {
+    load(key.der).expect("a good key")
+}
+
+fn lanes_of(key: &SimdKey) -> &LaneKey {
+    key.lanes.as_ref().expect("a key with lanes")
+}
+
+fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
+    let Secret::Rsa(rsa) = &key.software.secret else {
+        panic!("not an RSA key")
+    };
+    let mut output = vec![0; input.len()];
+    rsa_private(rsa, input, &mut output).expect("AWS-LC computes it");
+    output
+}
+
+/// Computes a batch of (key, input).
+fn batch<L: Lanes>(
+    l: L,
+    workspace: &mut Workspace,
+    tasks: &[(&SimdKey, Vec<u8>)],
+) -> Vec<Result<Vec<u8>, BackendError>> {
+    let keys: Vec<_> = tasks.iter().map(|(key, _)| lanes_of(key)).collect();
+    let mut blindings = Vec::new();
+    let strike = workspace.strike.take();
+    for key in &keys {
+        blindings.push(key.take_blinding().unwrap_or_else(|| {
+            let fresh = workspace.blind(l, &[*key]).remove(0);
+            fresh.expect("a blinding pair")
+        }));
+    }
+    workspace.strike = strike;
+    let mut blocks: Vec<_> = tasks.iter().map(|(_, input)| input.clone()).collect();
+    let requests = keys
+        .iter()
+        .zip(blindings)
+        .zip(&mut blocks)
+        .map(|((key, blinding), block)| Request {
+            key,
+            blinding,
+            block,
+        })
+        .collect();
+    let results = workspace.private(l, requests);
+    assert!(
+        workspace
+            .table
+            .as_flattened()
+            .iter()
+            .all(|octet| *octet == Octet::default()),
+        "the table is left behind"
+    );
+    results
+        .into_iter()
+        .zip(blocks)
+        .map(|(result, block)| {
+            if result.is_err() {
+                assert!(
+                    block.iter().all(|byte| *byte == 0),
+                    "a wrong result is left behind"
+                );
+            }
+            result.map(|()| block)
+        })
+        .collect()
+}
+
+struct Differential;
+
+impl OnLanes for Differential {
+    fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
+        let mut random = Random(1);
+        for (key, short) in [
+            (test_keys::rsa_2048(), 400),
+            (test_keys::rsa_3072(), 150),
+            (test_keys::rsa_4096(), 80),
+        ] {
+            let key = loaded(&key);
+            let size = lanes_of(&key).size;
+            let mut workspace = Workspace::new(size);
+            let rounds = if is_fast {
+                rounds(short, 1_000 * short)
+            } else {
+                rounds(3, 300)
+            };
+            for round in 0..rounds {
+                let count = 1 + round % REQUESTS;
+                let tasks: Vec<_> = (0..count)
+                    .map(|_| (&key, random.input(key.modulus())))
+                    .collect();
+                for ((_, input), result) in tasks.iter().zip(batch(l, &mut workspace, &tasks)) {
+                    assert_eq!(
+                        result.as_deref(),
+                        Ok(&*expected(&key, input)),
+                        "{name} {} bits, round {round}: {input:02x?}",
+                        8 * input.len()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_are_those_of_aws_lc() {
+    on_all_lanes(&Differential);
+}
+
+struct Faults;
+
+impl OnLanes for Faults {
+    fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
+        let mut random = Random(2);
+        let key = loaded(&test_keys::rsa_2048());
+        let mut workspace = Workspace::new(&SIZES[0]);
+        let steps = [
+            &Step::LOADED[..],
+            &[
+                Step::Blinded,
+                Step::Power,
+                Step::Recombined,
+                Step::Unblinded,
+                Step::Verifying,
+                Step::Target,
+                Step::Table,
+            ],
+        ]
+        .concat();
+        let per_lane = if is_fast { rounds(3, 500) } else { 1 };
+        for lane in 0..LANES {
+            for (number, step) in steps.iter().enumerate() {
+                // The twin is slow: every step in some lane, every lane at some step.
+                if !is_fast && number % LANES != lane {
+                    continue;
+                }
+                for _ in 0..per_lane {
+                    let strike = Strike {
+                        step: *step,
+                        lane,
+                        digit: random.below(1_000),
+                        bit: u32::try_from(random.below(52)).expect("a small number"),
+                    };
+                    faulted(l, &mut workspace, &key, strike, &mut random, name);
+                }
+            }
+        }
+    }
+}
+
+/// One batch of four with a flipped bit.
+fn faulted<L: Lanes>(
+    l: L,
+    workspace: &mut Workspace,
+    key: &SimdKey,
+    strike: Strike,
+    random: &mut Random,
+    name: &str,
+) {
+    let tasks: Vec<_> = (0..REQUESTS)
+        .map(|_| {
+            let mut input: Vec<u8> = (0..256).map(|_| random.word().to_le_bytes()[0]).collect();
+            input[0] &= 0x3f;
+            (key, input)
+        })
+        .collect();
+    workspace.strike = Some(strike);
+    let results = batch(l, workspace, &tasks);
+    workspace.strike = None;
+    for (at, ((_, input), result)) in tasks.iter().zip(results).enumerate() {
+        let right = expected(key, input);
+        let struck = at == strike.lane / 2;
+        // An entry of the table that no window asks for may be wrong without harm.
+        let harmless = strike.step == Step::Table && result.as_ref() == Ok(&right);
+        if struck && !harmless {
+            assert_eq!(result, Err(BackendError::Fault), "{name} {strike:?}");
+        } else {
+            assert_eq!(result, Ok(right), "{name} {strike:?} hurt request {at}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_a_fault_of_its_request_alone() {
+    on_all_lanes(&Faults);
+}
