@@ -23,19 +23,21 @@ use crate::wait;
 pub enum Server {
     /// HAProxy with `ssl-mode-async`.
     Haproxy,
+    /// HAProxy with `ssl-mode-async`, a master and a worker that it replaces when it reloads.
+    HaproxyMaster,
     /// nginx, master and workers; as root, the workers are `nobody`.
     Nginx,
 }
 
 impl Server {
-    /// Both.
+    /// Both programs.
     pub const ALL: [Self; 2] = [Self::Haproxy, Self::Nginx];
 }
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Haproxy => "haproxy",
+            Self::Haproxy | Self::HaproxyMaster => "haproxy",
             Self::Nginx => "nginx",
         })
     }
@@ -146,7 +148,7 @@ impl Gateway {
             dir: &dir,
         };
         let text = match server {
-            Server::Haproxy => setup.haproxy(),
+            Server::Haproxy | Server::HaproxyMaster => setup.haproxy(),
             Server::Nginx => setup.nginx(),
         };
         fs::write(&config, text).expect("configuration of a gateway");
@@ -154,6 +156,7 @@ impl Gateway {
         edge.apply(&mut command);
         match server {
             Server::Haproxy => command.arg("-db").arg("-f").arg(&config),
+            Server::HaproxyMaster => command.arg("-W").arg("-f").arg(&config),
             Server::Nginx => command
                 .arg("-p")
                 .arg(&dir)
@@ -198,17 +201,20 @@ impl Gateway {
     pub fn workers(&self) -> Vec<u32> {
         match self.server {
             Server::Haproxy => vec![self.process.id()],
-            Server::Nginx => children(self.process.id()),
+            Server::HaproxyMaster | Server::Nginx => children(self.process.id()),
         }
     }
 
-    /// Reloads nginx, and waits until all workers are new ones.
+    /// Reloads the configuration, and waits until all workers are new ones.
     ///
     /// # Panics
     /// If old workers stay.
     pub fn reload(&self) {
         let old = self.workers();
-        self.process.signal(Signal::HUP);
+        self.process.signal(match self.server {
+            Server::HaproxyMaster => Signal::USR2,
+            Server::Haproxy | Server::Nginx => Signal::HUP,
+        });
         wait::until("all workers are new", || {
             let now = self.workers();
             now.len() == old.len() && now.iter().all(|id| !old.contains(id))

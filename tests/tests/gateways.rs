@@ -89,12 +89,27 @@ fn everybody_is_served(server: Server, keys: Keys) {
         );
     }
     let served = node.served();
+    assert_eq!(
+        completed_in(&node.metrics()),
+        expected as u64,
+        "metrics say the same"
+    );
     let half = expected as u64 / 2;
     assert_eq!(
         (served.rsa_signatures(), served.of("ecdsa-sign")),
         (half, half),
         "{served:?}"
     );
+}
+
+/// The sum of the counter of completed jobs in the text that Prometheus reads.
+fn completed_in(metrics: &str) -> u64 {
+    let samples = metrics
+        .lines()
+        .filter(|line| line.starts_with("millrace_jobs_completed_total{"));
+    samples
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum()
 }
 
 #[test]

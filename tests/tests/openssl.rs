@@ -308,6 +308,42 @@ fn s_server_and_s_client_do_asynchronous_handshakes() {
     }
 }
 
+/// TLS 1.2 without forward secrecy takes a decryption, which the policy of the key must allow.
+#[test]
+fn key_exchange_by_rsa_needs_a_policy_that_allows_it() {
+    for (policy, allowed) in [(&["--allow-tls-premaster"][..], true), (&[], false)] {
+        let world = World::new();
+        let node = world.node("node-1");
+        let identity = world.identity(KeyKind::Rsa2048);
+        let stub = world.dir().join("stub.pem");
+        let policy = [&["--allow-all"], policy].concat();
+        fs::write(&stub, node.import_with("www", &identity, &policy)).expect("stub");
+        let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+        let port = free_port();
+        let mut server = edge.openssl(&["s_server", "-async", "-www", "-accept"]);
+        server
+            .arg(format!("127.0.0.1:{port}"))
+            .args(["-tls1_2", "-cipher", RSA_KEY_EXCHANGE]);
+        server
+            .arg("-cert")
+            .arg(&identity.certificate_file)
+            .arg("-key")
+            .arg(&stub);
+        let mut server = Process::start("s_server", server, &world.dir().join("s_server.log"));
+        server.wait_ready(|| listens(port));
+        let mut client = plain(&["s_client", "-quiet", "-tls1_2", "-cipher", RSA_KEY_EXCHANGE]);
+        client.arg("-connect").arg(format!("127.0.0.1:{port}"));
+        client
+            .args(["-verify_return_error", "-CAfile"])
+            .arg(&world.authority.file);
+        let said = text_of(&run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n"));
+        assert_eq!(said.contains("200 ok"), allowed, "{said}");
+        assert_eq!(node.served().of("rsa-tls-premaster"), u64::from(allowed));
+    }
+}
+
+const RSA_KEY_EXCHANGE: &str = "AES128-GCM-SHA256";
+
 /// What the CLI prints is what works: four lines of configuration, as they are.
 #[test]
 fn the_configuration_that_the_cli_prints_works() {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! nginx's process model: a root master that loads the provider, unprivileged workers that use it,
+//! Masters and workers: a root master that loads the provider, unprivileged workers that use it,
 //! reloads under load, workers that are killed.
 
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::is_root;
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
 use millrace_tests::process::{is_alive, open_files};
@@ -17,26 +18,22 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use rustix::process::{Pid, Signal, kill_process};
 
-fn start(preferred: bool) -> (World, Node, Gateway) {
+fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
     let world = World::new();
     let node = world.node("node-1");
     let identity = world.identity(KeyKind::Rsa2048);
     let edge = EdgeOptions::to(node.endpoint());
     let gateway = if preferred {
-        world.gateway(
-            Server::Nginx,
-            edge.preferred(),
-            &[Site::with_key(&identity)],
-        )
+        world.gateway(server, edge.preferred(), &[Site::with_key(&identity)])
     } else {
         let stub = node.import("www", &identity);
-        world.gateway(Server::Nginx, edge, &[Site::with_stub(&identity, &stub)])
+        world.gateway(server, edge, &[Site::with_stub(&identity, &stub)])
     };
     (world, node, gateway)
 }
 
-fn reload_under_load(preferred: bool) {
-    let (world, node, gateway) = start(preferred);
+fn reload_under_load(server: Server, preferred: bool) {
+    let (world, node, gateway) = start(server, preferred);
     let idle = open_files(node.id());
     let load = world
         .client
@@ -60,18 +57,59 @@ fn reload_under_load(preferred: bool) {
 }
 
 #[test]
-fn reload_under_load_fails_no_handshake_with_a_key_in_the_pool() {
-    reload_under_load(false);
+fn reloading_nginx_fails_no_handshake_with_a_key_in_the_pool() {
+    reload_under_load(Server::Nginx, false);
 }
 
 #[test]
-fn reload_under_load_fails_no_handshake_with_a_key_on_the_gateway() {
-    reload_under_load(true);
+fn reloading_nginx_fails_no_handshake_with_a_key_on_the_gateway() {
+    reload_under_load(Server::Nginx, true);
+}
+
+#[test]
+fn reloading_haproxy_fails_no_handshake_with_a_key_in_the_pool() {
+    reload_under_load(Server::HaproxyMaster, false);
+}
+
+#[test]
+fn reloading_haproxy_fails_no_handshake_with_a_key_on_the_gateway() {
+    reload_under_load(Server::HaproxyMaster, true);
+}
+
+/// The kernel says who a worker is, and the policy of the key names it.
+#[test]
+fn the_policy_names_the_user_of_the_workers() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root starts workers of another user");
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let (ours, roots) = (
+        world.identity(KeyKind::P256),
+        world.identity(KeyKind::Rsa2048),
+    );
+    let stub = node.import_with("ours", &ours, &["--allow-uid", "nobody"]);
+    let roots_stub = node.import_with("roots", &roots, &["--allow-uid", "root"]);
+    let sites = [
+        Site::with_stub(&ours, &stub),
+        Site::with_stub(&roots, &roots_stub),
+    ];
+    let edge = EdgeOptions::to(node.endpoint());
+    let gateway = world.gateway(Server::Nginx, edge, &sites);
+    world
+        .client
+        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
+    let refused = world
+        .client
+        .handshake(gateway.address(KeyKind::Rsa2048), Tls::V13);
+    assert!(refused.is_err(), "the workers are nobody, not root");
+    assert_eq!(node.served().total(), 5);
 }
 
 #[test]
 fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
-    let (world, node, gateway) = start(false);
+    let (world, node, gateway) = start(Server::Nginx, false);
     let address = gateway.address(KeyKind::Rsa2048);
     let idle = open_files(node.id());
     for _ in 0..3 {
@@ -99,7 +137,7 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
 
 #[test]
 fn the_end_of_nginx_leaves_nothing_at_the_node() {
-    let (world, node, gateway) = start(true);
+    let (world, node, gateway) = start(Server::Nginx, true);
     let idle = open_files(node.id());
     world
         .client
