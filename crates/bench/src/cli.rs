@@ -113,7 +113,7 @@ pub struct TlsArgs {
     /// Interleaved rounds of everything [default: 5; 3 with --demo]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub rounds: Option<u64>,
-    /// Seconds per measurement [default: 3; 1.5 with --demo]
+    /// Seconds per load; each round has two, as many as go and paced [default: 2; 1 with --demo]
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
     /// Handshakes at a time

@@ -5,8 +5,9 @@
 //!
 //! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN, and then it
 //! waits for the gateway's own end, so that all work for it is done when it counts. Its latency is
-//! the time from before `connect` until the client has finished the handshake. The load is closed:
-//! a new connection starts when one has ended, so throughput and offered load are the same.
+//! the time from before `connect` until the client has finished the handshake. The load is closed (a
+//! new connection starts when one has ended, so throughput and offered load are the same) or paced (at
+//! so many per second, and the latency counts from when a handshake was due).
 //!
 //! Every handshake is checked: the certificate must be the expected one, byte for byte, the
 //! signature in it must verify, the version must be the one asked for, and it must not be a
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientConnection, Resumption};
 use rustls::crypto::{
@@ -40,10 +42,10 @@ use crate::stats::Latencies;
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long to wait for events before looking at the clock and at `Stop`.
-const WAIT_SLICE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const WAIT_SLICE: Duration = Duration::from_millis(100);
+
+/// Between two looks for connections on which nothing happens.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this many failures a round is hopeless, and its reasons are told instead.
 const MAX_FAILURES: u64 = 1000;
@@ -116,88 +118,131 @@ impl Outcome {
     }
 }
 
-/// Keeps `concurrency` handshakes going for `duration`, then lets them end.
-pub(super) fn drive(
-    target: &Target,
-    concurrency: usize,
-    duration: Duration,
-    stop: &Stop,
-) -> Result<Outcome, BenchError> {
-    Generator::new(target, concurrency)?.run(duration, stop)
+/// Which load is offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    /// Handshakes at a time, at most.
+    pub(super) concurrency: usize,
+    pub(super) duration: Duration,
+    /// Handshakes per second, evenly spread. Without it the load is closed: as many as go.
+    pub(super) per_s: Option<f64>,
+}
+
+/// Offers a load, and then lets the handshakes that have begun end.
+pub(super) fn drive(target: &Target, offer: Offer, stop: &Stop) -> Result<Outcome, BenchError> {
+    Generator::new(target, offer)?.run(stop)
 }
 
 struct Generator<'a> {
     target: &'a Target,
+    offer: Offer,
+    pace: Option<Pace>,
     epoll: rustix::fd::OwnedFd,
     slots: Vec<Option<Connection>>,
+    free: Vec<usize>,
     outcome: Outcome,
 }
 
+/// When the next handshake of a paced load is due.
+struct Pace {
+    due: Instant,
+    interval: Duration,
+}
+
 impl<'a> Generator<'a> {
-    fn new(target: &'a Target, concurrency: usize) -> Result<Self, BenchError> {
+    fn new(target: &'a Target, offer: Offer) -> Result<Self, BenchError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(BenchError::system("create an epoll instance"))?;
-        let slots = (0..concurrency).map(|_| None).collect();
+        let pace = offer.per_s.map(|per_s| Pace {
+            due: Instant::now(),
+            interval: Duration::from_secs_f64(1.0 / per_s.max(1.0)),
+        });
         Ok(Self {
             target,
+            offer,
+            pace,
             epoll,
-            slots,
+            slots: (0..offer.concurrency).map(|_| None).collect(),
+            free: (0..offer.concurrency).collect(),
             outcome: Outcome::default(),
         })
     }
 
-    fn run(mut self, duration: Duration, stop: &Stop) -> Result<Outcome, BenchError> {
+    fn run(mut self, stop: &Stop) -> Result<Outcome, BenchError> {
         let start = Instant::now();
-        for slot in 0..self.slots.len() {
-            self.open(slot);
-        }
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.slots.len());
         let mut last_look = start;
-        while self.slots.iter().any(Option::is_some) {
-            events.clear();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&WAIT_SLICE),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    return Err(BenchError::System {
-                        action: "wait for events",
-                        source: error.into(),
-                    });
-                }
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.slots.len());
+        loop {
+            let now = Instant::now();
+            if now.duration_since(start) < self.offer.duration
+                && self.outcome.failed() < MAX_FAILURES
+            {
+                self.start_due(now);
+            } else if self.free.len() == self.slots.len() {
+                break;
             }
+            self.wait(&mut events, now)?;
             stop.check()?;
-            let more = start.elapsed() < duration && self.outcome.failed() < MAX_FAILURES;
             for event in &events {
-                let slot = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
-                self.advance(slot, more);
+                self.advance(usize::try_from(event.data.u64()).unwrap_or(usize::MAX));
             }
-            if last_look.elapsed() > Duration::from_secs(1) {
+            if last_look.elapsed() > LOOK_INTERVAL {
                 last_look = Instant::now();
-                self.end_idle(more);
+                self.end_idle();
             }
         }
         self.outcome.elapsed = start.elapsed();
         Ok(self.outcome)
     }
 
-    /// Starts a connection in a slot. One that cannot even start leaves the slot empty.
-    fn open(&mut self, slot: usize) {
-        let opened = Connection::open(self.target).and_then(|connection| {
-            let data = epoll::EventData::new_u64(slot as u64);
-            epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
-                .map_err(|error| format!("epoll: {error}"))?;
-            Ok(connection)
+    fn wait(&self, events: &mut Vec<epoll::Event>, now: Instant) -> Result<(), BenchError> {
+        events.clear();
+        let due = self.pace.as_ref().filter(|_| !self.free.is_empty());
+        let slice = due.map_or(WAIT_SLICE, |pace| {
+            pace.due.saturating_duration_since(now).min(WAIT_SLICE)
         });
-        match opened {
-            Ok(connection) => self.slots[slot] = Some(connection),
-            Err(reason) => self.fail(reason),
+        // Below a second, so both conversions fit.
+        let slice = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(slice.subsec_nanos()),
+        };
+        let space = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, space, Some(&slice)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(BenchError::system("wait for events")(error)),
         }
     }
 
-    fn advance(&mut self, slot: usize, more: bool) {
+    /// Starts what is due: in a closed load whatever there is room for.
+    fn start_due(&mut self, now: Instant) {
+        while let Some(slot) = self.free.last().copied() {
+            let started = match &mut self.pace {
+                None => Instant::now(),
+                Some(pace) if pace.due > now => return,
+                Some(pace) => {
+                    let due = pace.due;
+                    pace.due += pace.interval;
+                    due
+                }
+            };
+            match self.open(slot, started) {
+                Ok(()) => drop(self.free.pop()),
+                // Not again within this turn: that would be a loop without an end.
+                Err(reason) => return self.fail(reason),
+            }
+        }
+    }
+
+    fn open(&mut self, slot: usize, started: Instant) -> Result<(), String> {
+        let connection = Connection::open(self.target, started)?;
+        let data = epoll::EventData::new_u64(slot as u64);
+        epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
+            .map_err(|error| format!("epoll: {error}"))?;
+        self.slots[slot] = Some(connection);
+        Ok(())
+    }
+
+    fn advance(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else {
             return;
         };
@@ -209,23 +254,22 @@ impl<'a> Generator<'a> {
             }
             Err(reason) => self.fail(reason),
         }
-        self.slots[slot] = None;
-        if more {
-            self.open(slot);
-        }
+        self.close(slot);
     }
 
-    fn end_idle(&mut self, more: bool) {
+    fn end_idle(&mut self) {
         for slot in 0..self.slots.len() {
             let idle = |connection: &Connection| connection.last_event.elapsed() > IDLE_LIMIT;
             if self.slots[slot].as_ref().is_some_and(idle) {
-                self.slots[slot] = None;
                 self.fail(format!("nothing happened for {} s", IDLE_LIMIT.as_secs()));
-            }
-            if more && self.slots[slot].is_none() {
-                self.open(slot);
+                self.close(slot);
             }
         }
+    }
+
+    fn close(&mut self, slot: usize) {
+        self.slots[slot] = None;
+        self.free.push(slot);
     }
 
     fn fail(&mut self, reason: String) {
@@ -242,8 +286,8 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(target: &Target) -> Result<Self, String> {
-        let started = Instant::now();
+    /// Its latency counts from `started`: when it was due.
+    fn open(target: &Target, started: Instant) -> Result<Self, String> {
         let name = ServerName::try_from("localhost").map_err(|error| error.to_string())?;
         let mut tls = ClientConnection::new(Arc::clone(&target.config), name)
             .map_err(|error| error.to_string())?;
@@ -261,7 +305,7 @@ impl Connection {
             socket,
             tls,
             started,
-            last_event: started,
+            last_event: Instant::now(),
             latency: None,
         })
     }

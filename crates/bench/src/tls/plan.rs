@@ -64,7 +64,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
-        let (rounds, seconds) = if args.demo { (3, 1.5) } else { (5, 3.0) };
+        let (rounds, seconds) = if args.demo { (3, 1.0) } else { (5, 2.0) };
         let seconds = args.seconds.unwrap_or(seconds);
         if !SECONDS.contains(&seconds) {
             return Err(BenchError::Usage(format!(

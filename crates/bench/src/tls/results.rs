@@ -3,7 +3,7 @@
 
 //! What was measured: raw rounds, their summary, the tables, and whether everything verified.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -45,6 +45,10 @@ struct Rounds {
 struct Saving {
     #[serde(flatten)]
     pooled: Cell,
+    /// Handshakes per second that were offered to both.
+    per_s: f64,
+    /// CPU time per handshake of the local gateway, in microseconds.
+    local_us: Spread,
     /// CPU time per handshake that left the gateway, in microseconds.
     saved_us: Spread,
     /// The signature's share of the local gateway's CPU time: the most that could be saved.
@@ -103,7 +107,7 @@ impl Results {
             return None;
         }
         let sign = self.openssl_sign_us.get(&pooled.cell.key)?;
-        let cpu = |round: &Measurement| round.gateway_cpu_us_per_handshake;
+        let cpu = |round: &Measurement| round.paced.gateway_cpu_us;
         let pairs = || {
             local
                 .rounds
@@ -114,6 +118,8 @@ impl Results {
         };
         Some(Saving {
             pooled: pooled.cell,
+            per_s: pooled.rounds.first()?.paced.offered_per_s?,
+            local_us: Spread::of(local.rounds.iter().map(cpu))?,
             saved_us: Spread::of(pairs().map(|((local, pooled), _)| local - pooled))?,
             offload_ceiling: Spread::of(pairs().map(|((local, _), sign)| sign / local))?,
             saved_of_ceiling: Spread::of(
@@ -131,7 +137,9 @@ impl Results {
             text.push_str(&self.handshakes(server).render());
         }
         if !self.savings.is_empty() {
-            text.push_str("\nGateway CPU saved per handshake, median (range over the rounds)\n");
+            text.push_str(
+                "\nGateway CPU saved per handshake at equal load, median (range over the rounds)\n",
+            );
             text.push_str(&self.saved().render());
         }
         if demo {
@@ -154,10 +162,11 @@ impl Results {
             )
         };
         format!(
-            "Full handshakes, {} at a time, every signature checked; {} rounds of {:.1} s each, \
-             local and pooled interleaved\n{sharing}",
+            "Full handshakes, {} at a time, every signature checked; {} interleaved rounds of {:.1} s as many \
+             as go\nand {:.1} s at equal load; {sharing}",
             plan.concurrency,
             plan.rounds,
+            plan.duration.as_secs_f64(),
             plan.duration.as_secs_f64(),
         )
     }
@@ -193,12 +202,16 @@ impl Results {
             "key",
             "TLS",
             "mode",
+            "at/s",
+            "local ms",
             "saved ms",
             "offload ceiling % of local",
             "saved % of ceiling",
         ]);
         for Saving {
             pooled,
+            per_s,
+            local_us,
             saved_us,
             offload_ceiling,
             saved_of_ceiling,
@@ -209,6 +222,8 @@ impl Results {
                 pooled.key.to_string(),
                 pooled.tls.to_string(),
                 pooled.mode.to_string(),
+                format!("{per_s:.0}"),
+                local_us.map(|us| us / 1e3).show(3),
                 saved_us.map(|us| us / 1e3).show(3),
                 offload_ceiling.map(|share| share * 100.0).show(0),
                 saved_of_ceiling.map(|share| share * 100.0).show(0),
@@ -233,7 +248,10 @@ impl Results {
 
 impl Rounds {
     fn completed(&self) -> u64 {
-        self.rounds.iter().map(|round| round.completed).sum()
+        self.rounds
+            .iter()
+            .map(|round| round.closed.completed + round.paced.completed)
+            .sum()
     }
 
     fn served(&self) -> u64 {
@@ -243,11 +261,14 @@ impl Rounds {
             .sum()
     }
 
+    /// Reasons of failures, one entry each time.
+    fn failures(&self) -> impl Iterator<Item = (&String, &u64)> {
+        let rounds = self.rounds.iter();
+        rounds.flat_map(|round| round.closed.failures.iter().chain(&round.paced.failures))
+    }
+
     fn failed(&self) -> u64 {
-        self.rounds
-            .iter()
-            .flat_map(|round| round.failures.values())
-            .sum()
+        self.failures().map(|(_, count)| count).sum()
     }
 
     fn median(&self, value: impl Fn(&Measurement) -> f64) -> f64 {
@@ -257,22 +278,20 @@ impl Rounds {
     fn row(&self) -> Vec<String> {
         let mut latencies = Latencies::default();
         for round in &self.rounds {
-            latencies.extend(&round.latencies);
+            latencies.extend(&round.closed.latencies);
         }
         let (completed, served) = (self.completed(), self.served());
-        let other = |round: &Measurement| {
-            round.node_cpu_us_per_handshake + round.generator_cpu_us_per_handshake
-        };
+        let other = |round: &Measurement| round.closed.node_cpu_us + round.closed.generator_cpu_us;
         vec![
             self.cell.key.to_string(),
             self.cell.tls.to_string(),
             self.cell.mode.to_string(),
-            format!("{:.0}", self.median(|round| round.handshakes_per_s)),
+            format!("{:.0}", self.median(|round| round.closed.handshakes_per_s)),
             format!("{:.2}", latencies.quantile_us(0.5) / 1e3),
             format!("{:.2}", latencies.quantile_us(0.99) / 1e3),
             format!(
                 "{:.3}",
-                self.median(|round| round.gateway_cpu_us_per_handshake) / 1e3
+                self.median(|round| round.closed.gateway_cpu_us) / 1e3
             ),
             format!("{:.3}", self.median(other) / 1e3),
             completed.to_string(),
@@ -290,11 +309,7 @@ impl Rounds {
             0
         };
         if failed > 0 {
-            let reasons: Vec<_> = self
-                .rounds
-                .iter()
-                .flat_map(|round| round.failures.keys())
-                .collect();
+            let reasons: BTreeSet<_> = self.failures().map(|(reason, _)| reason).collect();
             return Some(format!(
                 "{}: {failed} handshakes failed {reasons:?}",
                 self.cell
@@ -314,7 +329,8 @@ local:   the key is a PEM file on the gateway; OpenSSL signs there.
 pooled:  the gateway has a file that only names the key. The key and the work
          are in the node, whose own counters are the column \"pool served\".
 share:   operations served by the pool per handshake.
-gateway CPU ms: CPU time of the whole gateway process tree per handshake.
+gateway CPU ms: CPU time of the whole gateway process tree per handshake, as
+         many as go. What was saved is compared at equal load, half of that.
 offload ceiling: the signature's share of the local gateway's CPU time, the
          most that any accelerator could save; the signature's cost is taken
          from `openssl speed` on the gateway's core in the same run.

@@ -11,9 +11,9 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::gateway::{Edge, Gateway};
-use super::load::{Outcome, Target, drive};
+use super::load::{Offer, Outcome, Target, drive};
 use super::plan::{Cell, Plan};
-use super::{Mode, Server};
+use super::{Mode, Server, TlsVersion};
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::{Identity, KeyKind};
@@ -25,6 +25,10 @@ use crate::stats::Latencies;
 /// Load before a measurement, so that caches, connections and key imports are warm.
 const WARM_UP: Duration = Duration::from_millis(200);
 
+/// Paced loads are this share of what the first mode measured does at most: what a gateway with some
+/// room left sees.
+const PACED_SHARE: f64 = 0.5;
+
 /// Seconds that `openssl speed` signs per round: 1 is the least that it takes.
 const SPEED_SECONDS: u32 = 1;
 
@@ -34,17 +38,29 @@ const COUNTER_LAG: Duration = Duration::from_millis(300);
 /// One cell in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measurement {
+    /// As many handshakes as go: throughput and latency under full load.
+    pub(super) closed: Load,
+    /// The same number per second for all modes of a server, key and version: CPU time is compared
+    /// here, because a gateway that is not busy handles fewer events per turn and so takes longer
+    /// for each.
+    pub(super) paced: Load,
+    /// By operation: what the node's own counters say it completed during both.
+    pub(super) served: BTreeMap<String, u64>,
+}
+
+/// What one load did. CPU times are per completed handshake.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Load {
+    pub(super) offered_per_s: Option<f64>,
     pub(super) completed: u64,
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) elapsed_s: f64,
     pub(super) handshakes_per_s: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    pub(super) gateway_cpu_us_per_handshake: f64,
-    pub(super) node_cpu_us_per_handshake: f64,
-    pub(super) generator_cpu_us_per_handshake: f64,
-    /// By operation: what the node's own counters say it completed meanwhile.
-    pub(super) served: BTreeMap<String, u64>,
+    pub(super) gateway_cpu_us: f64,
+    pub(super) node_cpu_us: f64,
+    pub(super) generator_cpu_us: f64,
     #[serde(skip)]
     pub(super) latencies: Latencies,
 }
@@ -54,6 +70,8 @@ pub(super) struct Testbed {
     gateways: BTreeMap<(Server, Mode), Gateway>,
     node: Option<Node>,
     identities: Vec<Identity>,
+    /// Handshakes per second of paced loads, the same in every round and mode.
+    paces: BTreeMap<(Server, KeyKind, TlsVersion), f64>,
     plan: Plan,
     _dir: TempDir,
 }
@@ -107,6 +125,7 @@ impl Testbed {
             gateways,
             node,
             identities,
+            paces: BTreeMap::new(),
             plan: plan.clone(),
             _dir: dir,
         })
@@ -120,31 +139,60 @@ impl Testbed {
     /// Measures one cell once.
     pub(super) fn measure(&mut self, cell: Cell, stop: &Stop) -> Result<Measurement, BenchError> {
         let target = self.target(cell)?;
-        let concurrency = self.plan.concurrency;
-        let warm = drive(&target, concurrency, WARM_UP, stop)?;
+        let mut offer = Offer {
+            concurrency: self.plan.concurrency,
+            duration: WARM_UP,
+            per_s: None,
+        };
+        let warm = drive(&target, offer, stop)?;
         self.alive(cell, &warm)?;
-        let gateway = self.gateway(cell)?;
-        let served_before = self.served()?;
-        let gateway_before = gateway.cpu_time();
+        let before = self.served()?;
+        offer.duration = self.plan.duration;
+        let closed = self.load(cell, &target, offer, stop)?;
+        let pair = (cell.server, cell.key, cell.tls);
+        let pace = *self
+            .paces
+            .entry(pair)
+            .or_insert(closed.handshakes_per_s * PACED_SHARE);
+        offer.per_s = Some(pace);
+        let paced = self.load(cell, &target, offer, stop)?;
+        let served = self.served_since(&before, cell, closed.completed + paced.completed)?;
+        Ok(Measurement {
+            closed,
+            paced,
+            served,
+        })
+    }
+
+    fn load(
+        &mut self,
+        cell: Cell,
+        target: &Target,
+        offer: Offer,
+        stop: &Stop,
+    ) -> Result<Load, BenchError> {
+        let gateway_before = self.gateway(cell)?.cpu_time();
         let node_before = self.node_cpu_time();
         let own_before = cores::own_cpu_time();
-        let mut outcome = drive(&target, concurrency, self.plan.duration, stop)?;
+        let mut outcome = drive(target, offer, stop)?;
         let own = cores::own_cpu_time().saturating_sub(own_before);
         let node = self.node_cpu_time().saturating_sub(node_before);
-        let gateway = gateway.cpu_time().saturating_sub(gateway_before);
-        let served = self.served_since(&served_before, cell, outcome.completed)?;
+        let gateway = self
+            .gateway(cell)?
+            .cpu_time()
+            .saturating_sub(gateway_before);
         self.alive(cell, &outcome)?;
         let per_handshake = |time: Duration| time.as_secs_f64() * 1e6 / outcome.completed as f64;
-        Ok(Measurement {
+        Ok(Load {
+            offered_per_s: offer.per_s,
             completed: outcome.completed,
             elapsed_s: outcome.elapsed.as_secs_f64(),
             handshakes_per_s: outcome.completed as f64 / outcome.elapsed.as_secs_f64(),
             p50_us: outcome.latencies.quantile_us(0.5),
             p99_us: outcome.latencies.quantile_us(0.99),
-            gateway_cpu_us_per_handshake: per_handshake(gateway),
-            node_cpu_us_per_handshake: per_handshake(node),
-            generator_cpu_us_per_handshake: per_handshake(own),
-            served,
+            gateway_cpu_us: per_handshake(gateway),
+            node_cpu_us: per_handshake(node),
+            generator_cpu_us: per_handshake(own),
             failures: outcome.failures,
             latencies: outcome.latencies,
         })
