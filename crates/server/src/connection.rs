@@ -45,6 +45,10 @@ use crate::session::{Effects, Rules, SessionState};
 /// a fast reader busy, little enough for thousands of slow ones.
 const HIGH_WATER: usize = 256 * 1024;
 
+/// Answers that are made before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
+/// that one full read of requests would cost the node 20 MiB; so it costs as much as [`HIGH_WATER`].
+const REPLIES_PER_TURN: usize = 64;
+
 /// Unsent bytes above which the connection is closed. Jobs in flight are bounded and reading stops
 /// at [`HIGH_WATER`], so this is reached only with thousands of large results.
 const MAX_UNSENT: usize = 8 * 1024 * 1024;
@@ -68,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
-    pub(crate) imports: Semaphore,
+    pub(crate) imports: Arc<Semaphore>,
     pub(crate) denials: RateLimit,
     pub(crate) faults: RateLimit,
     pub(crate) refusals: RateLimit,
@@ -105,6 +109,8 @@ struct Connection<S> {
     session: Session,
     state: SessionState<Arc<Key>>,
     decoder: Decoder<ClientMessage>,
+    /// Set while the decoder may hold whole messages: then they come before anything that is read.
+    unread: bool,
     effects: Effects<Arc<Key>>,
     waiting: Waiting,
     sending: SendBuffer,
@@ -138,6 +144,7 @@ impl<S> Connection<S> {
             identity,
             outbox,
             decoder: Decoder::new(),
+            unread: false,
             effects: Effects::default(),
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
@@ -168,6 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End> {
         let this = self.get_mut();
         loop {
+            let paused = this.paused();
             let read = match this.poll_read(context) {
                 Poll::Ready(Ok(true)) => true,
                 Poll::Ready(Ok(false)) => return Poll::Ready(End::Closed),
@@ -186,7 +194,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 Poll::Pending if read || news => continue,
                 Poll::Pending => return this.poll_timer(context),
             }
-            if !(read || news) {
+            // If the write made room to read again, nobody else would wake us to do so.
+            let resumed = paused && !this.paused();
+            if !(read || news || resumed) {
                 return this.poll_timer(context);
             }
         }
@@ -196,9 +206,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Reads once, if reading is in order; submits the jobs. `false` at the end of the stream.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let paused = !self.state.wants_more() || self.sending.len() >= HIGH_WATER;
-        if self.closing || paused {
+        if self.closing || self.paused() {
             return Poll::Pending;
+        }
+        if self.unread {
+            self.take_messages();
+            return Poll::Ready(Ok(true));
         }
         let mut buffer = ReadBuf::new(self.decoder.space());
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
@@ -216,13 +229,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(true))
     }
 
+    /// Whether the client has to wait until more has ended or was sent.
+    fn paused(&self) -> bool {
+        !self.state.wants_more() || self.sending.len() >= HIGH_WATER
+    }
+
     fn take_messages(&mut self) {
+        self.unread = false;
         let now = Instant::now();
         self.deadlines.active = now;
         let keys = self.shared.keyring.current();
         let greeted = self.state.greeted();
         let mut count = 0;
         let ended = loop {
+            if self.effects.replies.len() >= REPLIES_PER_TURN {
+                self.unread = true;
+                break None;
+            }
             match self.decoder.next() {
                 Ok(None) => break None,
                 Ok(Some(message)) => {
@@ -467,10 +490,15 @@ async fn import(
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
 ) {
-    let permit = shared.imports.acquire().await;
+    let permit = Arc::clone(&shared.imports).acquire_owned().await;
     let engine = shared.engine.clone();
-    let loaded = tokio::task::spawn_blocking(move || engine.load_key(&key)).await;
-    drop(permit);
+    let loaded = tokio::task::spawn_blocking(move || {
+        let loaded = engine.load_key(&key);
+        // Not before: a check goes on when its connection has ended, and counts as long.
+        drop(permit);
+        loaded
+    })
+    .await;
     let result = loaded.unwrap_or(Err(millrace_engine::KeyError::Backend));
     outbox.imported((request, result));
 }
@@ -568,7 +596,135 @@ impl SendBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use millrace_engine::EngineConfig;
+    use millrace_testkit::fake::{FakeBackend, FakeOptions};
+    use millrace_wire::Hello;
+
     use super::*;
+    use crate::store::{KekSource, KeyStore};
+
+    /// A client whose bytes are all there, and who takes as much as `room` says.
+    struct FakeStream {
+        said: Vec<u8>,
+        room: usize,
+        heard: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl AsyncRead for FakeStream {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.said.is_empty() {
+                return Poll::Pending;
+            }
+            let count = self.said.len().min(buffer.remaining());
+            buffer.put_slice(&self.said[..count]);
+            self.said.drain(..count);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for FakeStream {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Poll::Pending;
+            }
+            self.room -= count;
+            self.heard
+                .lock()
+                .unwrap()
+                .extend_from_slice(&bytes[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A connection to a node without keys, whose client pings so often.
+    fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
+        let backend = Arc::new(FakeBackend::new(FakeOptions::default()));
+        let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
+        let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
+        let limits = Limits::default();
+        let shared = Shared {
+            keyring: Keyring::new(Arc::new(store), engine.clone()),
+            engine,
+            rules: Arc::new(Rules {
+                node: "n".to_owned(),
+                allow_import: false,
+                max_in_flight: limits.in_flight,
+                max_keys: limits.keys,
+                max_budget: limits.max_budget,
+            }),
+            limits,
+            metrics: Metrics::default(),
+            imports: Arc::new(Semaphore::new(1)),
+            denials: RateLimit::default(),
+            faults: RateLimit::default(),
+            refusals: RateLimit::default(),
+        };
+        let mut said = Vec::new();
+        let hello = Hello {
+            min_version: 1,
+            max_version: 1,
+            features: 0,
+            agent: String::new(),
+        };
+        ClientMessage::Hello(hello).encode(&mut said);
+        for token in 0..pings as u64 {
+            ClientMessage::Ping { token }.encode(&mut said);
+        }
+        let stream = FakeStream {
+            said,
+            room: 0,
+            heard: Arc::default(),
+        };
+        let outbox = Arc::new(Outbox::default());
+        Connection::new(stream, "uid:1".into(), outbox, Arc::new(shared))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_late_gets_every_answer() {
+        // Four times what is kept for a client that does not read.
+        let pings = HIGH_WATER / 4;
+        let directory = tempfile::tempdir().unwrap();
+        let mut connection = pinged(pings, directory.path());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+        assert!(!connection.stream.said.is_empty(), "reading did not pause");
+        // Now it takes everything at once: one wake-up has to do for all the rest.
+        connection.stream.room = usize::MAX;
+        assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+        assert!(connection.stream.said.is_empty(), "a request is never read");
+        let heard = connection.stream.heard.lock().unwrap().len();
+        assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");
+    }
+
+    #[tokio::test]
+    async fn requests_cost_no_more_than_their_answers_may_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut connection = pinged(10_000, directory.path());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(connection.poll_read(&mut context).is_ready());
+        assert!(connection.unread && connection.sending.len() < REPLIES_PER_TURN * 40);
+    }
 
     #[test]
     fn a_client_that_drips_does_not_move_its_deadline() {

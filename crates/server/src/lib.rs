@@ -20,6 +20,9 @@
 
 pub mod config;
 mod connection;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keys;
 pub mod listener;
 mod log;

@@ -154,7 +154,7 @@ impl Node {
                 }),
                 limits,
                 metrics: Metrics::default(),
-                imports: Semaphore::new(CONCURRENT_IMPORTS),
+                imports: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
                 denials: RateLimit::default(),
                 faults: RateLimit::default(),
                 refusals: RateLimit::default(),

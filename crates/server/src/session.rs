@@ -12,8 +12,8 @@
 //! It decides everything that a client may and may not do. `K` is what the engine calls a key, so
 //! that tests need no engine.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -90,7 +90,9 @@ pub(crate) struct SessionState<K> {
     next_handle: KeyHandle,
     importing: u32,
     handles: HashMap<KeyHandle, OpenKey<K>, IntHash>,
-    in_flight: HashSet<JobId, IntHash>,
+    /// With whether it was cancelled: looking for a job among those that wait is not cheap, so a
+    /// client may ask for it once.
+    in_flight: HashMap<JobId, bool, IntHash>,
 }
 
 struct OpenKey<K> {
@@ -113,7 +115,7 @@ impl<K: Clone> SessionState<K> {
             next_handle: 1,
             importing: 0,
             handles: HashMap::default(),
-            in_flight: HashSet::default(),
+            in_flight: HashMap::default(),
         }
     }
 
@@ -143,11 +145,14 @@ impl<K: Clone> SessionState<K> {
                     self.submit(job, now, effects)?;
                 }
             }
-            ClientMessage::Cancel { job } if self.in_flight.contains(&job) => {
-                effects.cancels.push(job);
-            }
-            // Its completion is on the way.
-            ClientMessage::Cancel { .. } => {}
+            ClientMessage::Cancel { job } => match self.in_flight.get_mut(&job) {
+                Some(cancelled @ false) => {
+                    *cancelled = true;
+                    effects.cancels.push(job);
+                }
+                // It was asked for, or the completion is on the way.
+                _ => {}
+            },
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
             _ => return Err(Fault::Protocol),
         }
@@ -174,7 +179,7 @@ impl<K: Clone> SessionState<K> {
 
     /// Notes that the engine ended a job. Returns whether its completion is to be sent.
     pub(crate) fn completed(&mut self, job: JobId) -> bool {
-        self.in_flight.remove(&job)
+        self.in_flight.remove(&job).is_some()
     }
 
     /// From now on new jobs and keys are refused. Says so once.
@@ -268,7 +273,9 @@ impl<K: Clone> SessionState<K> {
         effects: &mut Effects<K>,
     ) {
         let revision = entry.revision();
-        let Some(policy) = entry.policy() else {
+        // Once more: it may have changed since the key was found.
+        let policy = entry.policy().filter(|p| p.admits(&self.identity));
+        let Some(policy) = policy else {
             return refuse(request, KeyRefusal::NoSuchKey, effects);
         };
         let handle = self.next_handle;
@@ -310,13 +317,13 @@ impl<K: Clone> SessionState<K> {
             operation,
             input,
         } = job;
-        if self.in_flight.contains(&id) {
+        if self.in_flight.contains_key(&id) {
             // There could be no telling which of the two a completion is for.
             return Err(Fault::Protocol);
         }
         match self.admit(key, &operation, effects) {
             Ok(key) => {
-                self.in_flight.insert(id);
+                self.in_flight.insert(id, false);
                 let max = self.rules.max_budget;
                 let budget = if budget.is_zero() {
                     max

@@ -397,6 +397,36 @@ fn only_jobs_in_flight_are_cancelled() {
 }
 
 #[test]
+fn a_job_is_cancelled_once_however_often_that_is_asked() {
+    let mut client = Client::greeted();
+    let handle = client.handle("mine");
+    client.say(submit([job(1, handle, SIGN)]));
+    let cancels: Vec<_> = (0..3)
+        .flat_map(|_| client.say(ClientMessage::Cancel { job: 1 }).cancels)
+        .collect();
+    assert_eq!(cancels, [1]);
+    client.state.completed(1);
+    client.say(submit([job(1, handle, SIGN)]));
+    assert_eq!(client.say(ClientMessage::Cancel { job: 1 }).cancels, [1]);
+}
+
+#[test]
+fn a_policy_that_changes_while_a_key_is_opened_counts() {
+    let mut client = Client::greeted();
+    let theirs = Arc::clone(&client.entries[1]);
+    let mut effects = Effects::default();
+    // As if it had been found while the policy still admitted this client.
+    client.state.open(7, theirs, false, &mut effects);
+    assert!(matches!(
+        effects.replies[..],
+        [NodeMessage::KeyRefused {
+            reason: KeyRefusal::NoSuchKey,
+            ..
+        }]
+    ));
+}
+
+#[test]
 fn a_draining_node_says_so_once_and_refuses_what_is_new() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
@@ -438,7 +468,7 @@ fn ids_spread_over_the_table() {
     use std::hash::BuildHasher;
     let hash = IntHash::default();
     for step in [1u64, 64, 1 << 32, 1 << 56] {
-        let low: HashSet<u64> = (0..128)
+        let low: std::collections::HashSet<u64> = (0..128)
             .map(|index: u64| hash.hash_one(index.wrapping_mul(step)) & 127)
             .collect();
         assert!(low.len() > 40, "step {step}: {} of 128", low.len());
