@@ -9,6 +9,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -92,8 +93,12 @@ pub struct Gateway {
     ports: BTreeMap<KeyKind, u16>,
 }
 
-/// Attempts to find ports that nobody else takes between our look and the gateway's `bind`.
+/// Attempts to find ports that nobody else takes between our look and the gateway's `bind`, and to
+/// make a master listen to a signal.
 const ATTEMPTS: usize = 5;
+
+/// How long the first new worker may take before the signal is sent again.
+const HEARING: Duration = Duration::from_secs(3);
 
 impl Gateway {
     /// Starts a server with two threads or workers.
@@ -211,10 +216,22 @@ impl Gateway {
     /// If old workers stay.
     pub fn reload(&self) {
         let old = self.workers();
-        self.process.signal(match self.server {
+        let signal = match self.server {
             Server::HaproxyMaster => Signal::USR2,
             Server::Haproxy | Server::Nginx => Signal::HUP,
+        };
+        // A master of HAProxy is deaf for a moment after its worker has begun to listen.
+        let heard = (0..ATTEMPTS).any(|_| {
+            self.process.signal(signal);
+            let new = || self.workers().iter().any(|id| !old.contains(id));
+            wait::holds_within(HEARING, new)
         });
+        assert!(
+            heard,
+            "{} does not reload:\n{}",
+            self.server,
+            self.process.log()
+        );
         wait::until("all workers are new", || {
             let now = self.workers();
             now.len() == old.len() && now.iter().all(|id| !old.contains(id))

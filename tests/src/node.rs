@@ -303,6 +303,16 @@ impl Node {
         serde_json::from_slice(&output.stdout).expect("status is JSON")
     }
 
+    /// Connections of clients that are open now.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        let count = self.status()["connections"].as_u64().expect("a number");
+        usize::try_from(count).expect("small")
+    }
+
     /// What `/metrics` says, as text.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{children, open_files};
+use millrace_tests::process::children;
 use millrace_tests::wait;
 use millrace_tests::world::World;
 
@@ -142,9 +142,9 @@ fn a_gateway_keeps_its_connection() {
     } = start(Server::Haproxy, Keys::InThePool);
     let address = gateway.address(KeyKind::P256);
     world.client.handshakes(address, Tls::V13, 3);
-    let files = open_files(node.id());
+    assert_eq!(node.connections(), 1);
     world.client.handshakes(address, Tls::V13, 50);
-    assert_eq!(open_files(node.id()), files, "operations open nothing");
+    assert_eq!(node.connections(), 1);
     assert_eq!(node.served().total(), 53);
 }
 
@@ -251,16 +251,14 @@ fn workers_have_a_connection_each_and_the_master_has_none() {
         node,
         gateway,
     } = start(Server::Nginx, Keys::InThePool);
-    let idle = open_files(node.id());
+    assert_eq!(node.connections(), 0, "nothing before the first operation");
     let load = world
         .client
         .load(gateway.address(KeyKind::P256), Tls::V13, 4);
     let workers = children(gateway.process.id()).len();
-    wait::until("all workers have worked", || {
-        open_files(node.id()) >= idle + workers
-    });
+    wait::until("all workers have worked", || node.connections() >= workers);
     let outcome = load.stop();
     assert_eq!(outcome.failures, Default::default());
-    assert_eq!(open_files(node.id()), idle + workers);
+    assert_eq!(node.connections(), workers);
     assert_eq!(node.served().total(), outcome.completed);
 }

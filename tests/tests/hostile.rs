@@ -19,7 +19,6 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::open_files;
 use millrace_tests::wait;
 use millrace_tests::world::World;
 use millrace_wire::{
@@ -185,7 +184,6 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
         .client
         .load(gateway.address(KeyKind::P256), Tls::V13, 2);
     load.wait_for_more(5);
-    let files = open_files(node.id());
     for (what, bytes) in openings() {
         let mut raw = Raw::connect(&node);
         raw.send_bytes(&bytes);

@@ -12,7 +12,7 @@ use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::is_root;
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{is_alive, open_files};
+use millrace_tests::process::is_alive;
 use millrace_tests::scaled;
 use millrace_tests::wait;
 use millrace_tests::world::World;
@@ -34,7 +34,6 @@ fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
 
 fn reload_under_load(server: Server, preferred: bool) {
     let (world, node, gateway) = start(server, preferred);
-    let idle = open_files(node.id());
     let load = world
         .client
         .load(gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
@@ -52,7 +51,7 @@ fn reload_under_load(server: Server, preferred: bool) {
     );
     // Connections of workers that are gone are gone, too.
     wait::until("the node has closed what old workers had open", || {
-        open_files(node.id()) <= idle + gateway.workers().len()
+        node.connections() <= gateway.workers().len()
     });
 }
 
@@ -111,7 +110,6 @@ fn the_policy_names_the_user_of_the_workers() {
 fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
     let (world, node, gateway) = start(Server::Nginx, false);
     let address = gateway.address(KeyKind::Rsa2048);
-    let idle = open_files(node.id());
     for _ in 0..3 {
         let load = world.client.load(address, Tls::V13, 2);
         load.wait_for_more(5);
@@ -131,22 +129,19 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
     world.client.handshakes(address, Tls::V13, 10);
     assert_eq!(node.served().total(), before + 10);
     wait::until("the node has closed what dead workers had open", || {
-        open_files(node.id()) <= idle + gateway.workers().len()
+        node.connections() <= gateway.workers().len()
     });
 }
 
 #[test]
 fn the_end_of_nginx_leaves_nothing_at_the_node() {
     let (world, node, gateway) = start(Server::Nginx, true);
-    let idle = open_files(node.id());
     world
         .client
         .handshakes(gateway.address(KeyKind::Rsa2048), Tls::V12, 10);
-    assert!(open_files(node.id()) > idle);
+    assert!(node.connections() > 0);
     let mut gateway = gateway;
     gateway.process.signal(Signal::QUIT);
     assert!(gateway.process.wait().success());
-    wait::until("its connections are closed", || {
-        open_files(node.id()) == idle
-    });
+    wait::until("its connections are closed", || node.connections() == 0);
 }
