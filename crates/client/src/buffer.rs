@@ -73,6 +73,15 @@ impl OutBuffer {
         );
         if self.is_empty() {
             self.wipe();
+        } else if self.sent >= KEPT.max(self.pending().len()) {
+            // Under steady load something is always left; what was sent must not pile up before it.
+            let left = self.pending().len();
+            self.bytes.copy_within(self.sent.., 0);
+            if self.secret {
+                self.bytes[left..].zeroize();
+            }
+            self.bytes.truncate(left);
+            self.sent = 0;
         }
     }
 
@@ -109,6 +118,18 @@ mod tests {
         out.consume(5);
         assert!(out.is_empty());
         assert_eq!(out.pending(), b"");
+    }
+
+    #[test]
+    fn what_was_sent_makes_room_although_something_is_always_left() {
+        let mut out = OutBuffer::default();
+        out.append_secret().extend_from_slice(&[7; 100]);
+        for _ in 0..10_000 {
+            out.append().extend_from_slice(&[1; 1000]);
+            out.consume(out.pending().len() - 1);
+        }
+        assert_eq!(out.pending(), [1]);
+        assert!(out.bytes.capacity() < 8 * KEPT, "{}", out.bytes.capacity());
     }
 
     #[test]

@@ -260,6 +260,11 @@ impl Connection {
         &self.node
     }
 
+    /// Requests for keys that the node has not answered, those for keys that are gone included.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.requests.len()
+    }
+
     /// When the connection was started.
     pub(crate) fn started(&self) -> Instant {
         self.started

@@ -334,12 +334,16 @@ impl Dispatcher {
                 Link::Up(connection) => {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
+                    let unanswered = connection.unanswered();
                     if let Err(Gone(why)) = due {
                         self.lost(at, why, now);
                     } else if drained {
                         self.lost(at, "the node drained".to_owned(), now);
                     } else if self.abandoned[at] > MAX_ABANDONED {
                         self.lost(at, "the node does not answer its jobs".to_owned(), now);
+                    } else if unanswered > self.max_keys {
+                        // More than there are keys: it owes answers about some that are gone.
+                        self.lost(at, "the node does not open keys".to_owned(), now);
                     }
                 }
                 _ => {}

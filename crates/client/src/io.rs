@@ -584,7 +584,13 @@ impl Inner {
                 Err(error) => return Err(error.to_string()),
             };
             connection.filled(n, now);
-            let last = socket.link.short_read_is_last() && (n < room || turn >= READS_PER_TURN);
+            let over = turn >= READS_PER_TURN;
+            let last = if socket.link.short_read_is_last() {
+                n < room || over
+            } else {
+                // Nothing would wake us for what TLS has decrypted already.
+                over && !socket.link.holds_plaintext()
+            };
             self.dispatcher.received(at, now);
             if last {
                 break;

@@ -34,6 +34,9 @@ mod config;
 mod connection;
 mod dispatch;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod io;
 mod key;
 mod link;

@@ -97,6 +97,14 @@ impl Link {
         }
     }
 
+    /// Whether bytes were decrypted that nobody has read: the socket will not tell of those.
+    pub(crate) fn holds_plaintext(&mut self) -> bool {
+        self.tls.as_mut().is_some_and(|tls| {
+            tls.process_new_packets()
+                .is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+        })
+    }
+
     /// Whether a short read means that nothing more is there.
     pub(crate) fn short_read_is_last(&self) -> bool {
         self.tls.is_none()

@@ -7,18 +7,18 @@ mod fake;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake::{Auto, Peer, SIGN, digest, is_answer, open, soon};
 use millrace_client::{ClientError, Endpoint, KeySelector, Pool, PoolConfig, TlsConfig};
 use millrace_engine::key::PrivateKey;
-use millrace_wire::{ClientMessage, Decoder};
+use millrace_wire::{ClientMessage, Decoder, Message, NodeMessage, Welcome};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };
@@ -69,7 +69,16 @@ struct TlsNode {
 }
 
 impl TlsNode {
-    fn start(ca: &Path, (cert, key): &(PathBuf, PathBuf), alpn: &[u8]) -> Self {
+    fn start(ca: &Path, files: &(PathBuf, PathBuf), alpn: &[u8]) -> Self {
+        Self::start_with(ca, files, alpn, serve)
+    }
+
+    fn start_with(
+        ca: &Path,
+        (cert, key): &(PathBuf, PathBuf),
+        alpn: &[u8],
+        serve: fn(StreamOwned<ServerConnection, TcpStream>),
+    ) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots
@@ -120,10 +129,38 @@ impl TlsNode {
 impl Drop for TlsNode {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        drop(std::net::TcpStream::connect(self.address));
+        drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the fake node does not panic");
         }
+    }
+}
+
+/// Says welcome, and then nothing but that it is alive, as fast as it can.
+fn babble(mut stream: impl Read + Write) {
+    let mut decoder = Decoder::<ClientMessage>::new();
+    let mut babble = Vec::new();
+    for token in 0..4096 {
+        NodeMessage::Pong { token }.encode(&mut babble);
+    }
+    let mut welcome = Vec::new();
+    NodeMessage::Welcome(Welcome {
+        version: 1,
+        features: 0,
+        node: "babbler".to_owned(),
+        max_in_flight: 10,
+        max_keys: 10,
+    })
+    .encode(&mut welcome);
+    while let Ok(n @ 1..) = stream.read(decoder.space()) {
+        decoder.filled(n);
+        if decoder.next().is_ok_and(|message| message.is_some()) {
+            break;
+        }
+    }
+    let mut sent = stream.write_all(&welcome);
+    while sent.is_ok() {
+        sent = stream.write_all(&babble);
     }
 }
 
@@ -225,6 +262,22 @@ fn jobs_go_over_tls() {
     // A key larger than a TLS record's worth of small frames goes the same way.
     let import = PrivateKey::from_pkcs8(zeroize::Zeroizing::new(vec![0x30; 8000]));
     pool.import_key(import, soon()).expect("imported");
+}
+
+#[test]
+fn a_node_that_never_stops_talking_keeps_nobody_beyond_the_deadline() {
+    let world = World::new();
+    let node = TlsNode::start_with(&world.ca, &world.node, millrace_wire::ALPN, babble);
+    let pool = pool(node.endpoint(world.tls()));
+    let (done, ended) = std::sync::mpsc::channel();
+    let caller = pool.clone();
+    thread::spawn(move || {
+        let selector = KeySelector::Name("site".to_owned());
+        let deadline = Instant::now() + Duration::from_millis(500);
+        drop(done.send(caller.open_key(selector, deadline).map(drop)));
+    });
+    let answer = ended.recv_timeout(fake::PATIENCE);
+    assert_eq!(answer, Ok(Err(ClientError::TimedOut)));
 }
 
 #[test]

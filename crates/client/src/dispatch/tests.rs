@@ -350,3 +350,27 @@ fn closing_ends_every_job_once() {
     let stats = pool.dispatcher.stats();
     assert_eq!(stats.in_flight, 0);
 }
+
+#[test]
+fn a_node_that_never_says_whether_it_has_a_key_is_given_up() {
+    let mut pool = Pool::new(1);
+    pool.submit(0, 10).expect("taken");
+    let at = pool.connect();
+    for number in 1..10_000 {
+        let selector = KeySelector::Name(format!("site-{number}"));
+        let key = Arc::new(KeyData::new(KeySource::Selector(selector)));
+        let id = mem::replace(&mut pool.key, key).id;
+        pool.tick(20);
+        pool.dispatcher.close_key(id);
+        if pool.dispatcher.connection(at).is_none() {
+            assert!(number > 4096);
+            return;
+        }
+        // It is alive, after all.
+        pool.say(at, &NodeMessage::Pong { token: 0 });
+        pool.sent(at);
+        pool.submit(number, 10).expect("taken");
+        pool.ends();
+    }
+    panic!("what the node does not answer is remembered for ever");
+}

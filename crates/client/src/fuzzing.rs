@@ -1,0 +1,398 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! For the fuzz targets only (`--cfg fuzzing`; no other build has this module): callers, time and
+//! hostile nodes around the pool without I/O.
+//!
+//! The input is a list of steps, each a byte that chooses it and as many bytes of parameters as it
+//! needs. Nodes say messages about jobs and keys that they were really asked for, about others, and
+//! arbitrary bytes.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_engine::error::JobError;
+use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
+use millrace_engine::operation::{Hash, Operation, Output};
+use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_wire::{
+    ClientMessage, Decoder, Fault, JobCompletion, JobId, KeyRefusal, KeySelector, MAX_FRAME_LEN,
+    Message, NodeMessage, RequestId, Welcome,
+};
+use zeroize::Zeroizing;
+
+use crate::buffer::MAX_PENDING;
+use crate::config::{Endpoint, PoolConfig};
+use crate::dispatch::Dispatcher;
+use crate::error::ClientError;
+use crate::key::{KeyData, KeySource};
+use crate::task::{Owner, Task, TaskId, Work};
+
+const NODES: usize = 2;
+const KEYS: usize = 4;
+const MAX_IN_FLIGHT: usize = 12;
+const MAX_KEYS: usize = 5;
+
+/// Runs the conversation.
+///
+/// # Panics
+/// If a task ends twice or never, or a bound is exceeded.
+pub fn pool(input: &[u8]) {
+    let mut world = World::new();
+    let mut steps = Steps { rest: input };
+    while world.step(&mut steps).is_some() {
+        world.check();
+    }
+    world.end();
+}
+
+struct Steps<'a> {
+    rest: &'a [u8],
+}
+
+impl Steps<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn index(&mut self, bound: usize) -> Option<usize> {
+        Some(usize::from(self.byte()?) % bound.max(1))
+    }
+}
+
+/// A node as the client made it: what it was asked and has not answered.
+#[derive(Default)]
+struct Peer {
+    heard: Decoder<ClientMessage>,
+    requests: Vec<RequestId>,
+    jobs: Vec<JobId>,
+}
+
+/// What became of a callback.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Open { deadline: Instant },
+    Ended,
+}
+
+struct World {
+    dispatcher: Dispatcher,
+    now: Instant,
+    keys: Vec<Arc<KeyData>>,
+    peers: [Peer; NODES],
+    tickets: Vec<TaskId>,
+    callers: Vec<(TaskId, Instant)>,
+    fates: Arc<Mutex<Vec<Fate>>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let nodes = (0..NODES).map(|n| Endpoint::Unix(format!("/{n}").into()));
+        let config = PoolConfig::new(nodes.collect())
+            .max_in_flight(MAX_IN_FLIGHT)
+            .max_keys(MAX_KEYS);
+        let now = Instant::now();
+        Self {
+            dispatcher: Dispatcher::new(&config, now),
+            now,
+            keys: (0..KEYS).map(new_key).collect(),
+            peers: Default::default(),
+            tickets: Vec::new(),
+            callers: Vec::new(),
+            fates: Arc::default(),
+        }
+    }
+
+    fn step(&mut self, steps: &mut Steps<'_>) -> Option<()> {
+        match steps.byte()? % 16 {
+            0 | 1 => self.submit(steps.index(KEYS)?, steps.byte()?),
+            2 => self.call(steps.index(KEYS)?, steps.byte()?),
+            3 => {
+                let at = steps.index(self.tickets.len())?;
+                if let Some(ticket) = self.tickets.get(at) {
+                    self.dispatcher.cancel(*ticket);
+                }
+            }
+            4 => self.look(steps.byte()?),
+            5 => {
+                let at = steps.index(KEYS)?;
+                self.dispatcher.close_key(self.keys[at].id);
+                self.keys[at] = new_key(at);
+            }
+            6 => {
+                self.now += Duration::from_millis(8 * u64::from(steps.byte()?));
+                self.tick();
+            }
+            7 | 8 => self.connect(steps.byte()?),
+            9 => {
+                let at = steps.index(NODES)?;
+                if self.dispatcher.connection(at).is_some() {
+                    self.dispatcher.lost(at, "lost".to_owned(), self.now);
+                }
+            }
+            10 => {
+                let (at, length) = (steps.index(NODES)?, usize::from(steps.byte()?));
+                let (bytes, rest) = steps.rest.split_at(length.min(steps.rest.len()));
+                steps.rest = rest;
+                self.hear(at, bytes);
+            }
+            11 => self.send(steps.index(NODES)?, steps.byte()?),
+            12 => self.call_back(),
+            _ => {
+                let at = steps.index(NODES)?;
+                self.send(at, u8::MAX);
+                let message = self.message(at, steps)?;
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                self.hear(at, &bytes);
+            }
+        }
+        Some(())
+    }
+
+    fn submit(&mut self, key: usize, millis: u8) {
+        let deadline = self.now + Duration::from_millis(u64::from(millis) * 4);
+        let fates = Arc::clone(&self.fates);
+        let number = lock(&fates).len();
+        let owner = Owner::Callback(Box::new(move |_| {
+            let fate = mem::replace(&mut lock(&fates)[number], Fate::Ended);
+            assert!(fate != Fate::Ended, "a job ended twice");
+        }));
+        let task = Task::new(
+            Arc::clone(&self.keys[key]),
+            job(),
+            owner,
+            deadline,
+            self.now,
+        );
+        if let Ok(ticket) = self.dispatcher.submit(task, self.now) {
+            lock(&self.fates).push(Fate::Open { deadline });
+            self.tickets.push(ticket);
+        }
+    }
+
+    fn call(&mut self, key: usize, choice: u8) {
+        let deadline = self.now + Duration::from_millis(u64::from(choice) * 4);
+        let work = if choice & 1 == 0 { Work::Open } else { job() };
+        let owner = Owner::Caller { waiter: None };
+        let key = Arc::clone(&self.keys[key]);
+        let task = Task::new(key, work, owner, deadline, self.now);
+        if let Ok(caller) = self.dispatcher.submit(task, self.now) {
+            self.callers.push((caller, deadline));
+        }
+    }
+
+    /// A blocked caller looks for its answer.
+    fn look(&mut self, choice: u8) {
+        if self.callers.is_empty() {
+            return;
+        }
+        let at = usize::from(choice) % self.callers.len();
+        let (caller, deadline) = self.callers[at];
+        if self.dispatcher.take_done(caller).is_some() {
+            assert!(self.dispatcher.take_done(caller).is_none());
+        } else if deadline <= self.now {
+            self.dispatcher.give_up(caller);
+        } else {
+            return;
+        }
+        self.callers.swap_remove(at);
+    }
+
+    fn tick(&mut self) {
+        self.dispatcher.tick(self.now);
+        self.call_back();
+        for fate in lock(&self.fates).iter() {
+            if let Fate::Open { deadline } = fate {
+                assert!(*deadline > self.now, "a job outlived its deadline");
+            }
+        }
+    }
+
+    fn call_back(&mut self) {
+        for (callback, result) in mem::take(self.dispatcher.outbox()).callbacks {
+            callback(result);
+        }
+    }
+
+    fn connect(&mut self, choice: u8) {
+        let Some(at) = self.dispatcher.take_wanted() else {
+            return;
+        };
+        if choice == 0 {
+            return self.dispatcher.lost(at, "refused".to_owned(), self.now);
+        }
+        self.peers[at] = Peer::default();
+        self.dispatcher.connected(at, self.now);
+        if choice & 1 == 1 {
+            let welcome = Welcome {
+                version: 1,
+                features: 0,
+                node: format!("n{at}"),
+                max_in_flight: u32::from(choice >> 1) % 8,
+                max_keys: 4,
+            };
+            let mut bytes = Vec::new();
+            NodeMessage::Welcome(welcome).encode(&mut bytes);
+            self.hear(at, &bytes);
+        }
+    }
+
+    /// The client reads what a node wrote.
+    fn hear(&mut self, at: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(connection) = self.dispatcher.connection(at) else {
+                return;
+            };
+            let space = connection.space();
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            connection.filled(count, self.now);
+            bytes = &bytes[count..];
+            self.dispatcher.received(at, self.now);
+        }
+    }
+
+    /// A node reads what the client wrote, perhaps only a part of it; it must make sense.
+    fn send(&mut self, at: usize, most: u8) {
+        let peer = &mut self.peers[at];
+        let Some(out) = self.dispatcher.output(at) else {
+            return;
+        };
+        let mut bytes = out.pending().to_vec();
+        if most != u8::MAX {
+            bytes.truncate(usize::from(most));
+        }
+        out.consume(bytes.len());
+        for chunk in bytes.chunks(1024) {
+            peer.heard.space()[..chunk.len()].copy_from_slice(chunk);
+            peer.heard.filled(chunk.len());
+            while let Some(message) = peer.heard.next().expect("a client that keeps to the rules") {
+                match message {
+                    ClientMessage::OpenKey { request, .. }
+                    | ClientMessage::ImportKey { request, .. } => peer.requests.push(request),
+                    ClientMessage::Submit(jobs) => peer.jobs.extend(jobs.iter().map(|job| job.id)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Something that a node may say, rightly or not.
+    fn message(&mut self, at: usize, steps: &mut Steps<'_>) -> Option<NodeMessage> {
+        let peer = &mut self.peers[at];
+        Some(match steps.byte()? % 12 {
+            0 => NodeMessage::Pong { token: 0 },
+            1 => NodeMessage::Drain,
+            2 => NodeMessage::Fault(Fault::TooManyConnections),
+            3 => NodeMessage::KeyRefused {
+                request: take(&mut peer.requests, steps)?,
+                reason: match steps.byte()? % 3 {
+                    0 => KeyRefusal::NoSuchKey,
+                    1 => KeyRefusal::Draining,
+                    _ => KeyRefusal::TooManyKeys,
+                },
+            },
+            4..=6 => {
+                let request = take(&mut peer.requests, steps)?;
+                let choice = steps.byte()?;
+                NodeMessage::KeyOpened {
+                    request,
+                    handle: u32::from(choice % 8),
+                    // Sometimes not the key that another node has.
+                    info: KeyInfo {
+                        key_type: KeyType::Ed25519,
+                        spki: vec![choice >> 7; 44],
+                    },
+                    operations: OperationSet::new(),
+                    hashes: HashSet::new(),
+                }
+            }
+            _ => {
+                let id = take(&mut peer.jobs, steps)?;
+                let result = match steps.byte()? {
+                    choice if choice & 1 == 0 => Ok(Output::new(vec![choice; 64])),
+                    choice => {
+                        let all = JobError::ALL;
+                        Err(all[usize::from(choice >> 1) % all.len()])
+                    }
+                };
+                NodeMessage::Complete(vec![JobCompletion {
+                    id,
+                    result,
+                    served_by: None,
+                    queue_time: Duration::ZERO,
+                    service_time: Duration::ZERO,
+                }])
+            }
+        })
+    }
+
+    fn check(&mut self) {
+        let stats = self.dispatcher.stats();
+        assert!(stats.in_flight <= MAX_IN_FLIGHT);
+        assert!(stats.keys <= MAX_KEYS);
+        for at in 0..NODES {
+            if let Some(out) = self.dispatcher.output(at) {
+                assert!(out.pending().len() <= MAX_PENDING + 2 * MAX_FRAME_LEN);
+            }
+        }
+        while self.dispatcher.take_closed().is_some() {}
+        let _ = self.dispatcher.next_timer();
+    }
+
+    /// Nothing is owed to anybody once the pool is closed.
+    fn end(&mut self) {
+        self.dispatcher.close();
+        self.call_back();
+        assert!(lock(&self.fates).iter().all(|fate| *fate == Fate::Ended));
+        for (caller, _) in mem::take(&mut self.callers) {
+            let answer = self.dispatcher.take_done(caller);
+            assert!(answer.is_some(), "a caller waits for ever");
+            assert!(!matches!(answer, Some(Err(ClientError::Cancelled))));
+        }
+        assert_eq!(self.dispatcher.stats().in_flight, 0);
+        for key in &self.keys {
+            self.dispatcher.close_key(key.id);
+        }
+        assert_eq!(self.dispatcher.stats().keys, 0);
+    }
+}
+
+/// One that the node was asked about; beyond those, or if it was answered already, a strange one.
+fn take<T: From<u8> + Copy>(asked: &mut Vec<T>, steps: &mut Steps<'_>) -> Option<T> {
+    let choice = steps.byte()?;
+    let at = usize::from(choice % 16);
+    if at < asked.len() {
+        // With the highest bit it is answered a second time later.
+        return Some(if choice & 0x80 == 0 {
+            asked.remove(at)
+        } else {
+            asked[at]
+        });
+    }
+    Some(T::from(choice))
+}
+
+fn job() -> Work {
+    Work::Job {
+        operation: Operation::EcdsaSign { hash: Hash::Sha256 },
+        input: vec![0; 32],
+    }
+}
+
+fn new_key(number: usize) -> Arc<KeyData> {
+    let source = if number == 0 {
+        KeySource::Import(PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30; 100])))
+    } else {
+        KeySource::Selector(KeySelector::Name(format!("k{number}")))
+    };
+    Arc::new(KeyData::new(source))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
