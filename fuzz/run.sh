@@ -16,7 +16,7 @@
 #   FUZZ_JOBS=n    processes per target, default 1.
 #
 # The corpus of a target is fuzz/corpus/TARGET: files seed-* are kept in the repository, what the fuzzer
-# finds is not. A crash is kept in fuzz/artifacts/TARGET, and the command that repeats it is printed.
+# finds is not. Targets that read private keys start from those of crates/testkit, too. A crash is kept in fuzz/artifacts/TARGET, and the command that repeats it is printed.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -59,13 +59,17 @@ for target in "$@"; do
     artifacts=$here/artifacts/$target
     program=$here/target/$host/release/$target
     mkdir -p "$corpus" "$artifacts"
+    seeds=
+    case $target in
+        pem_private_key | pkcs8_open_key) seeds=$here/../crates/testkit/keys ;;
+    esac
     log=$artifacts/log
     options="-max_total_time=$secs -max_len=70000 -timeout=10 -rss_limit_mb=2048
         -print_final_stats=1 -verbosity=1 -artifact_prefix=$artifacts/"
     [ "${FUZZ_JOBS:-1}" = 1 ] || options="$options -fork=$FUZZ_JOBS"
     echo "fuzz: $target for $secs s"
     # shellcheck disable=SC2086 # words are meant
-    if "$program" $options "$corpus" >"$log" 2>&1; then
+    if "$program" $options "$corpus" ${seeds:+"$seeds"} >"$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         cover=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
         echo "fuzz: $target: no crash (${runs:-?} runs, ${cover:-?} edges covered)"
