@@ -32,6 +32,17 @@ fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
     (world, node, gateway)
 }
 
+/// Connections of workers that are gone are gone, too.
+fn only_workers_are_left(node: &Node, gateway: &Gateway) {
+    let good = wait::holds_within(wait::SOON, || node.connections() <= gateway.workers().len());
+    let (connections, workers) = (node.connections(), gateway.workers());
+    assert!(
+        good,
+        "{connections} connections of {workers:?}:\n{}",
+        gateway.process.log()
+    );
+}
+
 fn reload_under_load(server: Server, preferred: bool) {
     let (world, node, gateway) = start(server, preferred);
     let load = world
@@ -49,10 +60,7 @@ fn reload_under_load(server: Server, preferred: bool) {
         outcome.completed,
         "and every one was pooled"
     );
-    // Connections of workers that are gone are gone, too.
-    wait::until("the node has closed what old workers had open", || {
-        node.connections() <= gateway.workers().len()
-    });
+    only_workers_are_left(&node, &gateway);
 }
 
 #[test]
@@ -128,9 +136,7 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
     let before = node.served().total();
     world.client.handshakes(address, Tls::V13, 10);
     assert_eq!(node.served().total(), before + 10);
-    wait::until("the node has closed what dead workers had open", || {
-        node.connections() <= gateway.workers().len()
-    });
+    only_workers_are_left(&node, &gateway);
 }
 
 #[test]
