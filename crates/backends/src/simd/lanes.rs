@@ -19,6 +19,8 @@
 //!
 //! Nothing here branches on a value or uses it as an address.
 
+use std::hint::black_box;
+
 use zeroize::DefaultIsZeroes;
 
 /// How many numbers there are at once.
@@ -235,11 +237,12 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn equal(self, a: Self::Word, b: Self::Word) -> Self::Mask {
-        // All ones exactly if the difference is zero, without a comparison.
-        map2(a, b, |a, b| {
+        // All ones exactly if the difference is zero, without a comparison. The black box keeps the
+        // optimizer from knowing that there are two values, and from branching on which it is: it did.
+        black_box(map2(a, b, |a, b| {
             let differ = a ^ b;
             ((differ | differ.wrapping_neg()) >> 63).wrapping_sub(1)
-        })
+        }))
     }
 
     #[inline(always)]

@@ -6,6 +6,8 @@
 //!
 //! It is also what the tests hold the lanes against.
 
+use std::hint::black_box;
+
 use zeroize::Zeroizing;
 
 use super::lanes::{DIGIT_BITS, DIGIT_MASK};
@@ -86,6 +88,8 @@ fn subtract_with_borrow(a: &[u64], b: &[u64]) -> (Digits, u64) {
 /// `value mod n` for a value below 2n.
 fn reduce_once(value: &mut Digits, n: &[u64]) {
     let (difference, below) = subtract_with_borrow(value, n);
+    // Keeps the optimizer from branching on which of two values the mask has.
+    let below = black_box(below);
     for (place, reduced) in value.iter_mut().zip(difference.iter()) {
         *place ^= !below & (*place ^ reduced);
     }

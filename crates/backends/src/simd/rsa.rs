@@ -346,6 +346,7 @@ impl Workspace {
         for (lane, difference) in differences.0.iter_mut().enumerate() {
             *difference = unequal.0[lane] | wrong.0[lane];
         }
+        declare_public(&mut differences);
         differences
     }
 
@@ -662,6 +663,21 @@ impl Drop for Workspace {
     }
 }
 
+/// Whether results are right is no secret: they are handed out or they are not.
+#[cfg_attr(
+    not(all(test, target_arch = "x86_64")),
+    expect(
+        clippy::needless_pass_by_ref_mut,
+        reason = "tests change how it is seen"
+    )
+)]
+fn declare_public(differences: &mut Octet) {
+    #[cfg(all(test, target_arch = "x86_64"))]
+    super::sys::memcheck_mark_defined(&mut differences.0);
+    #[cfg(not(all(test, target_arch = "x86_64")))]
+    let _ = differences;
+}
+
 /// Overwrites the stack below the caller's frame.
 #[inline(never)]
 fn wipe_stack() {
@@ -672,3 +688,6 @@ fn wipe_stack() {
 #[cfg(test)]
 #[path = "rsa_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "timing_tests.rs"]
+mod timing_tests;

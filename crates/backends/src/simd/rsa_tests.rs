@@ -50,10 +50,10 @@ impl Workspace {
 }
 
 /// A number below 2^64 from a seed: splitmix64, so that a failure can be repeated.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn word(&mut self) -> u64 {
+    pub(super) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,12 +61,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.word() % bound as u64).expect("a small number")
     }
 
     /// A number below the modulus: random, or one at an edge.
-    fn input(&mut self, modulus: &[u8]) -> Vec<u8> {
+    pub(super) fn input(&mut self, modulus: &[u8]) -> Vec<u8> {
         let mut number = vec![0; modulus.len()];
         match self.below(12) {
             0 => {}
@@ -96,12 +96,12 @@ impl Random {
 }
 
 /// What a test does on one implementation.
-trait OnLanes {
+pub(super) trait OnLanes {
     fn run<L: Lanes>(&self, lanes: L, name: &str, is_fast: bool);
 }
 
 /// Runs a test on every implementation that this processor has.
-fn on_all_lanes(test: &impl OnLanes) {
+pub(super) fn on_all_lanes(test: &impl OnLanes) {
     #[cfg(target_arch = "x86_64")]
     {
         match Ifma::detect() {
@@ -116,24 +116,24 @@ fn on_all_lanes(test: &impl OnLanes) {
     test.run(Portable, "portable", false);
 }
 
-/// How many rounds: more with `MILLRACE_LONG`.
-fn rounds(short: usize, long: usize) -> usize {
-    if std::env::var_os("MILLRACE_LONG").is_some() {
-        long
-    } else {
-        short
-    }
+pub(super) fn is_long() -> bool {
+    std::env::var_os("MILLRACE_LONG").is_some()
 }
 
-fn loaded(key: &TestKey) -> SimdKey {
+/// How many rounds: more with `MILLRACE_LONG`.
+fn rounds(short: usize, long: usize) -> usize {
+    if is_long() { long } else { short }
+}
+
+pub(super) fn loaded(key: &TestKey) -> SimdKey {
     load(key.der).expect("a good key")
 }
 
-fn lanes_of(key: &SimdKey) -> &LaneKey {
+pub(super) fn lanes_of(key: &SimdKey) -> &LaneKey {
     key.lanes.as_ref().expect("a key with lanes")
 }
 
-fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
+pub(super) fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
     let Secret::Rsa(rsa) = &key.software.secret else {
         panic!("not an RSA key")
     };

@@ -280,3 +280,67 @@ impl Lanes for Fp52 {
         unsafe { _mm512_cvttpd_epu64(_mm512_castsi512_pd(digit)) }
     }
 }
+
+/// Asks valgrind's memcheck something, if the program runs under it (`valgrind.h`, `memcheck.h`); otherwise
+/// the answer is 0.
+#[cfg(test)]
+fn ask_memcheck(request: u64, arguments: [u64; 3]) -> u64 {
+    // The base of memcheck's requests is its letters.
+    const MEMCHECK: u64 = 0x4d43_0000;
+    let [a, b, c] = arguments;
+    let arguments = [MEMCHECK + request, a, b, c, 0, 0];
+    let mut answer = 0_u64;
+    // SAFETY: rotations by 128 bits in all, and an exchange of a register with itself, change nothing on a
+    // processor. Valgrind takes the sequence for a request: it reads the arguments and writes the answer,
+    // and only where the arguments say, which is the callers' own memory.
+    unsafe {
+        std::arch::asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") &raw const arguments,
+            inout("rdx") answer,
+            inout("rdi") 0_u64 => _,
+            options(nostack)
+        );
+    }
+    answer
+}
+
+/// Marks memory as undefined, so that memcheck reports every branch and address that depends on it.
+#[cfg(test)]
+pub(super) fn memcheck_mark_undefined<T>(memory: &mut [T]) {
+    ask_memcheck(
+        1,
+        [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0],
+    );
+}
+
+/// Marks memory as defined.
+#[cfg(test)]
+pub(super) fn memcheck_mark_defined<T>(memory: &mut [T]) {
+    ask_memcheck(
+        2,
+        [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0],
+    );
+}
+
+/// How many bytes have bits that are undefined, as memcheck sees it.
+#[cfg(test)]
+pub(super) fn memcheck_undefined(memory: &[u8]) -> usize {
+    let mut bits = vec![0_u8; memory.len()];
+    ask_memcheck(
+        8,
+        [
+            memory.as_ptr() as u64,
+            bits.as_mut_ptr() as u64,
+            memory.len() as u64,
+        ],
+    );
+    std::hint::black_box(bits)
+        .into_iter()
+        .filter(|bits| *bits != 0)
+        .count()
+}
