@@ -123,7 +123,8 @@ impl TlsFiles {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections in all, also those that have not authenticated yet.
+    /// Connections in all, also those that have not authenticated yet; a quarter of them may be in
+    /// a TLS handshake.
     pub connections: usize,
     /// Connections of one identity.
     pub connections_per_identity: usize,

@@ -60,6 +60,10 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// that cross with `Drain` are answered meanwhile.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
 
+/// Key checks of one connection that stand in line with those of others, first come first served:
+/// as many as run at once, so that a client with a thousand keys delays another's one key by two.
+const IMPORTS_IN_LINE: usize = 2;
+
 /// Send buffers above this size are given back when they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
@@ -117,6 +121,8 @@ struct Connection<S> {
     /// Key checks under way. Those that have not begun end with the connection: otherwise one could
     /// pile them up by connecting again and again.
     imports: JoinSet<()>,
+    /// Bounds those of them that stand in line with other connections'.
+    in_line: Arc<Semaphore>,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -149,6 +155,7 @@ impl<S> Connection<S> {
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
             imports: JoinSet::new(),
+            in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -289,7 +296,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         while self.imports.try_join_next().is_some() {}
         for (request, key) in self.effects.imports.drain(..) {
             let (shared, outbox) = (Arc::clone(&self.shared), Arc::clone(&self.outbox));
-            self.imports.spawn(import(request, key, shared, outbox));
+            let in_line = Arc::clone(&self.in_line);
+            self.imports
+                .spawn(import(request, key, in_line, shared, outbox));
         }
         for reply in self.effects.replies.drain(..) {
             match &reply {
@@ -487,9 +496,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 async fn import(
     request: millrace_wire::RequestId,
     key: millrace_engine::PrivateKey,
+    in_line: Arc<Semaphore>,
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
 ) {
+    let _in_line = in_line.acquire().await;
     let permit = Arc::clone(&shared.imports).acquire_owned().await;
     let engine = shared.engine.clone();
     let loaded = tokio::task::spawn_blocking(move || {
@@ -595,171 +606,4 @@ impl SendBuffer {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-    use std::sync::Mutex;
-    use std::task::Waker;
-
-    use millrace_engine::EngineConfig;
-    use millrace_testkit::fake::{FakeBackend, FakeOptions};
-    use millrace_wire::Hello;
-
-    use super::*;
-    use crate::store::{KekSource, KeyStore};
-
-    /// A client whose bytes are all there, and who takes as much as `room` says.
-    struct FakeStream {
-        said: Vec<u8>,
-        room: usize,
-        heard: Arc<Mutex<Vec<u8>>>,
-    }
-
-    impl AsyncRead for FakeStream {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            if self.said.is_empty() {
-                return Poll::Pending;
-            }
-            let count = self.said.len().min(buffer.remaining());
-            buffer.put_slice(&self.said[..count]);
-            self.said.drain(..count);
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    impl AsyncWrite for FakeStream {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            let count = bytes.len().min(self.room);
-            if count == 0 {
-                return Poll::Pending;
-            }
-            self.room -= count;
-            self.heard
-                .lock()
-                .unwrap()
-                .extend_from_slice(&bytes[..count]);
-            Poll::Ready(Ok(count))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    /// A connection to a node without keys, whose client pings so often.
-    fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
-        let backend = Arc::new(FakeBackend::new(FakeOptions::default()));
-        let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
-        let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
-        let limits = Limits::default();
-        let shared = Shared {
-            keyring: Keyring::new(Arc::new(store), engine.clone()),
-            engine,
-            rules: Arc::new(Rules {
-                node: "n".to_owned(),
-                allow_import: false,
-                max_in_flight: limits.in_flight,
-                max_keys: limits.keys,
-                max_budget: limits.max_budget,
-            }),
-            limits,
-            metrics: Metrics::default(),
-            imports: Arc::new(Semaphore::new(1)),
-            denials: RateLimit::default(),
-            faults: RateLimit::default(),
-            refusals: RateLimit::default(),
-        };
-        let mut said = Vec::new();
-        let hello = Hello {
-            min_version: 1,
-            max_version: 1,
-            features: 0,
-            agent: String::new(),
-        };
-        ClientMessage::Hello(hello).encode(&mut said);
-        for token in 0..pings as u64 {
-            ClientMessage::Ping { token }.encode(&mut said);
-        }
-        let stream = FakeStream {
-            said,
-            room: 0,
-            heard: Arc::default(),
-        };
-        let outbox = Arc::new(Outbox::default());
-        Connection::new(stream, "uid:1".into(), outbox, Arc::new(shared))
-    }
-
-    #[tokio::test]
-    async fn a_client_that_reads_late_gets_every_answer() {
-        // Four times what is kept for a client that does not read.
-        let pings = HIGH_WATER / 4;
-        let directory = tempfile::tempdir().unwrap();
-        let mut connection = pinged(pings, directory.path());
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
-        assert!(!connection.stream.said.is_empty(), "reading did not pause");
-        // Now it takes everything at once: one wake-up has to do for all the rest.
-        connection.stream.room = usize::MAX;
-        assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
-        assert!(connection.stream.said.is_empty(), "a request is never read");
-        let heard = connection.stream.heard.lock().unwrap().len();
-        assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");
-    }
-
-    #[tokio::test]
-    async fn requests_cost_no_more_than_their_answers_may_wait() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut connection = pinged(10_000, directory.path());
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(connection.poll_read(&mut context).is_ready());
-        assert!(connection.unread && connection.sending.len() < REPLIES_PER_TURN * 40);
-    }
-
-    #[test]
-    fn a_client_that_drips_does_not_move_its_deadline() {
-        let mut buffer = SendBuffer::default();
-        let start = Instant::now();
-        buffer.bytes.extend_from_slice(&[1; 100]);
-        buffer.blocked(start);
-        buffer.sent(10);
-        buffer.bytes.extend_from_slice(&[1; 100]);
-        buffer.blocked(start + Duration::from_secs(1));
-        assert_eq!(buffer.deadline(), Some(start));
-        buffer.sent(90);
-        assert_eq!(buffer.deadline(), None);
-        buffer.blocked(start + Duration::from_secs(2));
-        assert_eq!(buffer.deadline(), Some(start + Duration::from_secs(2)));
-    }
-
-    #[test]
-    fn what_is_sent_makes_room_although_something_is_always_left() {
-        let mut buffer = SendBuffer::default();
-        for _ in 0..1000 {
-            buffer.bytes.extend_from_slice(&[1; 1000]);
-            buffer.sent(buffer.len() - 1);
-        }
-        assert_eq!(buffer.len(), 1);
-        assert!(buffer.bytes.len() < 2 * KEPT_BUFFER);
-    }
-
-    #[test]
-    fn sent_bytes_do_not_stay_in_memory() {
-        let mut buffer = SendBuffer::default();
-        buffer.bytes.extend_from_slice(&[7; 100]);
-        buffer.sent(100);
-        assert!(buffer.is_empty() && buffer.bytes.capacity() >= 100);
-        buffer.bytes.resize(100, 0);
-        assert_eq!(*buffer.bytes, vec![0; 100]);
-    }
-}
+mod tests;

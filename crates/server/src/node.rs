@@ -32,7 +32,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 
-use crate::config::{MAX_CONNECTIONS, NodeConfig, UnixConfig};
+use crate::config::{Limits, MAX_CONNECTIONS, NodeConfig, UnixConfig};
 use crate::connection::{Shared, serve};
 use crate::keys::{Keyring, Reloaded};
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) started: Instant,
     draining: AtomicBool,
     slots: Arc<Semaphore>,
+    /// For those of them that are in a TLS handshake.
+    handshakes: Arc<Semaphore>,
     open: Mutex<Open>,
     acceptor: Option<Arc<Acceptor>>,
 }
@@ -141,6 +143,7 @@ impl Node {
         let limits = config.limits;
         let inner = Arc::new(Inner {
             slots: Arc::new(Semaphore::new(limits.connections.min(MAX_CONNECTIONS))),
+            handshakes: Arc::new(Semaphore::new(handshakes(&limits))),
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
             shared: Arc::new(Shared {
                 keyring: Keyring::new(Arc::new(store), engine.clone()),
@@ -420,17 +423,25 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<In
             Ok((stream, address)) => {
                 node.shared.metrics.connections_accepted.add(1);
                 // Before TLS: a handshake costs us more than it costs the client.
-                match Arc::clone(&node.slots).try_acquire_owned() {
-                    Ok(slot) => {
-                        let (acceptor, node) = (Arc::clone(&acceptor), Arc::clone(&node));
-                        tokio::spawn(admit_tcp(stream, address, acceptor, slot, node));
-                    }
-                    Err(_) => node.refuse(Refusal::TooMany, &address),
+                let slot = Arc::clone(&node.slots).try_acquire_owned();
+                let handshake = Arc::clone(&node.handshakes).try_acquire_owned();
+                if let (Ok(slot), Ok(handshake)) = (slot, handshake) {
+                    let (acceptor, node) = (Arc::clone(&acceptor), Arc::clone(&node));
+                    let permits = (slot, handshake);
+                    tokio::spawn(admit_tcp(stream, address, acceptor, permits, node));
+                } else {
+                    node.refuse(Refusal::TooMany, &address);
                 }
             }
             Err(error) => pause(&error).await,
         }
     }
+}
+
+/// Connections that may be in a TLS handshake at once: a quarter. Whoever reaches the port can open
+/// them and say nothing, and must not keep out those who come by the unix socket.
+fn handshakes(limits: &Limits) -> usize {
+    (limits.connections.min(MAX_CONNECTIONS) / 4).max(1)
 }
 
 async fn pause(error: &io::Error) {
@@ -454,7 +465,7 @@ async fn admit_tcp(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: Arc<Acceptor>,
-    slot: OwnedSemaphorePermit,
+    (slot, handshaking): (OwnedSemaphorePermit, OwnedSemaphorePermit),
     node: Arc<Inner>,
 ) {
     // Without these options a connection is slower to notice its end, and no worse.
@@ -465,6 +476,7 @@ async fn admit_tcp(
         Ok(Err(error)) => return node.refuse(Refusal::Tls, &format_args!("{address}: {error}")),
         Err(_) => return node.refuse(Refusal::TimedOut, &address),
     };
+    drop(handshaking);
     let (_, connection) = stream.get_ref();
     if connection.alpn_protocol() != Some(millrace_wire::ALPN) {
         return node.refuse(Refusal::Alpn, &address);

@@ -145,14 +145,13 @@ impl<K: Clone> SessionState<K> {
                     self.submit(job, now, effects)?;
                 }
             }
-            ClientMessage::Cancel { job } => match self.in_flight.get_mut(&job) {
-                Some(cancelled @ false) => {
+            ClientMessage::Cancel { job } => {
+                // Otherwise that was asked for before, or the completion is on the way.
+                if let Some(cancelled @ false) = self.in_flight.get_mut(&job) {
                     *cancelled = true;
                     effects.cancels.push(job);
                 }
-                // It was asked for, or the completion is on the way.
-                _ => {}
-            },
+            }
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
             _ => return Err(Fault::Protocol),
         }

@@ -265,6 +265,18 @@ fn connections_are_capped_before_tls() {
     eventually(|| !papers().refused_by(&node));
 }
 
+#[test]
+fn strangers_who_say_nothing_do_not_keep_others_out() {
+    let node = setup().limits(|limits| limits.connections = 4).start();
+    let silent: Vec<_> = (0..8).map(|_| tcp(node.tcp.unwrap())).collect();
+    node.until(|status| status.connections_refused >= 7);
+    let mut client = node.connect();
+    client.import(&keys::p_256());
+    drop(silent);
+    let papers = || Papers::of(&issue_once(&node));
+    eventually(|| !papers().refused_by(&node));
+}
+
 fn issue_once(node: &TestNode) -> CertificateFiles {
     let directory = node.setup.directory.path().join("tls");
     let _ = issue_client_certificate(&directory, "gateway-1");

@@ -1,0 +1,203 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The send buffer, and a connection to a client that is made of two buffers.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::task::Waker;
+
+use millrace_engine::EngineConfig;
+use millrace_testkit::fake::{FakeBackend, FakeOptions};
+use millrace_wire::Hello;
+
+use super::*;
+use crate::store::{KekSource, KeyStore};
+
+/// A client whose bytes are all there, and who takes as much as `room` says.
+struct FakeStream {
+    said: Vec<u8>,
+    room: usize,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl AsyncRead for FakeStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.said.is_empty() {
+            return Poll::Pending;
+        }
+        let count = self.said.len().min(buffer.remaining());
+        buffer.put_slice(&self.said[..count]);
+        self.said.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for FakeStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let count = bytes.len().min(self.room);
+        if count == 0 {
+            return Poll::Pending;
+        }
+        self.room -= count;
+        self.heard
+            .lock()
+            .unwrap()
+            .extend_from_slice(&bytes[..count]);
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A connection to a node without keys, whose client pings so often.
+fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
+    let backend = Arc::new(FakeBackend::new(FakeOptions::default()));
+    let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
+    let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
+    let limits = Limits::default();
+    let shared = Shared {
+        keyring: Keyring::new(Arc::new(store), engine.clone()),
+        engine,
+        rules: Arc::new(Rules {
+            node: "n".to_owned(),
+            allow_import: false,
+            max_in_flight: limits.in_flight,
+            max_keys: limits.keys,
+            max_budget: limits.max_budget,
+        }),
+        limits,
+        metrics: Metrics::default(),
+        imports: Arc::new(Semaphore::new(1)),
+        denials: RateLimit::default(),
+        faults: RateLimit::default(),
+        refusals: RateLimit::default(),
+    };
+    let mut said = Vec::new();
+    let hello = Hello {
+        min_version: 1,
+        max_version: 1,
+        features: 0,
+        agent: String::new(),
+    };
+    ClientMessage::Hello(hello).encode(&mut said);
+    for token in 0..pings as u64 {
+        ClientMessage::Ping { token }.encode(&mut said);
+    }
+    let stream = FakeStream {
+        said,
+        room: 0,
+        heard: Arc::default(),
+    };
+    let outbox = Arc::new(Outbox::default());
+    Connection::new(stream, "uid:1".into(), outbox, Arc::new(shared))
+}
+
+#[tokio::test]
+async fn a_client_that_reads_late_gets_every_answer() {
+    // Four times what is kept for a client that does not read.
+    let pings = HIGH_WATER / 4;
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(pings, directory.path());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+    assert!(!connection.stream.said.is_empty(), "reading did not pause");
+    // Now it takes everything at once: one wake-up has to do for all the rest.
+    connection.stream.room = usize::MAX;
+    assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+    assert!(connection.stream.said.is_empty(), "a request is never read");
+    let heard = connection.stream.heard.lock().unwrap().len();
+    assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");
+}
+
+#[tokio::test]
+async fn a_client_with_many_keys_delays_another_by_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let many = pinged(0, directory.path());
+    let shared = &many.shared;
+    let busy = Arc::clone(&shared.imports).acquire_owned().await;
+    // One outbox for both shows the order.
+    let outbox = Arc::new(Outbox::default());
+    let mut imports = JoinSet::new();
+    let mut begin = |request, in_line: &Arc<Semaphore>| {
+        let key = millrace_testkit::keys::p_256().private_key();
+        let (in_line, outbox) = (Arc::clone(in_line), Arc::clone(&outbox));
+        imports.spawn(import(request, key, in_line, Arc::clone(shared), outbox));
+    };
+    for _ in 0..20 {
+        begin(0, &many.in_line);
+    }
+    // All of them are in line before the other client comes, and it before anybody is served.
+    tokio::task::yield_now().await;
+    begin(1, &Arc::new(Semaphore::new(IMPORTS_IN_LINE)));
+    tokio::task::yield_now().await;
+    drop(busy);
+    imports.join_all().await;
+    let mut served = Waiting::default();
+    outbox.take(&mut served, &Context::from_waker(Waker::noop()));
+    let place = served.imports.iter().position(|(request, _)| *request == 1);
+    assert!(
+        place.is_some_and(|place| place <= IMPORTS_IN_LINE),
+        "{place:?}"
+    );
+}
+
+#[tokio::test]
+async fn requests_cost_no_more_than_their_answers_may_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(10_000, directory.path());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(connection.poll_read(&mut context).is_ready());
+    assert!(connection.unread && connection.sending.len() < REPLIES_PER_TURN * 40);
+}
+
+#[test]
+fn a_client_that_drips_does_not_move_its_deadline() {
+    let mut buffer = SendBuffer::default();
+    let start = Instant::now();
+    buffer.bytes.extend_from_slice(&[1; 100]);
+    buffer.blocked(start);
+    buffer.sent(10);
+    buffer.bytes.extend_from_slice(&[1; 100]);
+    buffer.blocked(start + Duration::from_secs(1));
+    assert_eq!(buffer.deadline(), Some(start));
+    buffer.sent(90);
+    assert_eq!(buffer.deadline(), None);
+    buffer.blocked(start + Duration::from_secs(2));
+    assert_eq!(buffer.deadline(), Some(start + Duration::from_secs(2)));
+}
+
+#[test]
+fn what_is_sent_makes_room_although_something_is_always_left() {
+    let mut buffer = SendBuffer::default();
+    for _ in 0..1000 {
+        buffer.bytes.extend_from_slice(&[1; 1000]);
+        buffer.sent(buffer.len() - 1);
+    }
+    assert_eq!(buffer.len(), 1);
+    assert!(buffer.bytes.len() < 2 * KEPT_BUFFER);
+}
+
+#[test]
+fn sent_bytes_do_not_stay_in_memory() {
+    let mut buffer = SendBuffer::default();
+    buffer.bytes.extend_from_slice(&[7; 100]);
+    buffer.sent(100);
+    assert!(buffer.is_empty() && buffer.bytes.capacity() >= 100);
+    buffer.bytes.resize(100, 0);
+    assert_eq!(*buffer.bytes, vec![0; 100]);
+}
