@@ -15,13 +15,15 @@
 //! nginx            SSL_do_handshake ──► the job goes on
 //! ```
 //!
-//! Only handshakes run as jobs. When nginx frees a connection whose job is paused, the job is resumed
+//! Only handshakes run as jobs; reads and writes do not, so renegotiation (which nginx refuses) and
+//! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection whose job is paused, the job is resumed
 //! once with the order to give up (the provider asks [`millrace_preload_cancelling`]), so it ends
 //! within the call and leaks nothing.
 //!
 //! What it does not do: touch any process but nginx (another program is left alone; the first TLS
-//! handshake there says so once on standard error), change anything about connections without a
-//! socket (QUIC), or read a byte of what is encrypted.
+//! handshake there says so once on standard error), an nginx that does not use epoll or has no shared
+//! OpenSSL (it says so, too), or connections without a socket (QUIC); or read a byte of what is
+//! encrypted.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 #![deny(unsafe_code)]
@@ -31,4 +33,5 @@
     reason = "symbol interposition; the only room for it in this crate"
 )]
 pub mod ffi;
+mod program;
 mod table;

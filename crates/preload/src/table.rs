@@ -13,8 +13,13 @@ use std::collections::HashMap;
 /// A change to an epoll instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Add the eventfd `fd` with this data, or re-arm it if it is there.
-    Arm { epoll: i32, fd: i32, data: u64 },
+    /// Add the eventfd `fd` with this data, or (`again`) re-arm it, as it is there.
+    Arm {
+        epoll: i32,
+        fd: i32,
+        data: u64,
+        again: bool,
+    },
     /// Take the eventfd `fd` out.
     Disarm { epoll: i32, fd: i32 },
 }
@@ -38,16 +43,31 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: HashMap<i32, Entry>,
+    used: bool,
 }
 
 impl Table {
+    /// Whether this process has ever registered anything: whether it waits by epoll at all.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used
+    }
+
     /// The socket was added to an epoll instance, or its registration changed.
     pub(crate) fn registered(&mut self, socket: i32, epoll: i32, data: u64) -> Vec<Action> {
+        self.used = true;
         let entry = self.entries.entry(socket).or_default();
-        let registration = Registration { epoll, data };
-        let moved = entry.registration != Some(registration);
-        entry.registration = Some(registration);
-        if moved { arm(entry) } else { Vec::new() }
+        let now = Registration { epoll, data };
+        let before = entry.registration.replace(now);
+        if before == Some(now) {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        if before.is_some_and(|before| before.epoll != epoll) {
+            actions = disarm(before, &entry.twins);
+        }
+        let there = before.is_some_and(|before| before.epoll == epoll);
+        actions.extend(arm(now, &entry.twins, |_| there));
+        actions
     }
 
     /// The socket was taken out of its epoll instance; its job may still be paused.
@@ -55,8 +75,7 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&socket) else {
             return Vec::new();
         };
-        let actions = disarm(entry);
-        entry.registration = None;
+        let actions = disarm(entry.registration.take(), &entry.twins);
         if entry.twins.is_empty() {
             self.entries.remove(&socket);
         }
@@ -67,24 +86,18 @@ impl Table {
     pub(crate) fn closed(&mut self, socket: i32) -> Vec<Action> {
         self.entries
             .remove(&socket)
-            .map_or_else(Vec::new, |entry| disarm(&entry))
+            .map_or_else(Vec::new, |entry| disarm(entry.registration, &entry.twins))
     }
 
     /// The handshake on this socket waits for these eventfds.
     pub(crate) fn paused(&mut self, socket: i32, wait_fds: &[i32]) -> Vec<Action> {
         let entry = self.entries.entry(socket).or_default();
-        let gone = Entry {
-            registration: entry.registration,
-            twins: entry
-                .twins
-                .iter()
-                .copied()
-                .filter(|fd| !wait_fds.contains(fd))
-                .collect(),
-        };
-        let mut actions = disarm(&gone);
-        entry.twins = wait_fds.to_vec();
-        actions.extend(arm(entry));
+        let before = std::mem::replace(&mut entry.twins, wait_fds.to_vec());
+        let gone = before.iter().copied().filter(|fd| !wait_fds.contains(fd));
+        let mut actions = disarm(entry.registration, &gone.collect::<Vec<_>>());
+        if let Some(registration) = entry.registration {
+            actions.extend(arm(registration, wait_fds, |fd| before.contains(&fd)));
+        }
         actions
     }
 
@@ -96,7 +109,7 @@ impl Table {
         if entry.twins.is_empty() {
             return Vec::new();
         }
-        let actions = disarm(entry);
+        let actions = disarm(entry.registration, &entry.twins);
         entry.twins.clear();
         if entry.registration.is_none() {
             self.entries.remove(&socket);
@@ -105,26 +118,23 @@ impl Table {
     }
 }
 
-fn arm(entry: &Entry) -> Vec<Action> {
-    let Some(Registration { epoll, data }) = entry.registration else {
-        return Vec::new();
+fn arm(at: Registration, twins: &[i32], there: impl Fn(i32) -> bool) -> Vec<Action> {
+    let Registration { epoll, data } = at;
+    let arm = |&fd| Action::Arm {
+        epoll,
+        fd,
+        data,
+        again: there(fd),
     };
-    entry
-        .twins
-        .iter()
-        .map(|&fd| Action::Arm { epoll, fd, data })
-        .collect()
+    twins.iter().map(arm).collect()
 }
 
-fn disarm(entry: &Entry) -> Vec<Action> {
-    let Some(Registration { epoll, .. }) = entry.registration else {
+fn disarm(at: Option<Registration>, twins: &[i32]) -> Vec<Action> {
+    let Some(Registration { epoll, .. }) = at else {
         return Vec::new();
     };
-    entry
-        .twins
-        .iter()
-        .map(|&fd| Action::Disarm { epoll, fd })
-        .collect()
+    let disarm = |&fd| Action::Disarm { epoll, fd };
+    twins.iter().map(disarm).collect()
 }
 
 #[cfg(test)]
@@ -135,23 +145,29 @@ mod tests {
     const SOCKET: i32 = 10;
     const EVENT: i32 = 20;
 
+    fn arm(fd: i32, data: u64, again: bool) -> Action {
+        Action::Arm {
+            epoll: EPOLL,
+            fd,
+            data,
+            again,
+        }
+    }
+
+    fn disarm(fd: i32) -> Action {
+        Action::Disarm { epoll: EPOLL, fd }
+    }
+
     #[test]
     fn a_twin_is_armed_with_the_data_of_its_socket() {
         let mut table = Table::default();
         assert_eq!(table.registered(SOCKET, EPOLL, 77), []);
-        let arm = Action::Arm {
-            epoll: EPOLL,
-            fd: EVENT,
-            data: 77,
-        };
-        assert_eq!(table.paused(SOCKET, &[EVENT]), [arm]);
+        let added = arm(EVENT, 77, false);
+        assert_eq!(table.paused(SOCKET, &[EVENT]), [added]);
         // Each further pause re-arms the edge.
-        assert_eq!(table.paused(SOCKET, &[EVENT]), [arm]);
-        let disarm = Action::Disarm {
-            epoll: EPOLL,
-            fd: EVENT,
-        };
-        assert_eq!(table.resumed(SOCKET), [disarm]);
+        assert_eq!(table.paused(SOCKET, &[EVENT]), [arm(EVENT, 77, true)]);
+        let removed = disarm(EVENT);
+        assert_eq!(table.resumed(SOCKET), [removed]);
         assert_eq!(table.resumed(SOCKET), []);
     }
 
@@ -159,12 +175,8 @@ mod tests {
     fn a_socket_registered_after_the_pause_gets_its_twin_then() {
         let mut table = Table::default();
         assert_eq!(table.paused(SOCKET, &[EVENT]), []);
-        let arm = Action::Arm {
-            epoll: EPOLL,
-            fd: EVENT,
-            data: 5,
-        };
-        assert_eq!(table.registered(SOCKET, EPOLL, 5), [arm]);
+        let added = arm(EVENT, 5, false);
+        assert_eq!(table.registered(SOCKET, EPOLL, 5), [added]);
     }
 
     #[test]
@@ -172,20 +184,10 @@ mod tests {
         let mut table = Table::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
-        assert_eq!(
-            table.closed(SOCKET),
-            [Action::Disarm {
-                epoll: EPOLL,
-                fd: EVENT
-            }]
-        );
+        assert_eq!(table.closed(SOCKET), [disarm(EVENT)]);
         assert_eq!(table.paused(SOCKET, &[21]), []);
-        let arm = Action::Arm {
-            epoll: EPOLL,
-            fd: 21,
-            data: 2,
-        };
-        assert_eq!(table.registered(SOCKET, EPOLL, 2), [arm]);
+        let added = arm(21, 2, false);
+        assert_eq!(table.registered(SOCKET, EPOLL, 2), [added]);
     }
 
     #[test]
@@ -194,7 +196,7 @@ mod tests {
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
         assert_eq!(table.registered(SOCKET, EPOLL, 1), []);
-        assert_eq!(table.registered(SOCKET, EPOLL, 2).len(), 1);
+        assert_eq!(table.registered(SOCKET, EPOLL, 2), [arm(EVENT, 2, true)]);
     }
 
     #[test]
@@ -202,18 +204,36 @@ mod tests {
         let mut table = Table::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
-        let expected = [
-            Action::Disarm {
-                epoll: EPOLL,
-                fd: EVENT,
-            },
-            Action::Arm {
-                epoll: EPOLL,
-                fd: 21,
-                data: 1,
-            },
-        ];
+        let expected = [disarm(EVENT), arm(21, 1, false)];
         assert_eq!(table.paused(SOCKET, &[21]), expected);
+    }
+
+    #[test]
+    fn a_socket_that_moves_to_another_instance_takes_its_twin_along() {
+        let mut table = Table::default();
+        assert!(!table.is_used());
+        table.registered(SOCKET, EPOLL, 1);
+        assert!(table.is_used());
+        table.paused(SOCKET, &[EVENT]);
+        let other = Action::Arm {
+            epoll: EPOLL + 1,
+            fd: EVENT,
+            data: 1,
+            again: false,
+        };
+        assert_eq!(
+            table.registered(SOCKET, EPOLL + 1, 1),
+            [disarm(EVENT), other]
+        );
+    }
+
+    #[test]
+    fn a_socket_taken_out_and_put_back_gets_its_twin_back() {
+        let mut table = Table::default();
+        table.registered(SOCKET, EPOLL, 1);
+        table.paused(SOCKET, &[EVENT]);
+        assert_eq!(table.deregistered(SOCKET), [disarm(EVENT)]);
+        assert_eq!(table.registered(SOCKET, EPOLL, 1), [arm(EVENT, 1, false)]);
     }
 
     #[test]

@@ -1,28 +1,33 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The interposed symbols, each forwarding to the next definition.
+//! The interposed symbols, each forwarding to the next definition. They carry no version, so that
+//! they stand for every version of a symbol that a program asks for.
 //!
-//! nginx runs its event loop and all of its TLS on one thread per worker; the lock around the table
-//! is never contended there. It is held neither across a call into libssl nor across a system call.
+//! Debian's libssl calls its own public functions through its symbol table, so all of these may also
+//! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
 mod next;
+mod program;
 mod stack;
+mod tables;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use crate::table::{Action, Table};
-use next::{Next, next};
+use next::{Jobs, Libc};
+use program::{Silence, is_nginx};
+use tables::apply;
 
 /// Opaque `SSL`.
 pub type Ssl = c_void;
 
+const SSL_ERROR_SSL: c_int = 1;
 const SSL_ERROR_WANT_READ: c_int = 2;
-const SSL_ERROR_WANT_ASYNC: c_int = 9;
-const SSL_ERROR_WANT_ASYNC_JOB: c_int = 10;
+/// What `SSL_want` says of a paused job, and of one that could not be had.
+const SSL_ASYNC_PAUSED: c_int = 5;
+const SSL_ASYNC_NO_JOBS: c_int = 6;
+const SSL_READ_EARLY_DATA_ERROR: c_int = 0;
 const SSL_CTRL_MODE: c_int = 33;
 const SSL_CTRL_CLEAR_MODE: c_int = 78;
 const SSL_MODE_ASYNC: c_long = 0x100;
@@ -47,19 +52,6 @@ thread_local! {
     static CANCELLING: Cell<bool> = const { Cell::new(false) };
 }
 
-unsafe extern "C" {
-    /// The name of the running program, without its folder (glibc).
-    static program_invocation_short_name: *const std::ffi::c_char;
-}
-
-/// The table with the process that it belongs to: a worker inherits its master's and starts anew.
-struct Owned {
-    pid: u32,
-    table: Table,
-}
-
-static TABLE: Mutex<Option<Owned>> = Mutex::new(None);
-
 /// Whether the job that runs on this thread should give up: its connection is being freed.
 ///
 /// Asked by the provider each time one of its paused jobs is resumed.
@@ -74,51 +66,40 @@ pub extern "C" fn millrace_preload_cancelling() -> c_int {
 /// As for `SSL_do_handshake(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
-    let Some(next) = next() else {
+    let Some(libssl) = next::libssl() else {
         return -1;
     };
-    if !is_nginx() {
-        say_once_that_this_is_not_nginx();
-        // SAFETY: forwarded unchanged.
-        return unsafe { (next.ssl_do_handshake)(ssl) };
+    // SAFETY: forwarded unchanged.
+    let call = || unsafe { (libssl.do_handshake)(ssl) };
+    // SAFETY: `ssl` is valid by this function's contract.
+    match unsafe { Handshake::new(ssl) } {
+        Some(handshake) => handshake.drive(&call, |result| result == 1),
+        None => call(),
     }
-    // SAFETY: `ssl` is valid by this function's contract, here and below.
-    let (finished, socket) = unsafe { ((next.ssl_is_init_finished)(ssl), (next.ssl_get_fd)(ssl)) };
-    if finished != 0 || socket < 0 {
-        // SAFETY: forwarded unchanged.
-        return unsafe { (next.ssl_do_handshake)(ssl) };
-    }
-    stack::install_guarded_stacks(next);
-    // SAFETY: `ssl` is valid.
-    unsafe { (next.ssl_ctrl)(ssl, SSL_CTRL_MODE, SSL_MODE_ASYNC, std::ptr::null_mut()) };
-    // SAFETY: `ssl` is valid.
-    let mut result = unsafe { (next.ssl_do_handshake)(ssl) };
-    let error = match result {
-        1 => 0,
-        // SAFETY: `ssl` is valid and `result` is its last result.
-        _ => unsafe { (next.ssl_get_error)(ssl, result) },
+}
+
+/// Interposed: with `ssl_early_data` nginx begins its handshakes here.
+///
+/// # Safety
+/// As for `SSL_read_early_data(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SSL_read_early_data(
+    ssl: *mut Ssl,
+    buffer: *mut c_void,
+    len: usize,
+    read: *mut usize,
+) -> c_int {
+    let Some(next) = next::libssl().and_then(|libssl| libssl.read_early_data) else {
+        return SSL_READ_EARLY_DATA_ERROR;
     };
-    match error {
-        SSL_ERROR_WANT_ASYNC => match wait_fds(next, ssl) {
-            Some(fds) => apply(next, |table| table.paused(socket, &fds)),
-            // Nothing to wait for by epoll: finish here rather than hang.
-            None => result = finish_blocking(next, ssl),
-        },
-        SSL_ERROR_WANT_ASYNC_JOB => result = finish_blocking(next, ssl),
-        _ => apply(next, |table| table.resumed(socket)),
+    // SAFETY: forwarded unchanged.
+    let call = || unsafe { next(ssl, buffer, len, read) };
+    // SAFETY: `ssl` is valid by this function's contract.
+    match unsafe { Handshake::new(ssl) } {
+        // Once there is early data, the operation of the private key is done.
+        Some(handshake) => handshake.drive(&call, |result| result != SSL_READ_EARLY_DATA_ERROR),
+        None => call(),
     }
-    if result == 1 {
-        // SAFETY: `ssl` is valid. Reads and writes do not run as jobs.
-        unsafe {
-            (next.ssl_ctrl)(
-                ssl,
-                SSL_CTRL_CLEAR_MODE,
-                SSL_MODE_ASYNC,
-                std::ptr::null_mut(),
-            )
-        };
-    }
-    result
 }
 
 /// Interposed: a paused job looks to nginx like a socket that is not readable yet.
@@ -127,16 +108,19 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
 /// As for `SSL_get_error(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int {
-    let Some(next) = next() else {
-        return 1;
+    let Some(libssl) = next::libssl() else {
+        return SSL_ERROR_SSL;
     };
-    // SAFETY: forwarded unchanged.
-    let error = unsafe { (next.ssl_get_error)(ssl, result) };
-    if error == SSL_ERROR_WANT_ASYNC && is_nginx() {
-        SSL_ERROR_WANT_READ
-    } else {
-        error
+    if let Some(jobs) = libssl.jobs.as_ref().filter(|_| is_nginx() && result <= 0) {
+        // Asked of the connection and not of the thread's queue of errors, which `SSL_get_error`
+        // would look at first: it may hold errors of something else.
+        // SAFETY: `ssl` is valid by this function's contract.
+        if unsafe { (jobs.want)(ssl) } == SSL_ASYNC_PAUSED {
+            return SSL_ERROR_WANT_READ;
+        }
     }
+    // SAFETY: forwarded unchanged.
+    unsafe { (libssl.get_error)(ssl, result) }
 }
 
 /// Interposed: ends a paused job before its connection is freed.
@@ -145,22 +129,25 @@ pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int 
 /// As for `SSL_free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SSL_free(ssl: *mut Ssl) {
-    let Some(next) = next() else {
+    let Some(libssl) = next::libssl() else {
         return;
     };
-    if !ssl.is_null() && is_nginx() {
+    if let (false, true, Some(jobs), Some(libc)) =
+        (ssl.is_null(), is_nginx(), &libssl.jobs, next::libc())
+    {
         // SAFETY: `ssl` is valid by this function's contract; its socket is still open in nginx.
-        let (paused, socket) =
-            unsafe { ((next.ssl_waiting_for_async)(ssl), (next.ssl_get_fd)(ssl)) };
+        let (paused, socket) = unsafe { ((jobs.waiting_for_async)(ssl), (jobs.get_fd)(ssl)) };
         if paused != 0 {
-            cancel(next, ssl);
+            // SAFETY: as above.
+            cancel(jobs, ssl, &|| unsafe { (libssl.do_handshake)(ssl) });
         }
         if socket >= 0 {
-            apply(next, |table| table.resumed(socket));
+            // Taking eventfds out does not fail.
+            let _ = apply(libc, |table| table.resumed(socket));
         }
     }
     // SAFETY: forwarded unchanged.
-    unsafe { (next.ssl_free)(ssl) };
+    unsafe { (libssl.free)(ssl) };
 }
 
 /// Interposed: learns under which data a socket is registered.
@@ -174,23 +161,32 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut libc::epoll_event,
 ) -> c_int {
-    let Some(next) = next() else {
+    let Some(libc) = next::libc() else {
+        set_errno(libc::ENOSYS);
         return -1;
     };
     // SAFETY: forwarded unchanged.
-    let result = unsafe { (next.epoll_ctl)(epoll, operation, fd, event) };
-    if result == 0 && is_nginx() {
-        match operation {
-            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if !event.is_null() => {
-                // SAFETY: the kernel has just read a valid event from there.
-                let data = unsafe { std::ptr::read_unaligned(event) }.u64;
-                apply(next, |table| table.registered(fd, epoll, data));
-            }
-            libc::EPOLL_CTL_DEL => apply(next, |table| table.deregistered(fd)),
-            _ => {}
+    let result = unsafe { (libc.epoll_ctl)(epoll, operation, fd, event) };
+    if result != 0 || !is_nginx() {
+        return result;
+    }
+    let armed = match operation {
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if !event.is_null() => {
+            // SAFETY: the kernel has just read a valid event from there.
+            let data = unsafe { std::ptr::read_unaligned(event) }.u64;
+            apply(libc, |table| table.registered(fd, epoll, data))
+        }
+        libc::EPOLL_CTL_DEL => apply(libc, |table| table.deregistered(fd)),
+        _ => Ok(()),
+    };
+    match armed {
+        Ok(()) => 0,
+        // nginx closes a connection that it cannot wait for; else it would wait in vain.
+        Err(errno) => {
+            set_errno(errno);
+            -1
         }
     }
-    result
 }
 
 /// Interposed: forgets a socket before its number can be reused.
@@ -199,129 +195,159 @@ pub unsafe extern "C" fn epoll_ctl(
 /// As for `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let Some(next) = next() else {
+    let Some(libc) = next::libc() else {
+        set_errno(libc::ENOSYS);
         return -1;
     };
     if is_nginx() {
-        apply(next, |table| table.closed(fd));
+        // Taking eventfds out does not fail.
+        let _ = apply(libc, |table| table.closed(fd));
     }
     // SAFETY: forwarded unchanged.
-    unsafe { (next.close)(fd) }
+    unsafe { (libc.close)(fd) }
 }
 
-/// Lets the table decide and does the system calls, with the lock already given back. `errno` is
-/// left as it was: the caller of `epoll_ctl` or `close` must not see ours.
-fn apply(next: &Next, decide: impl FnOnce(&mut Table) -> Vec<Action>) {
-    let actions = {
-        let mut owned = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let pid = std::process::id();
-        let owned = match &mut *owned {
-            Some(owned) if owned.pid == pid => owned,
-            other => other.insert(Owned {
-                pid,
-                table: Table::default(),
-            }),
+/// A handshake that can run as a job.
+struct Handshake {
+    libc: &'static Libc,
+    jobs: &'static Jobs,
+    ssl: *mut Ssl,
+    socket: c_int,
+}
+
+impl Handshake {
+    /// None if there is nothing to do here, or no way to wait for it.
+    ///
+    /// # Safety
+    /// `ssl` is valid, now and as long as this lives.
+    unsafe fn new(ssl: *mut Ssl) -> Option<Self> {
+        if !is_nginx() {
+            Silence::NotNginx.say();
+            return None;
+        }
+        let (libc, jobs) = (next::libc()?, next::libssl()?.jobs.as_ref()?);
+        // SAFETY: `ssl` is valid.
+        let (finished, socket) = unsafe { ((jobs.is_init_finished)(ssl), (jobs.get_fd)(ssl)) };
+        if finished != 0 || socket < 0 {
+            return None;
+        }
+        // A worker that waits by epoll has registered its listeners long before its first handshake.
+        if !tables::with(|table| table.is_used()) {
+            Silence::NoEpoll.say();
+            return None;
+        }
+        Some(Self {
+            libc,
+            jobs,
+            ssl,
+            socket,
+        })
+    }
+
+    /// Makes the call with jobs allowed. Reads and writes afterwards do not run as jobs.
+    fn drive(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
+        stack::install_guarded_stacks(self.jobs);
+        self.set_mode(SSL_CTRL_MODE);
+        let mut result = call();
+        // nginx looks at it after a failed handshake.
+        with_errno_kept(|| {
+            match self.want() {
+                SSL_ASYNC_PAUSED if self.wait_by_epoll() => return,
+                SSL_ASYNC_PAUSED => result = self.finish_blocking(call),
+                SSL_ASYNC_NO_JOBS => {
+                    self.set_mode(SSL_CTRL_CLEAR_MODE);
+                    result = call();
+                }
+                _ => {}
+            }
+            // Taking eventfds out does not fail.
+            let _ = apply(self.libc, |table| table.resumed(self.socket));
+            if done(result) {
+                self.set_mode(SSL_CTRL_CLEAR_MODE);
+            }
+        });
+        result
+    }
+
+    fn set_mode(&self, control: c_int) {
+        // SAFETY: `ssl` is valid.
+        unsafe { (self.jobs.ctrl)(self.ssl, control, SSL_MODE_ASYNC, std::ptr::null_mut()) };
+    }
+
+    fn want(&self) -> c_int {
+        // SAFETY: `ssl` is valid.
+        unsafe { (self.jobs.want)(self.ssl) }
+    }
+
+    /// Puts the descriptors of the paused job beside the socket. False if that is not possible: then
+    /// nothing would ever wake the connection.
+    fn wait_by_epoll(&self) -> bool {
+        let Some(fds) = wait_fds(self.jobs, self.ssl) else {
+            return false;
         };
-        decide(&mut owned.table)
-    };
-    if actions.is_empty() {
-        return;
+        if apply(self.libc, |table| table.paused(self.socket, &fds)).is_err() {
+            return false;
+        }
+        // Whatever the job tried before it paused is no error of the handshake; nginx would log it
+        // against another connection.
+        // SAFETY: takes nothing.
+        unsafe { (self.jobs.clear_errors)() };
+        true
     }
-    // SAFETY: errno is thread-local and always valid, here and below.
-    let errno = unsafe { *libc::__errno_location() };
-    for action in actions {
-        perform(next, action);
-    }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-}
 
-fn perform(next: &Next, action: Action) {
-    #[expect(
-        clippy::cast_sign_loss,
-        reason = "EPOLLET is the sign bit of an epoll flag word"
-    )]
-    let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    match action {
-        Action::Arm { epoll, fd, data } => {
-            let mut event = libc::epoll_event { events, u64: data };
-            // SAFETY: `event` lives across the calls; descriptors are checked by the kernel.
-            let added = unsafe { (next.epoll_ctl)(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) };
-            if added != 0 {
-                // SAFETY: as above. Already there: re-arm the edge.
-                unsafe { (next.epoll_ctl)(epoll, libc::EPOLL_CTL_MOD, fd, &mut event) };
+    /// Brings a handshake that cannot be waited for to its next want or its end, blocking. The mode
+    /// stays: without it, libssl would begin anew instead of resuming the job.
+    fn finish_blocking(&self, call: &dyn Fn() -> c_int) -> c_int {
+        let mut result = -1;
+        for _ in 0..MAX_DRAIN_POLLS {
+            poll_job(self.jobs, self.ssl);
+            result = call();
+            if self.want() != SSL_ASYNC_PAUSED {
+                break;
             }
         }
-        Action::Disarm { epoll, fd } => {
-            let mut event = libc::epoll_event { events: 0, u64: 0 };
-            // SAFETY: as above. A descriptor that is closed already is not an error to us.
-            unsafe { (next.epoll_ctl)(epoll, libc::EPOLL_CTL_DEL, fd, &mut event) };
-        }
+        result
     }
 }
 
 /// The descriptors that the paused job waits for; none if there are none or too many.
-fn wait_fds(next: &Next, ssl: *mut Ssl) -> Option<Vec<c_int>> {
+fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
     let mut count = 0;
     // SAFETY: with a null list only the count is written.
-    let known = unsafe { (next.ssl_get_all_async_fds)(ssl, std::ptr::null_mut(), &mut count) };
+    let known = unsafe { (jobs.get_all_async_fds)(ssl, std::ptr::null_mut(), &mut count) };
     if known != 1 || count == 0 || count > MAX_WAIT_FDS {
         return None;
     }
     let mut fds = vec![-1; count];
     // SAFETY: the list holds the `count` descriptors that were just announced; nothing ran between.
-    let filled = unsafe { (next.ssl_get_all_async_fds)(ssl, fds.as_mut_ptr(), &mut count) };
+    let filled = unsafe { (jobs.get_all_async_fds)(ssl, fds.as_mut_ptr(), &mut count) };
     (filled == 1 && fds.iter().all(|fd| *fd >= 0)).then_some(fds)
-}
-
-/// Brings a handshake that cannot be waited for to its next want or its end, blocking.
-fn finish_blocking(next: &Next, ssl: *mut Ssl) -> c_int {
-    // SAFETY: `ssl` is valid. A job that is already paused still has to be resumed as one.
-    unsafe {
-        (next.ssl_ctrl)(
-            ssl,
-            SSL_CTRL_CLEAR_MODE,
-            SSL_MODE_ASYNC,
-            std::ptr::null_mut(),
-        )
-    };
-    let mut result = -1;
-    for _ in 0..MAX_DRAIN_POLLS {
-        // SAFETY: `ssl` is valid.
-        result = unsafe { (next.ssl_do_handshake)(ssl) };
-        // SAFETY: `ssl` is valid and `result` is its last result.
-        if result == 1 || unsafe { (next.ssl_waiting_for_async)(ssl) } == 0 {
-            break;
-        }
-        poll_job(next, ssl);
-    }
-    result
 }
 
 /// Ends a paused job: resumes it with the order to give up. A job of a provider that does not know
 /// the order is waited for, up to a minute.
-fn cancel(next: &Next, ssl: *mut Ssl) {
+fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
+    // Set by `drive`, which has not cleared it: only so does libssl resume the job.
     CANCELLING.set(true);
     for round in 0..MAX_CANCEL_ROUNDS + MAX_DRAIN_POLLS {
+        resume();
         // SAFETY: `ssl` is valid until SSL_free, which has not been called yet.
-        unsafe { (next.ssl_do_handshake)(ssl) };
-        // SAFETY: as above.
-        if unsafe { (next.ssl_waiting_for_async)(ssl) } == 0 {
+        if unsafe { (jobs.waiting_for_async)(ssl) } == 0 {
             break;
         }
         if round >= MAX_CANCEL_ROUNDS {
-            poll_job(next, ssl);
+            poll_job(jobs, ssl);
         }
     }
     CANCELLING.set(false);
     // The aborted handshake left its errors behind; nginx would log them against its next call.
-    // SAFETY: no arguments.
-    unsafe { (next.err_clear_error)() };
+    // SAFETY: takes nothing.
+    unsafe { (jobs.clear_errors)() };
 }
 
 /// Waits a little for the descriptors of a paused job.
-fn poll_job(next: &Next, ssl: *mut Ssl) {
-    let fds = wait_fds(next, ssl).unwrap_or_default();
+fn poll_job(jobs: &Jobs, ssl: *mut Ssl) {
+    let fds = wait_fds(jobs, ssl).unwrap_or_default();
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
         .map(|&fd| libc::pollfd {
@@ -335,28 +361,20 @@ fn poll_job(next: &Next, ssl: *mut Ssl) {
     unsafe { libc::poll(polled.as_mut_ptr(), count, DRAIN_POLL_MS) };
 }
 
-/// Whether this process is nginx: its table of connections and its use of epoll are what this
-/// library understands.
-fn is_nginx() -> bool {
-    static IS_NGINX: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *IS_NGINX.get_or_init(|| {
-        // SAFETY: glibc sets this before any code of ours runs, and it stays valid.
-        let name = unsafe { program_invocation_short_name };
-        if name.is_null() {
-            return false;
-        }
-        // SAFETY: a C string, see above. nginx overwrites the arguments, so it is read once, at the
-        // first call of an interposed function in the process that later forks its workers.
-        let name = unsafe { std::ffi::CStr::from_ptr(name) };
-        matches!(name.to_bytes(), b"nginx" | b"nginx-debug" | b"openresty")
-    })
+fn errno() -> c_int {
+    // SAFETY: errno is thread-local and always valid.
+    unsafe { *libc::__errno_location() }
 }
 
-fn say_once_that_this_is_not_nginx() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "millrace-preload: this process is not nginx; TLS handshakes are left as they are"
-        );
-    }
+fn set_errno(errno: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Runs `f`, after which `errno` is what it was.
+fn with_errno_kept<T>(f: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let value = f();
+    set_errno(before);
+    value
 }

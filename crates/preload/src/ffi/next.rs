@@ -2,9 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The next definitions of the interposed symbols, and the functions of libssl that we call.
+//!
+//! libssl is looked for apart from libc: a program may have none (and then calls nothing of it), may
+//! load it late and for itself (Python), or may have one without `ASYNC_JOB`s (LibreSSL, BoringSSL),
+//! where the number of `SSL_MODE_ASYNC` means something else.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::mem;
+use std::ptr;
 use std::sync::OnceLock;
 
 use super::Ssl;
@@ -14,79 +19,112 @@ pub(super) type StackAlloc = unsafe extern "C" fn(*mut usize) -> *mut c_void;
 /// See [`StackAlloc`].
 pub(super) type StackFree = unsafe extern "C" fn(*mut c_void);
 
-/// Function pointers that stay valid for the life of the process: libc and libssl are not unloaded.
-pub(super) struct Next {
+/// libc's definitions. Valid for the life of the process: libc is not unloaded.
+pub(super) struct Libc {
     pub(super) epoll_ctl:
         unsafe extern "C" fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
-    pub(super) ssl_do_handshake: unsafe extern "C" fn(*mut Ssl) -> c_int,
-    pub(super) ssl_get_error: unsafe extern "C" fn(*const Ssl, c_int) -> c_int,
-    pub(super) ssl_free: unsafe extern "C" fn(*mut Ssl),
-    pub(super) ssl_ctrl: unsafe extern "C" fn(*mut Ssl, c_int, c_long, *mut c_void) -> c_long,
-    pub(super) ssl_is_init_finished: unsafe extern "C" fn(*const Ssl) -> c_int,
-    pub(super) ssl_get_fd: unsafe extern "C" fn(*const Ssl) -> c_int,
-    pub(super) ssl_waiting_for_async: unsafe extern "C" fn(*mut Ssl) -> c_int,
-    pub(super) ssl_get_all_async_fds:
-        unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut usize) -> c_int,
-    pub(super) err_clear_error: unsafe extern "C" fn(),
+}
+
+/// libssl's definitions. Valid for the life of the process: whoever calls us uses it, and OpenSSL
+/// links its libraries so that they stay.
+pub(super) struct Libssl {
+    pub(super) do_handshake: unsafe extern "C" fn(*mut Ssl) -> c_int,
+    pub(super) read_early_data:
+        Option<unsafe extern "C" fn(*mut Ssl, *mut c_void, usize, *mut usize) -> c_int>,
+    pub(super) get_error: unsafe extern "C" fn(*const Ssl, c_int) -> c_int,
+    pub(super) free: unsafe extern "C" fn(*mut Ssl),
+    /// All of it or nothing.
+    pub(super) jobs: Option<Jobs>,
+}
+
+/// What a libssl with `ASYNC_JOB`s has besides.
+pub(super) struct Jobs {
+    pub(super) ctrl: unsafe extern "C" fn(*mut Ssl, c_int, c_long, *mut c_void) -> c_long,
+    pub(super) want: unsafe extern "C" fn(*const Ssl) -> c_int,
+    pub(super) is_init_finished: unsafe extern "C" fn(*const Ssl) -> c_int,
+    pub(super) get_fd: unsafe extern "C" fn(*const Ssl) -> c_int,
+    pub(super) waiting_for_async: unsafe extern "C" fn(*mut Ssl) -> c_int,
+    pub(super) get_all_async_fds: unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut usize) -> c_int,
+    pub(super) clear_errors: unsafe extern "C" fn(),
     /// OpenSSL 3.2 and later.
-    pub(super) async_set_mem_functions:
-        Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
+    pub(super) set_mem_functions: Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
 }
 
-/// Symbols of a process without libssl: nobody can call their interposed versions there.
-unsafe extern "C" fn no_ssl_int(_ssl: *mut Ssl) -> c_int {
-    -1
-}
-unsafe extern "C" fn no_ssl_const_int(_ssl: *const Ssl) -> c_int {
-    -1
-}
-unsafe extern "C" fn no_ssl_error(_ssl: *const Ssl, _result: c_int) -> c_int {
-    1
-}
-unsafe extern "C" fn no_ssl_free(_ssl: *mut Ssl) {}
-unsafe extern "C" fn no_ssl_ctrl(_: *mut Ssl, _: c_int, _: c_long, _: *mut c_void) -> c_long {
-    0
-}
-unsafe extern "C" fn no_ssl_fds(_: *mut Ssl, _: *mut c_int, _: *mut usize) -> c_int {
-    0
-}
-unsafe extern "C" fn no_err_clear() {}
+/// Names under which libssl may have been loaded by somebody for himself, newest first.
+const SONAMES: [&CStr; 3] = [c"libssl.so.4", c"libssl.so.3", c"libssl.so.1.1"];
 
-/// Resolves a symbol behind this library, as a function pointer of the type of its field.
+/// Resolves a symbol as a function pointer of the type of its field.
 macro_rules! symbol {
-    ($name:literal) => {{
-        let found = find($name);
+    ($library:expr, $name:literal) => {{
+        let found = find($library, $name);
         // SAFETY: the definition behind this symbol has the documented C signature, which is the
         // type of the field that it is assigned to; null becomes None.
         (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, _>(found) })
     }};
 }
 
-/// The next definitions; none only if libc itself lacks one.
-pub(super) fn next() -> Option<&'static Next> {
-    static NEXT: OnceLock<Option<Next>> = OnceLock::new();
-    NEXT.get_or_init(resolve).as_ref()
+/// libc's definitions; none only if there is no libc to speak of.
+pub(super) fn libc() -> Option<&'static Libc> {
+    static FOUND: OnceLock<Option<Libc>> = OnceLock::new();
+    let resolve = || {
+        Some(Libc {
+            epoll_ctl: symbol!(libc::RTLD_NEXT, c"epoll_ctl")?,
+            close: symbol!(libc::RTLD_NEXT, c"close")?,
+        })
+    };
+    FOUND.get_or_init(resolve).as_ref()
 }
 
-fn resolve() -> Option<Next> {
-    Some(Next {
-        epoll_ctl: symbol!(c"epoll_ctl")?,
-        close: symbol!(c"close")?,
-        ssl_do_handshake: symbol!(c"SSL_do_handshake").unwrap_or(no_ssl_int),
-        ssl_get_error: symbol!(c"SSL_get_error").unwrap_or(no_ssl_error),
-        ssl_free: symbol!(c"SSL_free").unwrap_or(no_ssl_free),
-        ssl_ctrl: symbol!(c"SSL_ctrl").unwrap_or(no_ssl_ctrl),
-        ssl_is_init_finished: symbol!(c"SSL_is_init_finished").unwrap_or(no_ssl_const_int),
-        ssl_get_fd: symbol!(c"SSL_get_fd").unwrap_or(no_ssl_const_int),
-        ssl_waiting_for_async: symbol!(c"SSL_waiting_for_async").unwrap_or(no_ssl_int),
-        ssl_get_all_async_fds: symbol!(c"SSL_get_all_async_fds").unwrap_or(no_ssl_fds),
-        err_clear_error: symbol!(c"ERR_clear_error").unwrap_or(no_err_clear),
-        async_set_mem_functions: symbol!(c"ASYNC_set_mem_functions"),
+/// libssl's definitions, if this process has a libssl by now.
+pub(super) fn libssl() -> Option<&'static Libssl> {
+    static FOUND: OnceLock<Libssl> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Some(found);
+    }
+    let found = in_library(libc::RTLD_NEXT).or_else(|| {
+        SONAMES
+            .iter()
+            .filter_map(|name| {
+                // SAFETY: a C string; nothing is loaded that is not there already.
+                let library =
+                    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+                (!library.is_null()).then_some(library)
+            })
+            .find_map(in_library)
+    })?;
+    Some(FOUND.get_or_init(|| found))
+}
+
+fn in_library(library: *mut c_void) -> Option<Libssl> {
+    Some(Libssl {
+        do_handshake: symbol!(library, c"SSL_do_handshake")?,
+        read_early_data: symbol!(library, c"SSL_read_early_data"),
+        get_error: symbol!(library, c"SSL_get_error")?,
+        free: symbol!(library, c"SSL_free")?,
+        jobs: jobs_in(library),
     })
 }
 
-fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a valid C string; RTLD_NEXT is resolved relative to this library.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+fn jobs_in(library: *mut c_void) -> Option<Jobs> {
+    Some(Jobs {
+        ctrl: symbol!(library, c"SSL_ctrl")?,
+        want: symbol!(library, c"SSL_want")?,
+        is_init_finished: symbol!(library, c"SSL_is_init_finished")?,
+        get_fd: symbol!(library, c"SSL_get_fd")?,
+        waiting_for_async: symbol!(library, c"SSL_waiting_for_async")?,
+        get_all_async_fds: symbol!(library, c"SSL_get_all_async_fds")?,
+        clear_errors: symbol!(library, c"ERR_clear_error")?,
+        set_mem_functions: symbol!(library, c"ASYNC_set_mem_functions"),
+    })
+}
+
+/// Looks a symbol up in a library (with what that library is linked with), or behind this one.
+fn find(library: *mut c_void, name: &CStr) -> *mut c_void {
+    if library.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: a handle of `dlopen` that is never closed, or RTLD_NEXT, which is relative to this
+    // library; and a C string.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
 }

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Once;
 
-use super::next::Next;
+use super::next::Jobs;
 
 /// Size of a stack without its guard, in bytes: four times OpenSSL's own.
 const STACK_LEN: usize = 128 * 1024;
@@ -21,10 +21,10 @@ const GUARD_LEN: usize = 64 * 1024;
 
 /// Installs the functions below, once, where OpenSSL lets us. Has an effect only before the first
 /// job of the process.
-pub(super) fn install_guarded_stacks(next: &Next) {
+pub(super) fn install_guarded_stacks(jobs: &Jobs) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if let Some(set) = next.async_set_mem_functions {
+        if let Some(set) = jobs.set_mem_functions {
             // SAFETY: both functions have the required signatures and live as long as the process.
             unsafe { set(allocate, free) };
         }
@@ -47,7 +47,11 @@ unsafe extern "C" fn allocate(len: *mut usize) -> *mut c_void {
         return ptr::null_mut();
     }
     // SAFETY: the first part of the mapping made above.
-    unsafe { libc::mprotect(base, GUARD_LEN, libc::PROT_NONE) };
+    if unsafe { libc::mprotect(base, GUARD_LEN, libc::PROT_NONE) } != 0 {
+        // SAFETY: the whole mapping, which nobody has seen yet.
+        unsafe { libc::munmap(base, GUARD_LEN + STACK_LEN) };
+        return ptr::null_mut();
+    }
     // SAFETY: OpenSSL passes a valid pointer to the length, which may be changed.
     unsafe { *len = STACK_LEN };
     // SAFETY: within the mapping.

@@ -1,0 +1,98 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which program this is, and what it is told.
+//!
+//! It is decided before `main`: nginx overwrites its arguments later, and the name with them.
+
+use std::ffi::{CStr, c_char};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{next, with_errno_kept};
+use crate::program::is_nginx_name;
+
+unsafe extern "C" {
+    /// The name of the running program, without its folder (glibc).
+    static program_invocation_short_name: *const c_char;
+}
+
+static IS_NGINX: AtomicBool = AtomicBool::new(false);
+
+/// Run by the dynamic linker before `main`, when every library that the program is linked with is
+/// there.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+extern "C" fn before_main() {
+    if !named_like_nginx() {
+        return;
+    }
+    // Resolved now, so that a signal handler that closes a descriptor finds everything in place.
+    if next::libc().is_none() {
+        return;
+    }
+    match next::libssl() {
+        None => Silence::NoLibssl.say(),
+        Some(libssl) if libssl.jobs.is_none() => Silence::NoJobs.say(),
+        Some(_) if !super::tables::forget_at_fork() => Silence::NoForkHandler.say(),
+        Some(_) => IS_NGINX.store(true, Ordering::Relaxed),
+    }
+}
+
+fn named_like_nginx() -> bool {
+    // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
+    let name = unsafe { program_invocation_short_name };
+    if name.is_null() {
+        return false;
+    }
+    // SAFETY: a C string, see above.
+    is_nginx_name(unsafe { CStr::from_ptr(name) }.to_bytes())
+}
+
+/// Whether this process is an nginx that this library understands: with its use of epoll and of a
+/// shared libssl that has jobs.
+pub(super) fn is_nginx() -> bool {
+    IS_NGINX.load(Ordering::Relaxed)
+}
+
+/// Why this library does nothing here.
+#[derive(Clone, Copy)]
+pub(super) enum Silence {
+    NotNginx,
+    NoLibssl,
+    NoJobs,
+    NoForkHandler,
+    NoEpoll,
+}
+
+impl Silence {
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotNginx => "this process is not nginx",
+            Self::NoLibssl => "this nginx has no shared libssl (is OpenSSL linked statically?)",
+            Self::NoJobs => "the libssl of this nginx has no ASYNC_JOBs (is it OpenSSL?)",
+            Self::NoForkHandler => "there is no memory for a fork handler",
+            Self::NoEpoll => {
+                "this nginx does not use epoll (is there a `use` in its events block?)"
+            }
+        }
+    }
+
+    /// Says so on standard error, once per process (a worker is one of its own).
+    pub(super) fn say(self) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if SAID.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let text = self.text();
+        with_errno_kept(|| {
+            // Whoever has closed standard error does not want to know.
+            drop(writeln!(
+                std::io::stderr(),
+                "millrace-preload: {text}; TLS handshakes are left as they are"
+            ));
+        });
+    }
+}
