@@ -1,9 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The programs under test: the `millrace` binary and the provider module.
+//! The programs under test: the `millrace` binary, the provider module, and the library that is
+//! preloaded into nginx.
 //!
-//! Cargo builds neither for the tests of this crate, so this does: once, when one of them is missing
+//! Cargo builds none of them for the tests of this crate, so this does: once, when one of them is missing
 //! or older than a source, with the profile that the tests were built with, and with the other test
 //! programs waiting at a file lock. With `MILLRACE_ARTIFACTS=DIR` the tests are about what is in that
 //! folder instead, for instance a package that is to be released.
@@ -23,6 +24,8 @@ pub struct Artifacts {
     pub millrace: PathBuf,
     /// The provider's shared object.
     pub provider: PathBuf,
+    /// The library that makes nginx asynchronous.
+    pub preload: PathBuf,
 }
 
 /// The programs under test, built if they have to be.
@@ -55,16 +58,23 @@ impl Artifacts {
         Self {
             millrace: folder.join("millrace"),
             provider: folder.join("libmillrace_provider.so"),
+            preload: folder.join("libmillrace_preload.so"),
         }
     }
 
-    /// Whether both are there and newer than every source.
+    /// Whether all are there and newer than every source (the library to preload: than its own).
     fn is_fresh(&self) -> bool {
         let built = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-        let (Some(millrace), Some(provider)) = (built(&self.millrace), built(&self.provider))
-        else {
+        let (Some(millrace), Some(provider), Some(preload)) = (
+            built(&self.millrace),
+            built(&self.provider),
+            built(&self.preload),
+        ) else {
             return false;
         };
+        if newest(&workspace().join("crates/preload")) >= Some(preload) {
+            return false;
+        }
         let sources =
             newest(&workspace().join("crates")).max(built(&workspace().join("Cargo.toml")));
         sources.is_some_and(|sources| sources < millrace && sources < provider)
@@ -117,6 +127,8 @@ fn build(profile: &Path) {
         "millrace-cli",
         "-p",
         "millrace-provider",
+        "-p",
+        "millrace-preload",
     ]);
     command.args(["--profile", if name == "debug" { "dev" } else { name }]);
     if let Some(target) = profile.parent() {

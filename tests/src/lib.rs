@@ -9,6 +9,7 @@
 //! - [`artifacts`]: finds the binary and the provider, and builds them when they are missing or stale.
 //! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
+//! - [`nginx`]: nginx with whatever configuration, and with the library that makes it asynchronous.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and those of other people's programs.
 //! - [`memory`]: looks for secrets where none may be.
@@ -26,6 +27,7 @@ pub mod drive;
 pub mod edge;
 pub mod gateway;
 pub mod memory;
+pub mod nginx;
 pub mod node;
 pub mod operations;
 pub mod pki;

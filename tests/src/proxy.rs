@@ -72,6 +72,7 @@ struct Shared {
     completions: AtomicU64,
     falsified: AtomicU64,
     connections: AtomicU64,
+    held: AtomicU64,
 }
 
 struct State {
@@ -106,6 +107,7 @@ impl Proxy {
             completions: AtomicU64::new(0),
             falsified: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         });
         let acceptor = Arc::clone(&shared);
         thread::spawn(move || acceptor.accept(&listener));
@@ -162,6 +164,19 @@ impl Proxy {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Holds completions back, and waits until there is one: from then on an operation is in flight,
+    /// for its client, until the fault changes or the connection ends.
+    ///
+    /// # Panics
+    /// If no completion comes.
+    pub fn hold_one(&self) {
+        let before = self.shared.held.load(Ordering::SeqCst);
+        self.set(Fault::Hold);
+        wait::until("a completion is held", || {
+            self.shared.held.load(Ordering::SeqCst) > before
+        });
     }
 
     /// Waits until that many jobs have been submitted in all.
@@ -328,6 +343,7 @@ impl Shared {
         let state = self.state();
         if state.fault == Fault::Hold {
             queue.hold(delivery);
+            self.held.fetch_add(1, Ordering::SeqCst);
         } else {
             queue.push(Some(delivery));
         }

@@ -160,8 +160,11 @@ fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
         assert!(!is_verification_failure(&error), "{error}");
         if server == Server::Nginx {
             // HAProxy logs a category only; nginx logs OpenSSL's error with our words in it.
-            let log = gateway.process.log();
-            assert!(log.contains("millrace") && log.contains("node"), "{log}");
+            // It does so after the client has got its alert.
+            wait::until("the log names the pool", || {
+                let log = gateway.process.log();
+                log.contains("millrace") && log.contains("node")
+            });
         }
         node.up();
         wait::until("the key works", || {
@@ -479,11 +482,9 @@ fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
             pair.nodes.iter().all(|node| node.served().total() > 0)
         });
         for _ in 0..2 {
-            // Stopped first, so that operations are certainly in flight when it is killed.
-            pair.nodes[0].signal(Signal::STOP);
-            let jobs = pair.proxies[0].jobs();
-            pair.proxies[0].wait_for_jobs(jobs + 1);
+            pair.proxies[0].hold_one();
             pair.nodes[0].kill();
+            pair.proxies[0].set(Fault::None);
             load.wait_for_more(10);
             pair.nodes[0].up();
             wait::until("the node that came back works", || {
@@ -523,11 +524,11 @@ fn a_stopped_node_fails_no_handshake_where_another_has_the_key() {
     wait::until("both nodes work", || {
         pair.nodes.iter().all(|node| node.served().total() > 0)
     });
+    pair.proxies[0].hold_one();
     pair.nodes[0].signal(Signal::STOP);
-    let jobs = pair.proxies[0].jobs();
-    pair.proxies[0].wait_for_jobs(jobs + 1);
     load.wait_for_more(30);
     pair.nodes[0].signal(Signal::CONT);
+    pair.proxies[0].set(Fault::None);
     load.wait_for_more(10);
     assert_eq!(load.stop().failures, BTreeMap::new(), "no handshake fails");
 }

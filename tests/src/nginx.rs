@@ -1,0 +1,252 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock nginx with whatever configuration a test needs, and with the library that makes it
+//! asynchronous preloaded, or not.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+
+use crate::artifacts::artifacts;
+use crate::edge::Edge;
+use crate::gateway::Site;
+use crate::is_root;
+use crate::process::{self, Process, children, listens};
+use crate::wait;
+
+/// Which nginx a test wants.
+#[derive(Clone, Debug)]
+pub struct NginxOptions {
+    /// Worker processes.
+    pub workers: usize,
+    /// Whether the library is preloaded.
+    pub preload: bool,
+    /// Whether it detaches itself, as it must where its binary is to be upgraded.
+    pub daemon: bool,
+    /// The provider's configuration; none: plain OpenSSL.
+    pub edge: Option<Edge>,
+    /// Further lines outside every block.
+    pub main: String,
+    /// Further lines of the `events` block.
+    pub events: String,
+    /// The `http` block: settings and servers.
+    pub http: String,
+    /// The `stream` block, for which the module has to be installed.
+    pub stream: String,
+}
+
+impl NginxOptions {
+    /// One worker with the library preloaded and the pool under it.
+    #[must_use]
+    pub fn asynchronous(edge: &Edge, http: String) -> Self {
+        Self {
+            workers: 1,
+            preload: true,
+            daemon: false,
+            edge: Some(edge.clone()),
+            main: String::new(),
+            events: String::new(),
+            http,
+            stream: String::new(),
+        }
+    }
+}
+
+/// A running nginx. Ends on drop, with its workers and with what it was upgraded to.
+#[derive(Debug)]
+pub struct Nginx {
+    /// What was started: the master, or what has detached the master and ended.
+    pub process: Process,
+    dir: PathBuf,
+    daemon: Option<Pid>,
+}
+
+/// Where Debian puts the module that terminates TLS for other protocols than HTTP.
+#[must_use]
+pub fn stream_module() -> Option<PathBuf> {
+    let path = PathBuf::from("/usr/lib/nginx/modules/ngx_stream_module.so");
+    path.is_file().then_some(path)
+}
+
+/// Writes certificate and key into the folder, and returns the two lines that name them.
+///
+/// # Panics
+/// If they cannot be written.
+#[must_use]
+pub fn certificate_lines(dir: &Path, name: &str, site: &Site) -> String {
+    let certificate = dir.join(format!("{name}-{}.crt", site.kind));
+    let key = dir.join(format!("{name}-{}.key", site.kind));
+    fs::write(&certificate, &site.certificate_pem).expect("certificate");
+    fs::write(&key, &site.key_pem).expect("key");
+    format!(
+        "ssl_certificate {};\nssl_certificate_key {};\n",
+        certificate.display(),
+        key.display()
+    )
+}
+
+impl Nginx {
+    /// Starts nginx, and waits until somebody listens on all of these ports.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(dir: &Path, options: &NginxOptions, ports: &[u16]) -> Self {
+        let dir = fresh_folder(dir);
+        let config = dir.join("server.conf");
+        fs::write(&config, text(options)).expect("configuration of nginx");
+        let mut command = Command::new(process::program("nginx"));
+        command.arg("-p").arg(&dir).arg("-e").arg("error.log");
+        command.arg("-c").arg(&config);
+        command.env_remove("OPENSSL_CONF");
+        if let Some(edge) = &options.edge {
+            edge.apply(&mut command);
+        }
+        if options.preload {
+            command.env("LD_PRELOAD", &artifacts().preload);
+        }
+        let mut process = Process::start("nginx", command, &dir.join("output.log"));
+        let all_listen = || ports.iter().all(|port| listens(*port));
+        let mut daemon = None;
+        if options.daemon {
+            assert!(process.wait().success(), "nginx:\n{}", process.log());
+            wait::until("nginx has detached itself", || {
+                daemon = read_pid(&dir.join("nginx.pid"));
+                daemon.is_some()
+            });
+        }
+        let started = Self {
+            process,
+            dir,
+            daemon,
+        };
+        let mut started = started;
+        if options.daemon {
+            wait::until("nginx listens", all_listen);
+        } else {
+            started.process.wait_ready(all_listen);
+        }
+        wait::until("nginx has its workers", || {
+            started.workers().len() == options.workers
+        });
+        started
+    }
+
+    /// The process id of the master that is in charge.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn master(&self) -> u32 {
+        let pid = read_pid(&self.dir.join("nginx.pid")).expect("nginx.pid");
+        u32::try_from(pid.as_raw_nonzero().get()).expect("a process id")
+    }
+
+    /// The workers of the master in charge.
+    #[must_use]
+    pub fn workers(&self) -> Vec<u32> {
+        match read_pid(&self.dir.join("nginx.pid")) {
+            Some(_) => children(self.master()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Sends the master in charge a signal.
+    pub fn signal(&self, signal: Signal) {
+        signal_to(self.master(), signal);
+    }
+
+    /// Reloads the configuration, and waits until there is as many new workers as there were.
+    ///
+    /// # Panics
+    /// If they do not come. Old ones may still be there, with connections of theirs.
+    pub fn reload(&self) {
+        let old = self.workers();
+        self.signal(Signal::HUP);
+        wait::until("there are new workers", || {
+            let now = self.workers();
+            let new = now.iter().filter(|id| !old.contains(id)).count();
+            new >= old.len().min(2) && now.iter().all(|id| !old.contains(id))
+        });
+    }
+
+    /// What nginx and the libraries in it have said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let errors = fs::read(self.dir.join("error.log")).unwrap_or_default();
+        format!("{}{}", self.process.log(), String::from_utf8_lossy(&errors))
+    }
+}
+
+/// Sends a process a signal.
+///
+/// # Panics
+/// If it has ended.
+pub fn signal_to(id: u32, signal: Signal) {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), signal).expect("a running process");
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("---- log of nginx\n{}", self.log());
+        }
+        // It made itself the leader of a group, and only its own children are in it.
+        if let Some(group) = self.daemon {
+            let gone = || test_kill_process_group(group).is_err();
+            let _ = kill_process_group(group, Signal::TERM);
+            if !wait::holds_within(std::time::Duration::from_secs(5), gone) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn read_pid(file: &Path) -> Option<Pid> {
+    let text = fs::read_to_string(file).ok()?;
+    text.trim().parse().ok().and_then(Pid::from_raw)
+}
+
+fn fresh_folder(dir: &Path) -> PathBuf {
+    (0..100)
+        .map(|number| dir.join(format!("nginx-{number}")))
+        .find(|folder| fs::create_dir(folder).is_ok())
+        .expect("a folder for nginx")
+}
+
+fn text(options: &NginxOptions) -> String {
+    let mut text = String::new();
+    if !options.stream.is_empty() {
+        let module = stream_module().expect("the test has looked for the module");
+        let _ = writeln!(text, "load_module {};", module.display());
+    }
+    let _ = write!(
+        text,
+        "daemon {};\nworker_processes {};\nworker_rlimit_nofile 20000;\nerror_log error.log info;\n\
+         pid nginx.pid;\nenv OPENSSL_CONF;\nenv OPENSSL_MODULES;\nenv LD_PRELOAD;\n{}\n",
+        if options.daemon { "on" } else { "off" },
+        options.workers,
+        options.main,
+    );
+    if is_root() {
+        text.push_str("user nobody nogroup;\n");
+    }
+    let _ = writeln!(
+        text,
+        "events {{ worker_connections 4000; {} }}\nhttp {{\n  access_log off;",
+        options.events
+    );
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        let _ = writeln!(text, "  {kind}_temp_path temp-{kind};");
+    }
+    let _ = writeln!(text, "  default_type text/plain;\n{}\n}}", options.http);
+    if !options.stream.is_empty() {
+        let _ = writeln!(text, "stream {{\n{}\n}}", options.stream);
+    }
+    text
+}

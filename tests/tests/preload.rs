@@ -1,0 +1,518 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock nginx with the library that makes it asynchronous: handshakes of one worker wait for the
+//! pool together; clients that leave and handshakes that time out meanwhile cost nothing for good;
+//! nginx is reloaded, upgraded and killed under load. A proxy between provider and node decides when
+//! the pool answers, and its counters say what was in flight.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::clients::Program;
+use millrace_tests::drive::{Outcome, Tls, finish};
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{free_port, is_alive, memory_kib, open_files, program, run, text_of};
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::world::World;
+use millrace_tests::{scaled, wait};
+use rustix::process::Signal;
+
+/// A node behind a proxy, and a site whose key is there.
+struct Pool {
+    world: World,
+    node: Node,
+    proxy: Proxy,
+    edge: Edge,
+    site: Site,
+}
+
+impl Pool {
+    /// The key is in the pool only, and operations end only when the pool answers.
+    fn new(kind: KeyKind) -> Self {
+        let far = |edge: EdgeOptions| edge.with("deadline_ms", 30_000);
+        Self::with(kind, true, far)
+    }
+
+    fn with(kind: KeyKind, stub: bool, options: impl FnOnce(EdgeOptions) -> EdgeOptions) -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+        let identity = world.identity(kind);
+        let edge = options(EdgeOptions::to(proxy.endpoint()));
+        let (edge, site) = if stub {
+            let stub = node.import("www", &identity);
+            (edge, Site::with_stub(&identity, &stub))
+        } else {
+            (edge.preferred(), Site::with_key(&identity))
+        };
+        let edge = edge.write(world.dir());
+        Self {
+            world,
+            node,
+            proxy,
+            edge,
+            site,
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.world.dir()
+    }
+
+    /// A server with the site, and more lines.
+    fn server(&self, port: u16, listen: &str, more: &str) -> String {
+        format!(
+            "server {{ listen 127.0.0.1:{port} ssl backlog=4000 {listen}; {more}\n{}\
+             ssl_session_cache off; ssl_session_tickets off; location / {{ return 200 ok; }} }}\n",
+            certificate_lines(self.dir(), "www", &self.site)
+        )
+    }
+
+    fn options(&self, port: u16) -> NginxOptions {
+        NginxOptions::asynchronous(&self.edge, self.server(port, "", ""))
+    }
+
+    /// nginx as most tests want it: one worker.
+    fn nginx(&self) -> (Nginx, SocketAddr) {
+        let port = free_port();
+        let nginx = Nginx::start(self.dir(), &self.options(port), &[port]);
+        (nginx, address(port))
+    }
+
+    /// Has that many handshakes wait for the pool at once, in one worker, and then lets them end.
+    fn wait_together(&self, address: SocketAddr, count: u64) {
+        self.world.client.handshakes(address, Tls::V13, 1);
+        let before = self.proxy.jobs();
+        self.proxy.set(Fault::Hold);
+        let waiting: Vec<_> = (0..count)
+            .map(|number| {
+                let client = self.world.client.clone();
+                let tls = Tls::ALL[usize::from(number % 2 == 0)];
+                thread::spawn(move || client.handshake(address, tls))
+            })
+            .collect();
+        self.proxy.wait_for_jobs(before + count);
+        self.proxy.set(Fault::None);
+        for thread in waiting {
+            thread.join().expect("no panic").expect("a handshake");
+        }
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+#[test]
+fn handshakes_of_one_worker_wait_together() {
+    for kind in KeyKind::USUAL {
+        let pool = Pool::new(kind);
+        let (nginx, address) = pool.nginx();
+        pool.wait_together(address, 40);
+        for program in Program::ALL {
+            for tls in Tls::ALL {
+                program.handshake(address.port(), tls, &pool.world.authority);
+            }
+        }
+        let expected = 41 + 2 * Program::ALL.len() as u64;
+        assert_eq!(pool.node.served().total(), expected, "one per handshake");
+        assert!(!nginx.log().contains("millrace-preload:"), "nothing to say");
+    }
+}
+
+/// How many clients there are at a time.
+const CLIENTS: usize = 40;
+
+/// How long one operation takes at the least.
+const LATENCY: Duration = Duration::from_millis(5);
+
+/// What the library has to gain on whatever machine this runs on, with a driver on the same cores
+/// and other tests beside it.
+const GAIN: f64 = 4.0;
+
+/// Windows per kind of server, in turns.
+const WINDOWS: usize = 3;
+
+#[test]
+fn one_worker_does_many_times_what_it_does_without() {
+    let pool = Pool::new(KeyKind::P256);
+    let ports = [free_port(), free_port()];
+    let servers = [false, true].map(|preload| {
+        let port = ports[usize::from(preload)];
+        let options = NginxOptions {
+            preload,
+            ..pool.options(port)
+        };
+        Nginx::start(pool.dir(), &options, &[port])
+    });
+    pool.world.client.handshakes(address(ports[0]), Tls::V13, 1);
+    pool.world.client.handshakes(address(ports[1]), Tls::V13, 1);
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let before = pool.node.served().total();
+    let (mut done, mut seconds) = ([0, 0], [0.0, 0.0]);
+    for _ in 0..WINDOWS {
+        for (which, port) in ports.into_iter().enumerate() {
+            let start = Instant::now();
+            let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
+            load.wait_for_more(scaled(150, 1000) as u64);
+            let outcome = load.stop();
+            seconds[which] += start.elapsed().as_secs_f64();
+            assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+            done[which] += outcome.completed;
+        }
+    }
+    let served = pool.node.served().total() - before;
+    assert_eq!(served, done[0] + done[1], "one operation per handshake");
+    let rate = |which: usize| {
+        #[expect(clippy::cast_precision_loss, reason = "thousands")]
+        let done = done[which] as f64;
+        done / seconds[which]
+    };
+    let gain = rate(1) / rate(0);
+    eprintln!(
+        "one worker, {LATENCY:?} per operation, {CLIENTS} clients: {:.0} handshakes/s without the \
+         library, {:.0} with it: {gain:.1} times as many",
+        rate(0),
+        rate(1)
+    );
+    assert!(gain >= GAIN, "only {gain:.1} times as many");
+    drop(servers);
+}
+
+/// How clients leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// They say that they send no more.
+    Fin,
+    /// They are gone.
+    Reset,
+    /// They stay; it is nginx that has waited long enough.
+    TimedOut,
+}
+
+/// Handshakes that are given up at once.
+const BATCH: u64 = 250;
+
+/// Windows of which one must not grow: see `teardown.rs`.
+const FLAT_WINDOWS: usize = 8;
+
+/// Bound on what a handshake that was given up may cost for good, in bytes. A lost job costs more
+/// than 32 KiB.
+const BYTES_PER_HANDSHAKE: u64 = 64;
+
+fn given_up_handshakes_cost_nothing(leave: Leave) {
+    let pool = Pool::new(KeyKind::Rsa2048);
+    let port = free_port();
+    let patience = if leave == Leave::TimedOut {
+        "client_header_timeout 1s;"
+    } else {
+        ""
+    };
+    let options = NginxOptions::asynchronous(&pool.edge, pool.server(port, "", patience));
+    let nginx = Nginx::start(pool.dir(), &options, &[port]);
+    pool.world.client.handshakes(address(port), Tls::V13, 3);
+    let worker = nginx.workers()[0];
+    let idle = open_files(worker);
+    let batches = scaled(4, 40) as u64;
+    let allowed = usize::try_from(batches * BATCH * BYTES_PER_HANDSHAKE / 1024).expect("small");
+    let size = || {
+        wait::until_steady("the worker", || open_files(worker));
+        memory_kib(worker)
+    };
+    let mut sizes = vec![size()];
+    let flat = (0..FLAT_WINDOWS).any(|_| {
+        for _ in 0..batches {
+            give_up(&pool, address(port), leave, || open_files(worker) <= idle);
+        }
+        assert_eq!(open_files(worker), idle, "descriptors of the worker");
+        sizes.push(size());
+        sizes[sizes.len() - 1] <= sizes[sizes.len() - 2] + allowed
+    });
+    eprintln!(
+        "{leave:?}, after each {} handshakes: {sizes:?} KiB",
+        batches * BATCH
+    );
+    assert!(
+        flat,
+        "it grew in every window by more than {allowed} KiB: {sizes:?}"
+    );
+    // The same worker, and it works.
+    assert_eq!(nginx.workers(), [worker]);
+    pool.wait_together(address(port), 10);
+    let log = nginx.log();
+    assert!(!log.contains("exited on signal"), "{log}");
+    assert!(!log.contains("[alert]"), "{log}");
+}
+
+/// One batch. It ends when the worker has closed everything.
+fn give_up(pool: &Pool, address: SocketAddr, leave: Leave, closed: impl FnMut() -> bool) {
+    let before = pool.proxy.jobs();
+    pool.proxy.set(Fault::Hold);
+    let sockets: Vec<_> = (0..BATCH)
+        .map(|number| {
+            let tls = Tls::ALL[usize::from(number % 2 == 0)];
+            let client = &pool.world.client;
+            client.hello(address, tls).expect("a connection")
+        })
+        .collect();
+    pool.proxy.wait_for_jobs(before + BATCH);
+    match leave {
+        Leave::Fin => finish(sockets),
+        Leave::Reset => reset(sockets),
+        Leave::TimedOut => {
+            // Not one answer has come.
+            wait::until("nginx has closed everything", closed);
+            pool.proxy.set(Fault::None);
+            return;
+        }
+    }
+    pool.proxy.set(Fault::None);
+    wait::until("nginx has closed everything", closed);
+}
+
+fn reset(sockets: Vec<TcpStream>) {
+    for socket in sockets {
+        let linger = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&socket, linger).expect("SO_LINGER");
+    }
+}
+
+#[test]
+fn clients_that_end_their_side_cost_nothing() {
+    given_up_handshakes_cost_nothing(Leave::Fin);
+}
+
+#[test]
+fn clients_that_are_gone_cost_nothing() {
+    given_up_handshakes_cost_nothing(Leave::Reset);
+}
+
+#[test]
+fn handshakes_that_time_out_cost_nothing() {
+    given_up_handshakes_cost_nothing(Leave::TimedOut);
+}
+
+#[test]
+fn a_reload_under_load_fails_nobody() {
+    let pool = Pool::new(KeyKind::P256);
+    let port = free_port();
+    let options = NginxOptions {
+        workers: 2,
+        ..pool.options(port)
+    };
+    let nginx = Nginx::start(pool.dir(), &options, &[port]);
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let load = pool.world.client.load(address(port), Tls::V13, 8);
+    for _ in 0..scaled(20, 100) {
+        load.wait_for_more(10);
+        nginx.reload();
+    }
+    load.wait_for_more(10);
+    nobody_failed(&pool, load.stop());
+}
+
+fn nobody_failed(pool: &Pool, outcome: Outcome) {
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+    assert_eq!(
+        pool.node.served().total(),
+        outcome.completed,
+        "one operation per handshake"
+    );
+}
+
+#[test]
+fn a_binary_upgrade_under_load_fails_nobody_and_stays_asynchronous() {
+    let pool = Pool::new(KeyKind::P256);
+    let port = free_port();
+    let options = NginxOptions {
+        daemon: true,
+        ..pool.options(port)
+    };
+    let nginx = Nginx::start(pool.dir(), &options, &[port]);
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let load = pool.world.client.load(address(port), Tls::V13, 8);
+    load.wait_for_more(10);
+    let (old, old_workers) = (nginx.master(), nginx.workers());
+    nginx.signal(Signal::USR2);
+    wait::until("there is a new master with a worker", || {
+        nginx.master() != old && !nginx.workers().is_empty()
+    });
+    load.wait_for_more(10);
+    signal_to(old, Signal::WINCH);
+    wait::until("the old workers are gone", || {
+        !old_workers.iter().any(|id| is_alive(*id))
+    });
+    signal_to(old, Signal::QUIT);
+    wait::until("the old master is gone", || !is_alive(old));
+    load.wait_for_more(50);
+    nobody_failed(&pool, load.stop());
+    pool.proxy.set(Fault::None);
+    pool.wait_together(address(port), 20);
+}
+
+#[test]
+fn a_killed_worker_is_replaced_and_the_others_go_on() {
+    let pool = Pool::new(KeyKind::P256);
+    let port = free_port();
+    let options = NginxOptions {
+        workers: 2,
+        ..pool.options(port)
+    };
+    let nginx = Nginx::start(pool.dir(), &options, &[port]);
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let load = pool.world.client.load(address(port), Tls::V13, 8);
+    load.wait_for_more(20);
+    let victim = nginx.workers()[0];
+    signal_to(victim, Signal::KILL);
+    wait::until("the worker is replaced", || {
+        let workers = nginx.workers();
+        workers.len() == 2 && !workers.contains(&victim)
+    });
+    load.wait_for_more(50);
+    let outcome = load.stop();
+    // Those of the killed worker, at most one per client.
+    assert!(outcome.failed() <= 8, "{:?}", outcome.failures);
+    pool.world.client.handshakes(address(port), Tls::V13, 20);
+}
+
+#[test]
+fn workers_with_sockets_of_their_own_are_served() {
+    let pool = Pool::new(KeyKind::P256);
+    let port = free_port();
+    let options = NginxOptions {
+        workers: 2,
+        http: pool.server(port, "reuseport", ""),
+        ..pool.options(port)
+    };
+    let _nginx = Nginx::start(pool.dir(), &options, &[port]);
+    let load = pool.world.client.load(address(port), Tls::V13, 8);
+    wait::until("both workers have worked", || pool.proxy.connections() == 2);
+    load.wait_for_more(50);
+    let outcome = load.stop();
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+    pool.wait_together(address(port), 30);
+}
+
+#[test]
+fn an_outage_of_the_pool_fails_nobody_whose_key_is_here() {
+    let quick = |edge: EdgeOptions| edge.with("fallback_after_ms", 200);
+    let mut pool = Pool::with(KeyKind::Rsa2048, false, quick);
+    let (_nginx, address) = pool.nginx();
+    let load = pool.world.client.load(address, Tls::V13, 8);
+    load.wait_for_more(50);
+    assert!(pool.node.served().total() > 0, "the pool works");
+    for fault in [Fault::Drop, Fault::Refuse, Fault::WrongResult, Fault::None] {
+        pool.proxy.set(fault);
+        load.wait_for_more(50);
+    }
+    let before = pool.proxy.completions();
+    wait::until("the pool works again", || pool.proxy.completions() > before);
+    pool.node.kill();
+    load.wait_for_more(50);
+    let outcome = load.stop();
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+}
+
+/// What the library says, up to its reason.
+const SAYS: &str = "millrace-preload: ";
+
+#[test]
+fn other_programs_are_left_alone_and_told_so_once() {
+    let pool = Pool::new(KeyKind::P256);
+    let sites = [pool.site.clone()];
+    let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
+    let port = server.port(KeyKind::P256);
+    let ca = pool.world.authority.file.to_str().expect("a path in UTF-8");
+    let url = format!("https://localhost:{port}/");
+    let resolve = format!("localhost:{port}:127.0.0.1");
+    let connect = format!("127.0.0.1:{port}");
+    let python = format!(
+        "import ssl, urllib.request as r\nfor i in range(3):\n  \
+         print(r.urlopen('{url}', context=ssl.create_default_context(cafile='{ca}')).read())"
+    );
+    let curl = [
+        "--silent",
+        "--cacert",
+        ca,
+        "--resolve",
+        &resolve,
+        &url,
+        &url,
+        "-H",
+        "Connection: close",
+    ];
+    let s_client = [
+        "s_client",
+        "-verify_return_error",
+        "-CAfile",
+        ca,
+        "-connect",
+        &connect,
+    ];
+    let python3 = millrace_tests::clients::system_python();
+    let commands: [(_, &[&str], _); 3] = [
+        (program("curl"), &curl, "ok"),
+        (python3, &["-c", &python], "b'ok'"),
+        (program("openssl"), &s_client, "Verification: OK"),
+    ];
+    for (program, arguments, expected) in commands {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("LD_PRELOAD", &artifacts().preload);
+        let output = run(&mut command);
+        let text = text_of(&output);
+        assert!(output.status.success(), "{command:?}: {text}");
+        assert!(text.contains(expected), "{command:?}: {text}");
+        assert_eq!(text.matches(SAYS).count(), 1, "{command:?}: {text}");
+        assert!(text.contains("is not nginx"), "{command:?}: {text}");
+    }
+    // A program without TLS has nothing to be told.
+    let mut command = Command::new("/bin/true");
+    let output = run(command.env("LD_PRELOAD", &artifacts().preload));
+    assert_eq!(text_of(&output), "");
+}
+
+#[test]
+fn without_the_provider_nginx_works_as_before() {
+    let pool = Pool::with(KeyKind::Rsa2048, false, |edge| edge);
+    let port = free_port();
+    let options = NginxOptions {
+        edge: None,
+        ..pool.options(port)
+    };
+    let nginx = Nginx::start(pool.dir(), &options, &[port]);
+    for tls in Tls::ALL {
+        pool.world.client.handshakes(address(port), tls, 20);
+    }
+    assert_eq!(pool.proxy.connections(), 0);
+    assert!(!nginx.log().contains(SAYS), "{}", nginx.log());
+}
+
+#[test]
+fn an_nginx_that_does_not_use_epoll_is_told_so_and_blocks() {
+    for method in ["poll", "select"] {
+        let pool = Pool::new(KeyKind::P256);
+        let port = free_port();
+        let options = NginxOptions {
+            events: format!("use {method};"),
+            main: "worker_rlimit_nofile 1000;".to_owned(),
+            ..pool.options(port)
+        };
+        let nginx = Nginx::start(pool.dir(), &options, &[port]);
+        pool.world.client.handshakes(address(port), Tls::V13, 10);
+        assert_eq!(pool.node.served().total(), 10);
+        let log = nginx.log();
+        assert_eq!(log.matches(SAYS).count(), 1, "{log}");
+        assert!(log.contains("does not use epoll"), "{log}");
+    }
+}
