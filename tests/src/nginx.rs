@@ -194,7 +194,10 @@ pub fn signal_to(id: u32, signal: Signal) {
 impl Drop for Nginx {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("---- log of nginx\n{}", self.log());
+            eprintln!(
+                "---- log of nginx\n{}",
+                process::last_lines(&self.log(), 40)
+            );
         }
         // It made itself the leader of a group, and only its own children are in it.
         if let Some(group) = self.daemon {
@@ -244,7 +247,11 @@ fn text(options: &NginxOptions) -> String {
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         let _ = writeln!(text, "  {kind}_temp_path temp-{kind};");
     }
-    let _ = writeln!(text, "  default_type text/plain;\n{}\n}}", options.http);
+    let _ = writeln!(
+        text,
+        "  default_type text/plain;\n  ssl_protocols TLSv1.2 TLSv1.3;\n{}\n}}",
+        options.http
+    );
     if !options.stream.is_empty() {
         let _ = writeln!(text, "stream {{\n{}\n}}", options.stream);
     }

@@ -169,7 +169,9 @@ impl Drop for Process {
     }
 }
 
-fn last_lines(text: &str, count: usize) -> String {
+/// The last lines of a text.
+#[must_use]
+pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }

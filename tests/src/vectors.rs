@@ -4,7 +4,7 @@
 //! Wycheproof files as requests with verdicts.
 //!
 //! `valid` must be accepted with the right result, `invalid` refused. What is `acceptable` is decided
-//! here, in [`DECISIONS`], by its flags; a flag that is not in the table fails the test.
+//! here, in `DECISIONS`, by its flags; a flag that is not in the table fails the test.
 
 use std::fs;
 
