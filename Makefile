@@ -49,6 +49,9 @@ demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a t
 test: setup ## Everything that has to pass: unit, integration and whole-system tests
 	@scripts/test.sh $(CARGO_FLAGS)
 
+test-long: setup ## The whole-system tests at length, for the better part of an hour
+	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
+
 check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 	@scripts/check.sh $(CARGO_FLAGS)
 
