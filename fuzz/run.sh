@@ -53,6 +53,12 @@ done
 RUSTFLAGS="$flags" cargo build --release --manifest-path "$here/Cargo.toml" \
     --target-dir "$here/target" --target "$host" $bins
 
+# Some targets write files, in every run.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+export TMPDIR="$scratch"
+
 failed=
 for target in "$@"; do
     corpus=$here/corpus/$target
