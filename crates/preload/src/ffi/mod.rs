@@ -111,7 +111,9 @@ pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int 
     let Some(libssl) = next::libssl() else {
         return SSL_ERROR_SSL;
     };
-    if let Some(jobs) = libssl.jobs.as_ref().filter(|_| is_nginx() && result <= 0) {
+    if !is_nginx() {
+        Silence::NotNginx.say();
+    } else if let Some(jobs) = libssl.jobs.as_ref().filter(|_| result <= 0) {
         // Asked of the connection and not of the thread's queue of errors, which `SSL_get_error`
         // would look at first: it may hold errors of something else.
         // SAFETY: `ssl` is valid by this function's contract.

@@ -7,16 +7,19 @@
 //! that is to its connection. The descriptor is an eventfd, made at the connection's first operation
 //! and used again by the later ones. The wait context is told of it only when the job is about to be
 //! paused: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
-//! connection whose wait context has one that it was never told of. It is owned by a [`Waiter`] that is shared by the wait context and
-//! by every completion under way, so that a completion after the end of the connection writes into a
-//! descriptor that is still ours, and wakes nobody.
+//! connection whose wait context has one that it was never told of.
+//!
+//! It is owned by a [`Waiter`] that is shared by the wait context and by every completion under way.
+//! With the connection's end the descriptor is closed; a completion that comes later finds the waiter
+//! without one and wakes nobody. So connections that are given up while the pool is silent hold no
+//! descriptors until their operations end.
 //!
 //! The job's stack is 32 KiB without a guard page: what runs on it is shallow, and nothing is locked
 //! or borrowed across a pause.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,13 +47,15 @@ struct Functions {
 
 /// What a wait context and the completions share.
 struct Waiter {
-    event: OwnedFd,
+    /// The number of the eventfd: ours as long as the wait context lives.
+    fd: RawFd,
     gate: Mutex<Gate>,
 }
 
 /// Closed when the wait context is freed.
 struct Gate {
-    closed: bool,
+    /// None when closed.
+    event: Option<OwnedFd>,
     callback: Option<(AsyncCallback, Address)>,
 }
 
@@ -66,13 +71,13 @@ impl Wake for Waiter {
     fn wake(&self) {
         // The callback is called under the lock, so that the wait context is not freed meanwhile.
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        if gate.closed {
+        let Some(event) = &gate.event else {
             return;
-        }
+        };
         let one = 1_u64.to_ne_bytes();
         // SAFETY: an open eventfd and eight readable bytes. It fails only if the counter would
         // overflow, and then the descriptor is readable already.
-        unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         if let Some((callback, Address(argument))) = gate.callback {
             // SAFETY: the application's function and argument, for a wait context that is not freed.
             unsafe { callback(argument) };
@@ -144,15 +149,14 @@ impl Job {
     /// Empties the eventfd, so that it does not wake the application for nothing.
     fn drain(&self) {
         let mut counter = [0_u8; 8];
-        let event = self.waiter.event.as_raw_fd();
-        // SAFETY: an open, non-blocking eventfd and eight writable bytes.
-        unsafe { libc::read(event, counter.as_mut_ptr().cast(), counter.len()) };
+        // SAFETY: a non-blocking eventfd, open as the job's wait context lives, and eight writable bytes.
+        unsafe { libc::read(self.waiter.fd, counter.as_mut_ptr().cast(), counter.len()) };
     }
 
     /// Blocks until the eventfd is readable, for a second at most.
     fn block(&self) {
         let mut event = libc::pollfd {
-            fd: self.waiter.event.as_raw_fd(),
+            fd: self.waiter.fd,
             events: libc::POLLIN,
             revents: 0,
         };
@@ -231,10 +235,10 @@ impl Waiter {
         // SAFETY: a descriptor that nobody else owns.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
         let gate = Mutex::new(Gate {
-            closed: false,
+            event: Some(event),
             callback: None,
         });
-        Some(Arc::new(Self { event, gate }))
+        Some(Arc::new(Self { fd, gate }))
     }
 }
 
@@ -262,7 +266,7 @@ fn register(lib: &Lib, wait_ctx: Ptr, waiter: &Arc<Waiter>) -> Option<()> {
     let cleanup: FdCleanup = forget;
     let argument = shared.cast_mut().cast();
     // SAFETY: a live wait context; `forget` takes the reference back.
-    let set = unsafe { set_wait_fd(wait_ctx, name, waiter.event.as_raw_fd(), argument, cleanup) };
+    let set = unsafe { set_wait_fd(wait_ctx, name, waiter.fd, argument, cleanup) };
     if set != 1 {
         // SAFETY: the wait context did not take it.
         drop(unsafe { Arc::from_raw(shared) });
@@ -290,11 +294,9 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
     guard_bare((), || {
         // SAFETY: the reference that `waiter_of` gave to the wait context.
         let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
-        waiter
-            .gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .closed = true;
+        let mut gate = waiter.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        gate.event = None;
+        drop(gate);
         Some(())
     });
 }
