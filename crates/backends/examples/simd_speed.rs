@@ -31,6 +31,7 @@ use openssl::md::Md;
 use openssl::pkey::{PKey, Private};
 use openssl::pkey_ctx::PkeyCtx;
 use openssl::rsa::{Padding, Rsa};
+use rustix::time::{ClockId, clock_gettime};
 use zeroize::Zeroizing;
 
 /// How many keys take turns: one for each request of a batch, so that no two share anything.
@@ -212,12 +213,7 @@ impl With {
 
 /// What this thread has had of its processor.
 fn processor_time() -> Outcome<Duration> {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanoseconds = schedstat
-        .split(' ')
-        .next()
-        .ok_or("no scheduler statistics")?;
-    Ok(Duration::from_nanos(nanoseconds.parse()?))
+    Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
 }
 
 /// Median, minimum, maximum.

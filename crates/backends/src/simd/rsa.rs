@@ -29,7 +29,7 @@
 use millrace_engine::BackendError;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::keys::{Blinding, LaneKey, PrimeKey, Size};
+use super::keys::{Blinding, LaneKey, PrimeKey, Size, WINDOW};
 use super::lanes::{LANES, Lanes, Octet};
 use super::montgomery::{
     Add, BLOCK, Block, Difference, FromDigits, Lookup, Modulus, Multiply, Reduce, Square, TakeOdd,
@@ -239,7 +239,7 @@ impl Workspace {
             recombine: room(whole),
             public_exponents: [0; LANES],
             windows: Vec::new(),
-            table: room(half << size.window),
+            table: room(half << WINDOW),
             power: room(half),
             entry: room(half),
             input: room(whole),
@@ -501,7 +501,7 @@ impl Workspace {
                 self.power.copy_from_slice(&self.entry);
                 continue;
             }
-            for _ in 0..self.size.window {
+            for _ in 0..WINDOW {
                 self.half.square(l, &mut self.power);
             }
             self.look_up(l, index);
@@ -525,7 +525,7 @@ impl Workspace {
         let blocks = self.size.blocks;
         self.table[..blocks].copy_from_slice(&self.half_one);
         self.table[blocks..2 * blocks].copy_from_slice(&self.power);
-        for exponent in 2..1 << self.size.window {
+        for exponent in 2..1 << WINDOW {
             let (below, place) = self.table.split_at_mut(exponent * blocks);
             let place = &mut place[..blocks];
             // A square is cheaper than a product.

@@ -198,16 +198,17 @@ struct Differential;
 impl OnLanes for Differential {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
         let mut random = Random(1);
-        for (key, short) in [
-            (test_keys::rsa_2048(), 400),
-            (test_keys::rsa_3072(), 150),
-            (test_keys::rsa_4096(), 80),
+        // In the long run a million operations of the common size, on each implementation.
+        for (key, short, long) in [
+            (test_keys::rsa_2048(), 400, 400_000),
+            (test_keys::rsa_3072(), 150, 15_000),
+            (test_keys::rsa_4096(), 80, 8_000),
         ] {
             let key = loaded(&key);
             let size = lanes_of(&key).size;
             let mut workspace = Workspace::new(size);
             let rounds = if is_fast {
-                rounds(short, 1_000 * short)
+                rounds(short, long)
             } else {
                 rounds(3, 300)
             };
