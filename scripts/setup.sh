@@ -22,6 +22,7 @@ NEEDS=(
     "curl curl"
     "python3 python3"
     "nginx nginx"
+    "/usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream"
     "haproxy haproxy"
     "gnutls-cli gnutls-bin"
     "git git"

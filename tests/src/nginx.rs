@@ -142,17 +142,24 @@ impl Nginx {
     /// If there is none.
     #[must_use]
     pub fn master(&self) -> u32 {
-        let pid = read_pid(&self.dir.join("nginx.pid")).expect("nginx.pid");
-        u32::try_from(pid.as_raw_nonzero().get()).expect("a process id")
+        let mut master = None;
+        // While one hands over to another, the file is being renamed.
+        wait::until("there is a master", || {
+            master = self.try_master();
+            master.is_some()
+        });
+        master.expect("found")
+    }
+
+    fn try_master(&self) -> Option<u32> {
+        let pid = read_pid(&self.dir.join("nginx.pid"))?;
+        u32::try_from(pid.as_raw_nonzero().get()).ok()
     }
 
     /// The workers of the master in charge.
     #[must_use]
     pub fn workers(&self) -> Vec<u32> {
-        match read_pid(&self.dir.join("nginx.pid")) {
-            Some(_) => children(self.master()),
-            None => Vec::new(),
-        }
+        self.try_master().map_or_else(Vec::new, children)
     }
 
     /// Sends the master in charge a signal.

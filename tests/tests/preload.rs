@@ -132,15 +132,18 @@ fn handshakes_of_one_worker_wait_together() {
 /// How many clients there are at a time.
 const CLIENTS: usize = 40;
 
-/// How long one operation takes at the least.
+/// How long one operation takes at the least, in tests of what happens under load.
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// What the library has to gain on whatever machine this runs on, with a driver on the same cores
-/// and other tests beside it.
-const GAIN: f64 = 4.0;
+/// The same in the comparison: long enough for what nginx, driver and pool compute on the same cores
+/// to be the smaller part. The long test tells what comes out at others.
+const COMPARED: Duration = Duration::from_millis(20);
+
+/// What the library has to gain on whatever machine this runs on, with other tests beside it.
+const GAIN: f64 = 8.0;
 
 /// Windows per kind of server, in turns.
-const WINDOWS: usize = 3;
+const WINDOWS: usize = 2;
 
 #[test]
 fn one_worker_does_many_times_what_it_does_without() {
@@ -154,16 +157,29 @@ fn one_worker_does_many_times_what_it_does_without() {
         };
         Nginx::start(pool.dir(), &options, &[port])
     });
-    pool.world.client.handshakes(address(ports[0]), Tls::V13, 1);
-    pool.world.client.handshakes(address(ports[1]), Tls::V13, 1);
-    pool.proxy.set(Fault::Latency(LATENCY));
+    for port in ports {
+        pool.world.client.handshakes(address(port), Tls::V13, 1);
+    }
+    let gain = gain(&pool, ports, COMPARED);
+    assert!(gain >= GAIN, "only {gain:.1} times as many");
+    if millrace_tests::long() {
+        for milliseconds in [1, 5, 50] {
+            self::gain(&pool, ports, Duration::from_millis(milliseconds));
+        }
+    }
+    drop(servers);
+}
+
+/// How many times as many handshakes the server on the second port does, in turns.
+fn gain(pool: &Pool, ports: [u16; 2], latency: Duration) -> f64 {
+    pool.proxy.set(Fault::Latency(latency));
     let before = pool.node.served().total();
     let (mut done, mut seconds) = ([0, 0], [0.0, 0.0]);
-    for _ in 0..WINDOWS {
+    for _ in 0..scaled(WINDOWS, 2 * WINDOWS) {
         for (which, port) in ports.into_iter().enumerate() {
             let start = Instant::now();
             let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
-            load.wait_for_more(scaled(150, 1000) as u64);
+            load.wait_for_more([75, 600][which]);
             let outcome = load.stop();
             seconds[which] += start.elapsed().as_secs_f64();
             assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
@@ -179,13 +195,12 @@ fn one_worker_does_many_times_what_it_does_without() {
     };
     let gain = rate(1) / rate(0);
     eprintln!(
-        "one worker, {LATENCY:?} per operation, {CLIENTS} clients: {:.0} handshakes/s without the \
+        "one worker, {latency:?} per operation, {CLIENTS} clients: {:.0} handshakes/s without the \
          library, {:.0} with it: {gain:.1} times as many",
         rate(0),
         rate(1)
     );
-    assert!(gain >= GAIN, "only {gain:.1} times as many");
-    drop(servers);
+    gain
 }
 
 /// How clients leave.

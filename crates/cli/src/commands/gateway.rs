@@ -33,6 +33,13 @@ const BLOCKING_WORKERS: &str = "\
 worker_processes 16;
 ";
 
+/// What nginx needs where its handshakes do not block.
+const ASYNCHRONOUS: &str = "\
+env LD_PRELOAD;
+# A connection whose handshake waits for the pool has a second descriptor.
+worker_rlimit_nofile 16384;
+";
+
 /// Where the examples put the generated openssl.cnf.
 const CONFIG_PATH: &str = "/etc/millrace/openssl.cnf";
 
@@ -114,14 +121,14 @@ impl Gateway {
     }
 
     fn nginx(&self) -> String {
-        let (preload, workers) = match &self.preload {
+        let (drop_in, lines) = match &self.preload {
             Some(library) => (
                 format!(
                     "# Makes handshakes asynchronous: a worker serves others while the pool works.\n\
                      Environment=LD_PRELOAD={}\n",
                     library.display()
                 ),
-                "",
+                ASYNCHRONOUS,
             ),
             None => (String::new(), BLOCKING_WORKERS),
         };
@@ -130,11 +137,11 @@ impl Gateway {
             self.openssl(),
             part("/etc/systemd/system/nginx.service.d/millrace.conf"),
             self.drop_in(),
-            preload,
+            drop_in,
             part("/etc/nginx/nginx.conf (add to yours)"),
             NGINX_CONF
                 .replace("{key}", &self.key)
-                .replace("{workers}\n", workers),
+                .replace("{preload}\n", lines),
         ]
         .concat()
     }
@@ -252,6 +259,18 @@ mod tests {
         }
         assert!(text.contains("pool = unix:/run/millrace/node.sock,tcp:node-1:7433\n"));
         assert!(text.contains("tls_ca = /etc/millrace/client/ca.pem\n"));
+    }
+
+    #[test]
+    fn nginx_is_told_of_the_library_where_there_is_one() {
+        let mut gateway = gateway(&["unix:/run/millrace/node.sock"]);
+        let without = gateway.nginx();
+        assert!(!without.contains("LD_PRELOAD") && without.contains("worker_processes 16;"));
+        gateway.preload = Some(PathBuf::from("/opt/millrace/libmillrace_preload.so"));
+        let with = gateway.nginx();
+        let drop_in = "Environment=LD_PRELOAD=/opt/millrace/libmillrace_preload.so\n";
+        assert!(with.contains(drop_in) && with.contains("\nenv LD_PRELOAD;\n"));
+        assert!(!with.contains("worker_processes") && !with.contains("{preload}"));
     }
 
     #[test]
