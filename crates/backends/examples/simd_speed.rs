@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Options: `--rounds N` (default 9), `--ms N` per contender and round (default 100), `--bits N` for one size
-//! only.
+//! only, `--only TEXT` for the contenders with that in their names, beside AWS-LC (for a profiler).
 //!
 //! In each round every contender signs for the same time, one after another, in an order that rotates from
 //! round to round. What counts is the processor time of the thread, so that other programs on the same core
@@ -248,9 +248,14 @@ fn contenders(work: &Work) -> Outcome<Vec<Contender>> {
     Ok(all)
 }
 
-fn measure(bits: u32, rounds: usize, time: Duration) -> Outcome<()> {
+fn measure(bits: u32, rounds: usize, time: Duration, only: &str) -> Outcome<()> {
     let work = Work::new(bits)?;
     let mut all = contenders(&work)?;
+    let mut at = 0;
+    all.retain(|contender| {
+        at += 1;
+        at == 1 || contender.name.contains(only)
+    });
     for contender in &mut all {
         contender.round(&work, time / 10)?; // warm up: blinding pairs, caches
         contender.rates.clear();
@@ -328,13 +333,15 @@ fn machine() {
 
 fn main() -> Outcome<()> {
     let (mut rounds, mut ms, mut sizes) = (9, 100, vec![2048, 3072, 4096]);
+    let mut only = String::new();
     let mut args = std::env::args().skip(1);
     while let Some(option) = args.next() {
-        let value: u32 = args.next().ok_or("a value is missing")?.parse()?;
+        let value = args.next().ok_or("a value is missing")?;
         match option.as_str() {
-            "--rounds" => rounds = value.max(1),
-            "--ms" => ms = value,
-            "--bits" => sizes = vec![value],
+            "--rounds" => rounds = value.parse::<u32>()?.max(1),
+            "--ms" => ms = value.parse()?,
+            "--bits" => sizes = vec![value.parse()?],
+            "--only" => only = value,
             _ => return Err(format!("unknown option {option}").into()),
         }
     }
@@ -343,7 +350,8 @@ fn main() -> Outcome<()> {
         measure(
             bits,
             usize::try_from(rounds)?,
-            Duration::from_millis(u64::from(ms)),
+            Duration::from_millis(ms),
+            &only,
         )?;
     }
     Ok(())
