@@ -270,12 +270,6 @@ impl Dispatcher {
         connection.has_output().then(|| connection.out())
     }
 
-    /// Whether a job to this node would have to wait for nothing: this one is all that it owes.
-    pub(crate) fn owes_at_most_one(&mut self, node: usize) -> bool {
-        self.connection(node)
-            .is_some_and(|connection| connection.in_flight() <= 1)
-    }
-
     /// Connections to this node that were tried and failed: tells which of its addresses is next.
     pub(crate) fn attempts(&self, node: usize) -> usize {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)

@@ -29,6 +29,7 @@ mod log;
 mod metrics;
 pub mod node;
 mod outbox;
+mod quiet;
 mod session;
 pub mod status;
 pub mod store;

@@ -39,6 +39,7 @@ use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::log::RateLimit;
 use crate::metrics::{Metrics, Refusal};
 use crate::outbox::{Order, Outbox};
+use crate::quiet::QuietStream;
 use crate::session::Rules;
 use crate::status::{self, Status};
 use crate::store::{KeyStore, StoreError};
@@ -458,7 +459,10 @@ async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
         node.refuse(Refusal::Identity, &"no peer credentials");
         return tell(stream, Fault::Unauthorized).await;
     };
-    enter_and_serve(stream, identity, slot, node).await;
+    match QuietStream::new(stream) {
+        Ok(stream) => enter_and_serve(stream, identity, slot, node).await,
+        Err(error) => warn!(%error, "cannot serve a connection"),
+    }
 }
 
 async fn admit_tcp(
