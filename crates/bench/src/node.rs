@@ -32,6 +32,8 @@ pub(crate) struct NodeOptions {
     pub(crate) core: usize,
     /// Worker threads per class.
     pub(crate) workers: usize,
+    /// Only the software backend, to compare with the library that it calls; else all that are usable.
+    pub(crate) software_only: bool,
 }
 
 /// A running node.
@@ -62,6 +64,9 @@ impl Node {
             .args(["--metrics", &format!("{metrics}")])
             .args(["--name", "bench", "--log", "warn"])
             .args(["--workers", &options.workers.to_string()]);
+        if options.software_only {
+            command.args(["--backends", "software"]);
+        }
         let mut process = Process::start("node", options.core, &command, &dir.join("node.log"))?;
         process.wait_until(|| UnixStream::connect(&socket).is_ok())?;
         Ok(Self {

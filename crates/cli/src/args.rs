@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use millrace_bench::cli::{PoolArgs, TlsArgs};
-use millrace_engine::{Hash, OperationKind};
+use millrace_engine::{BackendKind, Hash, OperationKind};
 
 /// Exit codes, as the last lines of the long help say them.
 const EXIT_CODES: &str = "\
@@ -128,6 +128,9 @@ pub(crate) struct UpArgs {
     /// Worker threads per class of work [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
+    /// Backends to use, in order of preference [default: all that are usable]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = backend)]
+    pub(crate) backends: Option<Vec<BackendKind>>,
     /// Key-encryption key, a file with mode 0600
     ///
     /// Default: the systemd credential `millrace-kek` if there is one, else
@@ -491,6 +494,14 @@ fn mode(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "an octal mode like 0660 is wanted".to_owned())
+}
+
+fn backend(name: &str) -> Result<BackendKind, String> {
+    let found = BackendKind::ALL.iter().find(|kind| kind.name() == name);
+    found.copied().ok_or_else(|| {
+        let known: Vec<&str> = BackendKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("there are: {}", known.join(", "))
+    })
 }
 
 fn operation(name: &str) -> Result<OperationKind, String> {

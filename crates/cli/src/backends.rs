@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use millrace_backends::Software;
+use millrace_backends::{Simd, Software};
 use millrace_engine::Backend;
 
 /// Every backend that is built in, whether or not this machine can use it.
 pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(Software::new())]
+    vec![Arc::new(Simd::new()), Arc::new(Software::new())]
 }

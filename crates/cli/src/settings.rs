@@ -54,6 +54,9 @@ impl Settings {
             node.name.clone_from(name);
         }
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
+        if let Some(backends) = &args.backends {
+            node.backends = Some(backends.clone());
+        }
         if let Some(filter) = &args.log {
             node.log.filter.clone_from(filter);
         }

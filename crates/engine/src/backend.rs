@@ -143,6 +143,9 @@ pub struct Description {
     /// Whether `poll` computes on the calling CPU (then a lone fast job may run on the thread that
     /// brought it, without waking a worker).
     pub on_cpu: bool,
+    /// Tasks of one size that it computes together at little more than the cost of one; 1 if it
+    /// gains nothing by that. A worker takes that many while they wait, rather than share them.
+    pub batch: usize,
 }
 
 /// One row of what a backend can do.

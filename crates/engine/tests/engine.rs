@@ -81,6 +81,24 @@ fn with_one_worker_a_fast_batch_runs_where_it_came_up_to_its_bound() {
 }
 
 #[test]
+fn a_worker_takes_enough_to_fill_the_lanes() {
+    let backend = Scripted::with_batch(BackendKind::Simd, 4);
+    let fixture = Fixture::new(&[&backend], 4);
+    backend.gate.close();
+    // One worker takes the four that wait together; with a share each, four would stand at the gate.
+    fixture
+        .engine
+        .submit((0..4).map(|id| fixture.slow_job(id)).collect());
+    fixture
+        .engine
+        .submit((4..8).map(|id| fixture.slow_job(id)).collect());
+    backend.gate.wait_for(2);
+    assert!(backend.gate.waiting() <= 2);
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(8).len(), 8);
+}
+
+#[test]
 fn a_slow_class_never_blocks_a_fast_one() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);

@@ -485,6 +485,7 @@ mod tests {
                 kind: BackendKind::Software,
                 version: "1".to_owned(),
                 on_cpu: true,
+                batch: 1,
             },
             unusable: None,
             quarantined: false,

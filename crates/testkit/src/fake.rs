@@ -115,6 +115,7 @@ impl Backend for FakeBackend {
             kind: self.options.kind,
             version: "fake".to_owned(),
             on_cpu: self.options.on_cpu,
+            batch: 1,
         }
     }
 

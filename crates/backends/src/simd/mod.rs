@@ -192,6 +192,7 @@ impl Backend for Simd {
             kind: BackendKind::Simd,
             version: format!("{lanes}, {LANES} lanes; alone {}", software::sys::version()),
             on_cpu: true,
+            batch: REQUESTS,
         }
     }
 

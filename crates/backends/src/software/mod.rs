@@ -75,6 +75,7 @@ impl Backend for Software {
             kind: BackendKind::Software,
             version: sys::version(),
             on_cpu: true,
+            batch: 1,
         }
     }
 

@@ -145,6 +145,7 @@ impl Subject {
             &NodeOptions {
                 core: plan.node_core,
                 workers: 1,
+                software_only: true,
             },
         )?;
         Ok(Self {

@@ -95,6 +95,7 @@ impl Testbed {
             let options = NodeOptions {
                 core: plan.load_core,
                 workers: 1,
+                software_only: false,
             };
             let started = Node::start(dir.path(), &options)?;
             let mut key_files = BTreeMap::new();

@@ -153,6 +153,12 @@ impl Backends {
         self.usable.iter().all(|entry| entry.description.on_cpu)
     }
 
+    /// The largest batch that a backend computes together.
+    pub(crate) fn batch(&self) -> usize {
+        let batch = |entry: &Entry| entry.description.batch;
+        self.usable.iter().map(batch).max().unwrap_or(1).max(1)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.usable.len()
     }

@@ -265,6 +265,8 @@ pub(crate) struct Shared {
     statistics: Statistics,
     classes: [ClassQueue; 3],
     workers: usize,
+    /// The largest batch that a backend computes together.
+    batch: usize,
     /// Runners for jobs computed on the submitting thread.
     inline: Mutex<Vec<Runner>>,
     in_flight: AtomicUsize,
@@ -295,6 +297,7 @@ impl Engine {
             work: Condvar::new(),
         };
         let shared = Arc::new(Shared {
+            batch: backends.batch(),
             backends,
             statistics: Statistics::new(),
             classes: [class(), class(), class()],

@@ -65,7 +65,9 @@ fn wait_for_work(
         state.idle_workers -= 1;
     }
     // A share, not everything: the other workers of the class should have something to do as well.
-    let share = state.queue.len().div_ceil(shared.workers).min(MAX_BATCH);
+    // But no less than fills the lanes of a backend, where a few cost what one does.
+    let share = state.queue.len().div_ceil(shared.workers);
+    let share = share.next_multiple_of(shared.batch).min(MAX_BATCH);
     state.queue.pop(share, Instant::now(), batch, expired);
     true
 }

@@ -28,6 +28,7 @@ pub(crate) enum Behaviour {
 pub(crate) struct Scripted {
     pub(crate) kind: BackendKind,
     pub(crate) on_cpu: bool,
+    pub(crate) batch: usize,
     pub(crate) behaviour: Mutex<Behaviour>,
     /// While closed, tasks of slow keys wait in `poll`.
     pub(crate) gate: Gate,
@@ -59,6 +60,10 @@ impl Gate {
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
+    /// How many tasks stand at the closed gate now.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::SeqCst)
+    }
     /// Returns when `count` tasks stand at the closed gate.
     pub(crate) fn wait_for(&self, count: u64) {
         let mut closed = self.closed.lock().unwrap();
@@ -70,9 +75,14 @@ impl Gate {
 
 impl Scripted {
     pub(crate) fn new(kind: BackendKind) -> Arc<Self> {
+        Self::with_batch(kind, 1)
+    }
+
+    pub(crate) fn with_batch(kind: BackendKind, batch: usize) -> Arc<Self> {
         Arc::new(Self {
             kind,
             on_cpu: true,
+            batch,
             behaviour: Mutex::new(Behaviour::Answer),
             gate: Gate::default(),
             served: AtomicU64::new(0),
@@ -105,6 +115,7 @@ impl Backend for Shared {
             kind: self.0.kind,
             version,
             on_cpu: self.0.on_cpu,
+            batch: self.0.batch,
         }
     }
     fn capabilities(&self) -> &[Capability] {
