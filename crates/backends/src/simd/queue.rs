@@ -16,7 +16,7 @@ use millrace_engine::backend::{Done, Queue, Task};
 use millrace_engine::{BackendError, Output};
 use zeroize::Zeroizing;
 
-use super::keys::{SIZES, SimdKey};
+use super::keys::{Blinding, LaneKey, SIZES, SimdKey};
 use super::lanes::Lanes;
 use super::operations;
 use super::rsa::{REQUESTS, Request, Workspace};
@@ -122,45 +122,34 @@ impl<L: Lanes> SimdQueue<L> {
     ) {
         let workspace =
             self.workspaces[size].get_or_insert_with(|| Box::new(Workspace::new(&SIZES[size])));
-        let keys: Vec<_> = batch
-            .iter()
-            .map(|waiting| waiting.key.as_ref()?.lanes.as_ref())
-            .collect();
-        // A pair for each task, from the key's store as far as it goes, the others fresh.
-        let mut blindings: Vec<_> = keys
+        let keys: Vec<Option<&LaneKey>> = batch
             .iter()
             .zip(&*blocks)
-            .map(|(key, block)| {
-                key.filter(|_| block.is_ok())
-                    .map(|key| (key, key.take_blinding()))
+            .map(|(waiting, block)| {
+                waiting
+                    .key
+                    .as_ref()
+                    .filter(|_| block.is_ok())?
+                    .lanes
+                    .as_ref()
             })
             .collect();
-        let without = |(_, stored): &&mut (_, Option<_>)| stored.is_none();
-        let lacking: Vec<_> = blindings.iter_mut().flatten().filter(without).collect();
-        if !lacking.is_empty() {
-            let keys: Vec<_> = lacking.iter().map(|(key, _)| *key).collect();
-            let fresh = workspace.blind(self.lanes, &keys);
-            for ((_, place), blinding) in lacking.into_iter().zip(fresh) {
-                *place = blinding.ok();
-            }
-        }
-
+        let blindings = blindings(workspace, self.lanes, &keys);
         let mut requests = Vec::with_capacity(REQUESTS);
         let mut answers = Vec::with_capacity(REQUESTS);
-        for (at, (block, blinding)) in blocks.iter_mut().zip(blindings).enumerate() {
-            let Some((key, Some(blinding))) = blinding else {
-                if block.is_ok() {
-                    *block = Err(BackendError::Failed);
+        for (at, ((block, key), blinding)) in blocks.iter_mut().zip(keys).zip(blindings).enumerate()
+        {
+            match (block, key, blinding) {
+                (Ok(block), Some(key), Ok(blinding)) => {
+                    answers.push(at);
+                    requests.push(Request {
+                        key,
+                        blinding,
+                        block,
+                    });
                 }
-                continue;
-            };
-            if let Ok(block) = block {
-                answers.push(at);
-                requests.push(Request {
-                    key,
-                    blinding,
-                    block,
-                });
+                (block @ Ok(_), _, Err(error)) => *block = Err(error),
+                _ => {}
             }
         }
         if requests.is_empty() {
@@ -219,6 +208,40 @@ impl<L: Lanes> Queue for SimdQueue<L> {
         }
         self.waiting.len()
     }
+}
+
+/// A blinding pair for each key: from its store as far as that goes, the others fresh.
+fn blindings<L: Lanes>(
+    workspace: &mut Workspace,
+    lanes: L,
+    keys: &[Option<&LaneKey>],
+) -> Vec<Result<Blinding, BackendError>> {
+    let stored: Vec<_> = keys
+        .iter()
+        .map(|key| match key {
+            Some(key) => key.take_blinding().map(Ok),
+            None => Some(Err(BackendError::Failed)),
+        })
+        .collect();
+    let lacking: Vec<_> = keys
+        .iter()
+        .zip(&stored)
+        .filter(|(_, stored)| stored.is_none())
+        .filter_map(|(key, _)| *key)
+        .collect();
+    let mut fresh = if lacking.is_empty() {
+        Vec::new()
+    } else {
+        workspace.blind(lanes, &lacking)
+    }
+    .into_iter();
+    stored
+        .into_iter()
+        .map(|pair| {
+            pair.or_else(|| fresh.next())
+                .unwrap_or(Err(BackendError::Failed))
+        })
+        .collect()
 }
 
 /// One task on AWS-LC.

@@ -688,6 +688,6 @@ fn wipe_stack() {
 #[cfg(test)]
 #[path = "rsa_tests.rs"]
 mod tests;
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 #[path = "timing_tests.rs"]
 mod timing_tests;

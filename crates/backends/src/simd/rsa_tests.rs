@@ -312,3 +312,120 @@ fn faulted<L: Lanes>(
 fn a_flipped_bit_anywhere_is_a_fault_of_its_request_alone() {
     on_all_lanes(&Faults);
 }
+
+/// Multiplication and squaring on numbers at the edges of digits, against arithmetic of one number at a time.
+struct Products;
+
+/// A number below 2^(52·digits − spare) whose digits are zeros, ones, all ones, or random.
+fn edgy(random: &mut Random, digits: usize, spare: usize) -> Vec<u64> {
+    let mask = super::super::lanes::DIGIT_MASK;
+    let mut number: Vec<_> = (0..digits)
+        .map(|_| match random.below(5) {
+            0 => 0,
+            1 => 1,
+            2 | 3 => mask,
+            _ => random.word() & mask,
+        })
+        .collect();
+    number[digits - 1] &= mask >> spare;
+    number
+}
+
+impl OnLanes for Products {
+    fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
+        let mut random = Random(6);
+        for round in 0..if is_fast { rounds(300, 100_000) } else { 10 } {
+            let blocks = [4, 6, 8, 12, 16][round % 5];
+            let digits = blocks * BLOCK;
+            let mut constants = Constants::new(blocks);
+            let (mut product, mut factor) = (room(blocks), room(blocks));
+            let mut expected = Vec::new();
+            for lane in 0..LANES {
+                // Odd, with exactly 16 bits to spare: the most that a key leaves.
+                let mut n = edgy(&mut random, digits, 16);
+                n[0] |= 1;
+                n[digits - 1] |= 1 << 35;
+                let [mut a, mut b] = [0; 2].map(|_: u64| edgy(&mut random, digits, 17));
+                if lane == 0 {
+                    // n−1, the largest there is.
+                    a.copy_from_slice(&numbers::subtract(&n, &[1]));
+                    b.clone_from(&a);
+                }
+                let inverse = numbers::negative_inverse(&n);
+                put(&mut constants.modulus, lane, &n);
+                constants.negative_inverse.0[lane] = inverse;
+                put(&mut product, lane, &a);
+                put(&mut factor, lane, &b);
+                expected.push((
+                    numbers::montgomery(&a, &b, &n, inverse),
+                    numbers::montgomery(&a, &a, &n, inverse),
+                ));
+            }
+            for numbers in [&mut constants.modulus, &mut product, &mut factor] {
+                l.run(ToDigits(numbers));
+            }
+            let mut square = product.clone();
+            constants.multiply(l, &mut product, &factor);
+            constants.square(l, &mut square);
+            for numbers in [&mut product, &mut square] {
+                constants.reduce(l, numbers);
+                l.run(FromDigits(numbers));
+            }
+            for (lane, (a_b, a_a)) in expected.iter().enumerate() {
+                assert_eq!(
+                    take(&product, lane),
+                    *a_b,
+                    "{name} {digits} digits, round {round}"
+                );
+                assert_eq!(
+                    take(&square, lane),
+                    *a_a,
+                    "{name} {digits} digits, round {round}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_right_at_the_edges_of_digits() {
+    on_all_lanes(&Products);
+}
+
+struct Blinds;
+
+impl OnLanes for Blinds {
+    fn run<L: Lanes>(&self, l: L, name: &str, _: bool) {
+        let key = loaded(&test_keys::rsa_2048());
+        let mut workspace = Workspace::new(&SIZES[0]);
+        workspace.strike = Some(Strike {
+            step: Step::Power,
+            lane: 3,
+            digit: 7,
+            bit: 11,
+        });
+        let pairs = workspace.blind(l, &[lanes_of(&key); REQUESTS]);
+        let faults: Vec<_> = pairs
+            .iter()
+            .map(|pair| pair.as_ref().err().copied())
+            .collect();
+        assert_eq!(
+            faults,
+            [None, Some(BackendError::Fault), None, None],
+            "{name}"
+        );
+        let mut seen: Vec<_> = pairs
+            .into_iter()
+            .flatten()
+            .map(|pair| pair.inverse.to_vec())
+            .collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 3, "{name}: a pair came twice");
+    }
+}
+
+#[test]
+fn a_blinding_pair_that_is_none_is_a_fault() {
+    on_all_lanes(&Blinds);
+}

@@ -22,7 +22,6 @@ use millrace_testkit::keys as test_keys;
 
 use super::super::lanes::Portable;
 use super::super::operations;
-#[cfg(target_arch = "x86_64")]
 use super::super::sys;
 use super::tests::{OnLanes, Random, expected, is_long, lanes_of, loaded, on_all_lanes};
 use super::*;
@@ -150,7 +149,6 @@ fn batches_take_the_same_time_whatever_is_in_them() {
 const TAINTED: &str = "MILLRACE_TAINTED";
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn no_branch_and_no_address_depends_on_a_secret() {
     if std::env::var_os(TAINTED).is_some() {
         return tainted_batch();
@@ -174,7 +172,6 @@ fn no_branch_and_no_address_depends_on_a_secret() {
 
 /// Whether an instruction, as objdump writes it, takes something out of a vector or mask register into an
 /// ordinary one or the flags, or uses a vector as addresses.
-#[cfg(target_arch = "x86_64")]
 fn leaves_the_lanes(instruction: &str) -> bool {
     let (name, operands) = instruction
         .trim()
@@ -193,7 +190,6 @@ fn leaves_the_lanes(instruction: &str) -> bool {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn nothing_leaves_the_lanes_for_a_branch_or_an_address() {
     for (instruction, leaves) in [
         ("kmovw  %k1,%eax", true),
@@ -239,7 +235,6 @@ fn nothing_leaves_the_lanes_for_a_branch_or_an_address() {
 }
 
 /// A batch of the twin with key, blinding and message undefined, as memcheck sees it.
-#[cfg(target_arch = "x86_64")]
 fn tainted_batch() {
     let mut key = loaded(&test_keys::rsa_2048());
     let mut workspace = Workspace::new(lanes_of(&key).size);
