@@ -94,19 +94,29 @@ impl Pool {
         command
     }
 
-    /// Has that many runs of a program wait for the pool at once, and lets them end; their outputs.
+    /// Has these programs wait for the pool at once, and lets them end; what they said.
     fn together(&self, commands: Vec<Command>) -> Vec<String> {
         let before = self.proxy.jobs();
         let count = commands.len() as u64;
         self.proxy.set(Fault::Hold);
         let waiting: Vec<_> = commands
             .into_iter()
-            .map(|mut command| thread::spawn(move || text_of(&run(&mut command))))
+            .map(|mut command| thread::spawn(move || said(&mut command)))
             .collect();
         self.proxy.wait_for_jobs(before + count);
         self.proxy.set(Fault::None);
         let ended = waiting.into_iter().map(|thread| thread.join());
         ended.map(|text| text.expect("no panic")).collect()
+    }
+}
+
+/// What a program says on its standard output, or on both if it fails.
+fn said(command: &mut Command) -> String {
+    let output = run(command);
+    if output.status.success() {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    } else {
+        text_of(&output)
     }
 }
 
