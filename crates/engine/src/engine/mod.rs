@@ -550,7 +550,7 @@ impl Shared {
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         let runner = lock(&self.inline).pop();
         let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
-        runner.run(self, batch);
+        runner.run(self, batch, || 0);
         lock(&self.inline).push(runner);
         None
     }

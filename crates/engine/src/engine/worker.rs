@@ -21,11 +21,12 @@ use crate::operation::Class;
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
-/// The same while more than [`DEEP`] tasks are left: whoever pipelines that many waits for the last
-/// one anyway, and fewer wake-ups leave more time for work.
-const DEEP_FLUSH_INTERVAL: Duration = Duration::from_micros(500);
+/// The same while more than [`DEEP`] tasks are left: whoever has that many under way waits for the
+/// last one anyway. One wake-up then serves five RSA-2048 signatures or ninety P-256 ones; with the
+/// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
+const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Tasks left from which on a batch counts as deep.
+/// Tasks left, in the batch and behind it, from which on a worker counts as deep in work.
 const DEEP: usize = 16;
 
 /// The body of a worker thread.
@@ -40,7 +41,8 @@ pub(crate) fn run(shared: &Shared, class: Class) {
                 .map(|queued| (queued, JobError::Expired))
                 .collect(),
         );
-        runner.run(shared, std::mem::take(&mut batch));
+        let behind = || lock(&shared.classes[class.index()].state).queue.len();
+        runner.run(shared, std::mem::take(&mut batch), behind);
     }
 }
 
@@ -116,8 +118,8 @@ impl Runner {
         }
     }
 
-    /// Runs a batch to its end.
-    pub(crate) fn run(&mut self, shared: &Shared, batch: Vec<Queued>) {
+    /// Runs a batch to its end. `behind` tells how many jobs wait behind it.
+    pub(crate) fn run(&mut self, shared: &Shared, batch: Vec<Queued>, behind: impl Fn() -> usize) {
         let mut outbox = Outbox::default();
         for Queued { job, arrived } in batch {
             let Job {
@@ -147,13 +149,11 @@ impl Runner {
         }
         let mut flushed = Instant::now();
         while self.turn(shared, &mut outbox) {
-            let left = self.in_flight.len() - self.free.len();
-            let interval = if left > DEEP {
-                DEEP_FLUSH_INTERVAL
-            } else {
-                FLUSH_INTERVAL
-            };
-            if flushed.elapsed() >= interval {
+            let elapsed = flushed.elapsed();
+            let left = || self.in_flight.len() - self.free.len() + behind();
+            let due =
+                elapsed >= FLUSH_INTERVAL && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP);
+            if due {
                 outbox.flush(shared);
                 flushed = Instant::now();
             }
