@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustls::client::Resumption;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
 
@@ -56,8 +57,14 @@ impl Client {
             .add(CertificateDer::from(authority.der.clone()))
             .expect("a trust anchor");
         let config = |version| {
-            let provider = Arc::new(aws_lc_rs::default_provider());
-            let mut config = ClientConfig::builder_with_provider(provider)
+            // No hybrid group, so that every server takes the first `ClientHello` as it is: OpenSSL 3.5
+            // and later ask for another one that has a share of it. (The other curves are for TLS 1.2,
+            // where they say which certificates are welcome.)
+            let provider = CryptoProvider {
+                kx_groups: vec![X25519, SECP256R1, SECP384R1],
+                ..aws_lc_rs::default_provider()
+            };
+            let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
                 .with_protocol_versions(&[version])
                 .expect("a version")
                 .with_root_certificates(roots.clone())
