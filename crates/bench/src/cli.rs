@@ -57,6 +57,9 @@ pub struct PoolArgs {
     /// A running node to measure, unix:PATH [default: a private one]
     #[arg(long, value_name = "ENDPOINT")]
     pub pool: Option<String>,
+    /// Reach the private node over TCP with mutual TLS 1.3 on loopback, not over its unix socket
+    #[arg(long, conflicts_with = "pool")]
+    pub tcp: bool,
     /// Core of the node and of the direct calls [default: the first usable one]
     #[arg(long, value_name = "CORE")]
     pub node_core: Option<usize>,

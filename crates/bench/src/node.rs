@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use millrace_client::{Endpoint, TlsConfig};
+
 use crate::cores;
 use crate::error::BenchError;
 use crate::process::{Process, free_ports};
@@ -34,6 +36,8 @@ pub(crate) struct NodeOptions {
     pub(crate) workers: usize,
     /// Only the software backend, to compare with the library that it calls; else all that are usable.
     pub(crate) software_only: bool,
+    /// Also listen on TCP with mutual TLS.
+    pub(crate) tcp: bool,
 }
 
 /// A running node.
@@ -44,14 +48,19 @@ pub(crate) struct Node {
     state: PathBuf,
     dir: PathBuf,
     metrics: SocketAddr,
+    /// Where it listens on TCP, if it does.
+    tcp: Option<SocketAddr>,
 }
 
 impl Node {
     /// Starts a node and waits until it listens.
     pub(crate) fn start(dir: &Path, options: &NodeOptions) -> Result<Self, BenchError> {
         let program = env::current_exe().map_err(BenchError::system("find this program"))?;
-        let port = free_ports(1)?.first().copied().unwrap_or(0);
-        let metrics = (Ipv4Addr::LOCALHOST, port).into();
+        let ports = free_ports(2)?;
+        let address = |at: usize| -> SocketAddr {
+            (Ipv4Addr::LOCALHOST, ports.get(at).copied().unwrap_or(0)).into()
+        };
+        let (metrics, tcp) = (address(0), options.tcp.then(|| address(1)));
         let (socket, state) = (dir.join("node.sock"), dir.join("state"));
         let mut command = Command::new(&program);
         clean_environment(&mut command);
@@ -67,6 +76,9 @@ impl Node {
         if options.software_only {
             command.args(["--backends", "software"]);
         }
+        if let Some(tcp) = tcp {
+            command.args(["--listen-tcp", &format!("{tcp}")]);
+        }
         let mut process = Process::start("node", options.core, &command, &dir.join("node.log"))?;
         process.wait_until(|| UnixStream::connect(&socket).is_ok())?;
         Ok(Self {
@@ -76,7 +88,33 @@ impl Node {
             state,
             dir: dir.to_owned(),
             metrics,
+            tcp,
         })
+    }
+
+    /// The TCP endpoint, with a client certificate made for it; none if it does not listen there.
+    pub(crate) fn tcp_endpoint(&self) -> Result<Option<Endpoint>, BenchError> {
+        let Some(address) = self.tcp else {
+            return Ok(None);
+        };
+        let dir = self.dir.join("client");
+        let mut command = self.command(&["cert", "client", "bench"]);
+        command
+            .arg("--output")
+            .arg(&dir)
+            .arg("--state")
+            .arg(&self.state);
+        self.run(command)?;
+        Ok(Some(Endpoint::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+            tls: TlsConfig {
+                ca: dir.join("ca.pem"),
+                cert: dir.join("cert.pem"),
+                key: dir.join("key.pem"),
+                server_name: None,
+            },
+        }))
     }
 
     /// The endpoint in the form that configurations take.

@@ -79,6 +79,8 @@ struct Plan {
     load_core: usize,
     /// A node that runs already; nothing for a private one.
     pool: Option<String>,
+    /// Reach the private node over TCP.
+    tcp: bool,
 }
 
 impl Plan {
@@ -112,6 +114,7 @@ impl Plan {
             node_core: args.node_core.unwrap_or(first),
             load_core: args.load_core.unwrap_or(second),
             pool: args.pool.clone(),
+            tcp: args.tcp,
         })
     }
 }
@@ -146,10 +149,15 @@ impl Subject {
                 core: plan.node_core,
                 workers: 1,
                 software_only: true,
+                tcp: plan.tcp,
             },
         )?;
+        let endpoint = match node.tcp_endpoint()? {
+            Some(tcp) => tcp,
+            None => parse(&node.endpoint())?,
+        };
         Ok(Self {
-            endpoint: parse(&node.endpoint())?,
+            endpoint,
             node: Some(node),
             _dir: Some(dir),
         })

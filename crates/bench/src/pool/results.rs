@@ -197,9 +197,14 @@ impl Results {
         } else {
             ""
         };
+        let transport = match (plan.tcp, &plan.pool) {
+            (true, _) => "TCP with mutual TLS 1.3 on loopback",
+            (false, None) => "its unix socket",
+            (false, Some(_)) => "the endpoint that was named",
+        };
         let mut text = format!(
-            "{}\n\nNode and direct calls on core {}, client on core {}{sharing}; {} rounds of {:.1} s, \
-             interleaved;\n{} jobs in flight when pipelined; outputs checked in every round\n\n",
+            "{}\n\nNode and direct calls on core {}, client on core {}{sharing}, over {transport};\n\
+             {} rounds of {:.1} s, interleaved;\n{} jobs in flight when pipelined; outputs checked in every round\n\n",
             self.machine.describe(),
             plan.node_core,
             plan.load_core,

@@ -96,6 +96,7 @@ impl Testbed {
                 core: plan.load_core,
                 workers: 1,
                 software_only: false,
+                tcp: false,
             };
             let started = Node::start(dir.path(), &options)?;
             let mut key_files = BTreeMap::new();
