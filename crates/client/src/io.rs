@@ -26,13 +26,14 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use crate::config::PoolConfig;
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::key::KeyId;
 use crate::link::Link;
+use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
 use crate::task::{Answer, Task, TaskId};
 
@@ -90,6 +91,7 @@ struct Inner {
     resolving: bool,
     /// Blocking calls so far.
     calls: u64,
+    spin: Spin,
     /// Callers that sleep.
     followers: Vec<(TaskId, Arc<Condvar>)>,
     closing: bool,
@@ -130,6 +132,7 @@ impl Instance {
             parked: false,
             resolving: false,
             calls: 0,
+            spin: Spin::default(),
             followers: Vec::new(),
             closing: false,
         };
@@ -314,11 +317,13 @@ impl Instance {
         let until = timer.into_iter().chain(deadline).min();
         inner.driver = who;
         inner.driver_wakes = until;
+        let spins = who == Driver::Caller && inner.spin.pays();
         let wakes = std::mem::take(&mut inner.dispatcher.outbox().wakes);
         drop(inner);
         for waiter in wakes {
             waiter.notify_one();
         }
+        let came = spins && self.spin();
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let timeout = until.map(|at| timespec(at.saturating_duration_since(now)));
         let events = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
@@ -328,8 +333,23 @@ impl Instance {
         };
         let mut inner = self.lock();
         inner.driver = Driver::None;
+        if spins {
+            inner.spin.ended(came);
+        }
         self.handle(&mut inner, events);
         inner
+    }
+
+    /// Looks for events without sleeping, for [`SPIN`] at most. They stay where they are.
+    fn spin(&self) -> bool {
+        let start = Instant::now();
+        let mut look = [PollFd::new(&self.epoll, PollFlags::IN)];
+        while start.elapsed() < SPIN {
+            if poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                return true;
+            }
+        }
+        false
     }
 
     fn handle(&self, inner: &mut Inner, events: &[epoll::Event]) {

@@ -43,6 +43,7 @@ mod link;
 mod node;
 mod pool;
 mod random;
+mod spin;
 mod stats;
 pub mod stub;
 mod task;
