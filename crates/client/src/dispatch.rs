@@ -270,6 +270,12 @@ impl Dispatcher {
         connection.has_output().then(|| connection.out())
     }
 
+    /// Jobs under way at this node.
+    pub(crate) fn in_flight(&mut self, node: usize) -> u32 {
+        self.connection(node)
+            .map_or(0, |connection| connection.in_flight())
+    }
+
     /// Connections to this node that were tried and failed: tells which of its addresses is next.
     pub(crate) fn attempts(&self, node: usize) -> usize {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)

@@ -54,6 +54,11 @@ const READS_PER_TURN: usize = 16;
 /// quarter of a core that is never idle.
 const NICENESS: i32 = 5;
 
+/// Jobs under way at a node up to which each is sent by itself. Measured with 128 P-256 jobs under way:
+/// single sends cost the node 5 % of its time in reads. With 16 handshakes under way, waking the driver
+/// instead cost the gateway 7 % of what it saves.
+const PROMPT: u32 = 32;
+
 /// Events taken at once.
 const EVENTS: usize = 32;
 
@@ -199,7 +204,9 @@ impl Instance {
             return Err(ClientError::Closed);
         }
         let id = inner.dispatcher.submit(task, Instant::now())?;
-        self.flush_all(&mut inner);
+        // While little is under way a job goes out at once, without a switch to the driver. When much
+        // is, jobs collect until the driver sends them together: that saves the node a read for each.
+        self.flush_prompt(&mut inner);
         self.wake_all(&mut inner);
         Ok(id)
     }
@@ -373,6 +380,16 @@ impl Instance {
         self.close_sockets(inner);
         for at in 0..inner.sockets.len() {
             self.flush(inner, at);
+        }
+    }
+
+    /// Sends what waits for nodes that owe no more than [`PROMPT`] jobs.
+    fn flush_prompt(&self, inner: &mut Inner) {
+        self.close_sockets(inner);
+        for at in 0..inner.sockets.len() {
+            if inner.dispatcher.in_flight(at) <= PROMPT {
+                self.flush(inner, at);
+            }
         }
     }
 
