@@ -503,15 +503,16 @@ async fn import(
     let _in_line = in_line.acquire().await;
     let permit = Arc::clone(&shared.imports).acquire_owned().await;
     let engine = shared.engine.clone();
-    let loaded = tokio::task::spawn_blocking(move || {
-        let loaded = engine.load_key(&key);
-        // Not before: a check goes on when its connection has ended, and counts as long.
+    let answers = Arc::clone(&outbox);
+    let answered = tokio::task::spawn_blocking(move || {
+        answers.imported((request, engine.load_key(&key)));
+        // Not before: answers come in the order of the line, and a check goes on when its connection
+        // has ended, and counts as long.
         drop(permit);
-        loaded
-    })
-    .await;
-    let result = loaded.unwrap_or(Err(millrace_engine::KeyError::Backend));
-    outbox.imported((request, result));
+    });
+    if answered.await.is_err() {
+        outbox.imported((request, Err(millrace_engine::KeyError::Backend)));
+    }
 }
 
 type Ended = (
