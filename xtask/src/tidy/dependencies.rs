@@ -18,18 +18,22 @@ use super::licences;
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("wire", &["engine"]),
-    ("backends", &["engine"]),
+    ("backends", &["engine", "inspect"]),
     ("client", &["wire", "engine"]),
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("bench", &["backends", "client", "engine"]),
+    ("inspect", &[]),
+    ("gateway", &[]),
+    ("bench", &["backends", "client", "engine", "inspect"]),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
     ("tests", &["wire", "engine"]),
     (
         "cli",
-        &["engine", "backends", "wire", "client", "server", "bench"],
+        &[
+            "engine", "backends", "wire", "client", "server", "bench", "inspect", "gateway",
+        ],
     ),
 ];
 
