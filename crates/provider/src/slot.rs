@@ -40,7 +40,7 @@ impl<T> std::fmt::Debug for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// An empty slot; `wake` is called when it fills.
+    /// An empty slot; `wake` is called when it fills. With a `wake` whoever waits has to pause.
     #[must_use]
     pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
         Arc::new(Self {
@@ -53,9 +53,10 @@ impl<T> Slot<T> {
     /// Fills the slot.
     pub fn put(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-        self.ready.notify_all();
-        if let Some(wake) = &self.wake {
-            wake.wake();
+        // A condition variable makes a system call even where nobody waits for it.
+        match &self.wake {
+            Some(wake) => wake.wake(),
+            None => self.ready.notify_all(),
         }
     }
 
