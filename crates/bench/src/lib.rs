@@ -28,6 +28,7 @@ mod error;
 mod keys;
 mod machine;
 mod node;
+pub mod plot;
 mod pool;
 mod process;
 mod progress;
