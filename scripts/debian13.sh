@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Unpacks the servers of Debian 13 (trixie) with the libraries that they need into a folder, so that
+# the tests can run against that release, too: scripts/debian13.sh [DIR], target/debian13 if none is
+# named. Needs no root, and neither the machine's package sources nor its installed packages change:
+# apt works with folders of its own in there, an empty list of installed packages, and the Debian
+# mirror, proxies and keys that this machine's apt is set up with. Packages are unpacked, none is
+# installed: no script of theirs runs, nothing is started. Silent when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SUITE=trixie
+# The programs under test, and what else the tests start with that release's OpenSSL under it.
+PACKAGES=(
+    nginx libnginx-mod-stream haproxy openssl curl python3
+    apache2-bin lighttpd lighttpd-mod-openssl stunnel4 openvpn
+)
+
+root=$(realpath -m "${1:-target/debian13}")
+# Written last: what is in the folder. Raised when the way in which it is made changes.
+stamp=$root/.millrace
+contents="1 $SUITE ${PACKAGES[*]}"
+
+say() { printf 'debian13: %s\n' "$*" >&2; }
+fail() {
+    say "$1"
+    if [[ -s ${log:-} ]]; then
+        say "apt said:"
+        grep -E '^(E|W|Err)' "$log" | tail -n 15 >&2 || tail -n 15 "$log" >&2
+    fi
+    exit 1
+}
+present() { [[ -e $stamp && $(<"$stamp") == "$contents" ]]; }
+
+present && exit 0
+for tool in apt-get apt-config dpkg dpkg-deb flock; do
+    command -v "$tool" >/dev/null || fail "$tool is missing: only Debian and its relatives can unpack packages"
+done
+mkdir -p "$(dirname "$root")"
+# Two test runs may want it at once.
+exec 9>"$root.lock"
+flock 9
+present && exit 0
+
+work=$(mktemp -d "$root.work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+mkdir -p "$work"/{etc,lists/partial,archives/partial,root}
+: >"$work/status"
+
+# The machine's own settings of how to reach a mirror, and nothing else of its configuration: there
+# may be hooks in it that clean the machine's own folders up.
+{
+    apt-config dump Acquire
+    cat <<CONF
+Dir::Etc::parts "$work/etc/none";
+Dir::Etc::main "$work/etc/none.conf";
+Dir::Etc::preferences "$work/etc/none";
+Dir::Etc::preferencesparts "$work/etc/none";
+Dir::Etc::sourcelist "$work/etc/sources.list";
+Dir::Etc::sourceparts "$work/etc/none";
+Dir::State "$work";
+Dir::State::lists "$work/lists";
+Dir::State::status "$work/status";
+Dir::State::extended_states "$work/extended_states";
+Dir::Cache "$work";
+Dir::Cache::archives "$work/archives";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+Dir::Log "$work";
+Acquire::Languages "none";
+Acquire::Retries "3";
+APT::Install-Recommends "false";
+APT::Install-Suggests "false";
+APT::Sandbox::User "$(id -un)";
+CONF
+} >"$work/apt.conf"
+private() { APT_CONFIG="$work/apt.conf" apt-get -q -y "$@" >>"$log" 2>&1; }
+
+# The release that this machine's mirrors are set up for: its name is in every line of theirs.
+release=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+[[ -n $release ]] || fail "/etc/os-release names no release: the mirrors cannot be told"
+
+# Repositories of the machine's apt, whichever way its sources are written: "<suite> <uri>".
+repositories() {
+    apt-get indextargets --no-release-info --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+        awk -v release="$release" '$2 == "main" && ($1 == release || $1 == release "-security") { print $1, $3 }' |
+        sort -u
+}
+
+# Sources of a release by the same mirrors, signed with the keys in a file.
+sources() {
+    local to=$1 keys=$2 suite uri
+    while read -r suite uri; do
+        printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
+            "$keys" "$(dpkg --print-architecture)" "$uri" "${suite/#$release/$to}"
+    done < <(repositories) >"$work/etc/sources.list"
+    [[ -s $work/etc/sources.list ]] ||
+        fail "apt knows no repository of $release with the component main to derive those of $SUITE from"
+}
+
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+[[ -e $keyring ]] || fail "$keyring is missing: install debian-archive-keyring"
+
+# An installed keyring may be older than the release: this machine's own release has a newer one.
+newer_keyring() {
+    sources "$release" "$keyring"
+    (cd "$work" && private update && private download debian-archive-keyring) || return 1
+    dpkg-deb -x "$work"/debian-archive-keyring_*.deb "$work/keyring"
+    keyring=$work/keyring$keyring
+}
+
+say "reading the package lists of Debian 13 ($SUITE)"
+sources "$SUITE" "$keyring"
+if ! private update --error-on=any; then
+    if ! grep -q NO_PUBKEY "$log"; then
+        fail "the package lists cannot be had: is there a network? (an unpacked folder from elsewhere may be put at $root)"
+    fi
+    say "the keys of $SUITE are newer than this machine's: fetching them"
+    newer_keyring || fail "the newer keyring cannot be had"
+    sources "$SUITE" "$keyring"
+    private update --error-on=any || fail "the package lists cannot be had"
+fi
+
+say "fetching ${PACKAGES[*]}, and what they need"
+private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
+
+count=$(find "$work/archives" -maxdepth 1 -name '*.deb' | wc -l)
+say "unpacking $count packages"
+new=$work/root
+mkdir -p "$new"/{etc,tmp,proc,dev,sys,run,root,var/tmp} "$new"/usr/{bin,sbin,lib,lib64}
+# /bin and the like are links there; the package that has them is unpacked in no certain order.
+for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$new/$folder"; done
+for package in "$work"/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" |
+        tar -x -C "$new" --keep-directory-symlink --no-same-owner \
+            --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' \
+            --exclude='./usr/share/info' --exclude='./usr/share/i18n' --exclude='./dev/*'
+done
+# Users that servers change to: they are whoever they are on this machine.
+cp /etc/passwd /etc/group /etc/hosts "$new/etc/"
+ldconfig -r "$new" 2>>"$log" || fail "ldconfig cannot make the cache of the libraries"
+
+printf '%s\n' "$contents" >"$new/.millrace"
+rm -rf "$root"
+mv "$new" "$root"
+say "done: $root ($(du -sh "$root" | cut -f1))"
