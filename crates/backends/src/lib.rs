@@ -15,9 +15,11 @@
 //! | `sys.rs` | the foreign interface, and the only `unsafe` |
 //!
 //! What backends share is beside the folders: `der` (key formats) and `padding` (PKCS#1, PSS and
-//! OAEP around a bare RSA operation, in constant time where a secret is involved).
+//! OAEP around a bare RSA operation, in constant time where a secret is involved). No backend but a
+//! peer for measurements: `libcrypto`, any OpenSSL of this machine, called directly.
 
 mod der;
+pub mod libcrypto;
 mod padding;
 pub mod simd;
 pub mod software;
