@@ -3,6 +3,19 @@
 
 //! What hardware and crypto this machine has, whether it is used, and what it could ever give.
 //!
-//! A leaf, and read-only: it looks at files below one root (`/`, a fixture, an unpacked firmware),
-//! and never changes what it looks at.
+//! A leaf, and read-only: it looks at files below one root (`/`, a fixture, an unpacked firmware, a
+//! support bundle), and never changes what it looks at.
+//!
+//! ```text
+//! root/      the one reader of files: bounds, no way out of the root, reasons instead of errors
+//! live.rs    what no file says and a program of the machine does
+//! report.rs  sections: what is known, what could not be read, and why
+//! ```
+//!
+//! What a part finds is a section of the report, made by its `section(&Root)`; judging it is not
+//! done here.
 #![forbid(unsafe_code)]
+
+pub mod live;
+pub mod report;
+pub mod root;

@@ -1,0 +1,328 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a report is made of: sections of facts, each with what could not be read and why.
+//!
+//! *Missing is not absent.* A section says what is known; a value that is not known is `null` in JSON,
+//! and the reason is among the section's [`Unread`]. A list is empty only if it is known to be.
+//!
+//! A part of the crate that reads gives `pub fn section(root: &Root) -> Section<Its>`, made with a
+//! [`Look`], which keeps the book of what could not be read:
+//!
+//! ```
+//! use millrace_inspect::report::{Look, Section};
+//! use millrace_inspect::root::Root;
+//!
+//! fn section(root: &Root) -> Section<u64> {
+//!     let mut look = Look::new(root);
+//!     let online = look.number("sys/devices/system/cpu/kernel_max");
+//!     look.section(online)
+//! }
+//! # let _ = section(&Root::open("/")?);
+//! # Ok::<(), millrace_inspect::root::OpenError>(())
+//! ```
+//!
+//! Names of fields carry their units (`_khz`, `_bytes`); the JSON schema is
+//! `docs/reference/inspect.schema.json`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::live::{Answer, Question};
+use crate::root::{ATTRIBUTE_BYTES, Kind, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
+
+/// Unread things that one section names; a hostile tree may have any number. The others are counted in
+/// its last entry.
+const MAX_UNREAD: usize = 64;
+
+/// Facts of one kind, and what of them is not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Section<T> {
+    /// What is known; null if nothing is
+    pub known: Option<T>,
+    /// What could not be read, and why: what it would have said is unknown, not absent
+    pub unread: Vec<Unread>,
+}
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Unread {
+    /// The file, relative to the root, or the question that no file answers
+    pub what: String,
+    /// Why it could not be read
+    #[serde(flatten)]
+    pub why: Why,
+}
+
+/// Why something could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "why", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Why {
+    /// It is not there
+    Missing,
+    /// This user may not read it, or the kernel forbids it to everybody
+    Denied,
+    /// It is there, but is no ordinary file
+    #[serde(rename_all = "snake_case")]
+    NotRegular {
+        /// What it is
+        kind: Kind,
+    },
+    /// It is larger than such a file can sensibly be
+    TooLarge {
+        /// How much would have been read
+        limit_bytes: usize,
+    },
+    /// The system gave an error, or no answer in time
+    Unreadable {
+        /// In words
+        reason: String,
+    },
+    /// It was read, and does not say what such a file says
+    Malformed {
+        /// In words
+        reason: String,
+    },
+    /// Files do not say it: it is known of the machine itself only, not below `--root`
+    NotInFiles,
+    /// The bundle does not hold it
+    NotCollected,
+}
+
+impl Why {
+    /// An error of the system, in words.
+    pub(crate) fn unreadable(reason: impl Into<String>) -> Self {
+        Self::Unreadable {
+            reason: reason.into(),
+        }
+    }
+
+    /// What is wrong with a content, in words.
+    pub(crate) fn malformed(reason: impl Into<String>) -> Self {
+        Self::Malformed {
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("not there"),
+            Self::Denied => f.write_str("permission denied: try as root"),
+            Self::NotRegular { kind } => write!(f, "it is {kind}"),
+            Self::TooLarge { limit_bytes } => write!(f, "larger than {limit_bytes} bytes"),
+            Self::Unreadable { reason } | Self::Malformed { reason } => f.write_str(reason),
+            Self::NotInFiles => f.write_str("not known from files"),
+            Self::NotCollected => f.write_str("the bundle does not hold it"),
+        }
+    }
+}
+
+/// Reads for one section, and keeps the book of what could not be read.
+#[derive(Debug)]
+pub struct Look<'a> {
+    root: &'a Root,
+    unread: Vec<Unread>,
+    more: usize,
+}
+
+impl<'a> Look<'a> {
+    /// Begins a section.
+    #[must_use]
+    pub fn new(root: &'a Root) -> Self {
+        Self {
+            root,
+            unread: Vec::new(),
+            more: 0,
+        }
+    }
+
+    /// The root, to read from it without keeping the book.
+    #[must_use]
+    pub fn root(&self) -> &'a Root {
+        self.root
+    }
+
+    /// The text of a small file that should be there.
+    pub fn text(&mut self, path: &str) -> Option<String> {
+        let reading = self.root.read(path, ATTRIBUTE_BYTES);
+        self.keep(path, reading.text())
+    }
+
+    /// The text of a small file that need not be there: that it is missing says something, and is not
+    /// noted.
+    pub fn text_if_there(&mut self, path: &str) -> Option<String> {
+        match self.root.read(path, ATTRIBUTE_BYTES) {
+            Reading::Missing => None,
+            reading => self.keep(path, reading.text()),
+        }
+    }
+
+    /// The text of a file that grows with the machine, such as `/proc/cpuinfo`.
+    pub fn table(&mut self, path: &str) -> Option<String> {
+        let reading = self.root.read(path, TABLE_BYTES);
+        self.keep(path, reading.text())
+    }
+
+    /// The bytes of a library or program.
+    pub fn library(&mut self, path: &str) -> Option<Vec<u8>> {
+        let reading = self.root.read(path, LIBRARY_BYTES);
+        self.keep(path, reading.bytes())
+    }
+
+    /// The one value in a small file that should be there.
+    pub fn number<T: FromStr>(&mut self, path: &str) -> Option<T> {
+        let text = self.text(path)?;
+        self.parse(path, &text)
+    }
+
+    /// The one value in a small file that need not be there.
+    pub fn number_if_there<T: FromStr>(&mut self, path: &str) -> Option<T> {
+        let text = self.text_if_there(path)?;
+        self.parse(path, &text)
+    }
+
+    fn parse<T: FromStr>(&mut self, path: &str, text: &str) -> Option<T> {
+        let parsed = text.trim().parse().ok();
+        if parsed.is_none() {
+            let shown: String = text.trim().chars().take(40).collect();
+            self.note(path, Why::malformed(format!("no number: {shown:?}")));
+        }
+        parsed
+    }
+
+    /// The names in a folder that need not be there.
+    pub fn names(&mut self, path: &str) -> Vec<String> {
+        match self.root.list(path) {
+            Listing::Names { names, odd, cut } => {
+                if cut {
+                    let reason =
+                        format!("more than {} names; the others are left out", names.len());
+                    self.note(path, Why::unreadable(reason));
+                }
+                if odd > 0 {
+                    let reason = format!("{odd} names are not text; they are left out");
+                    self.note(path, Why::malformed(reason));
+                }
+                names
+            }
+            Listing::Not(Why::Missing) => Vec::new(),
+            Listing::Not(why) => {
+                self.note(path, why);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Asks what no file says; see [`Root::ask`].
+    pub fn ask(&mut self, question: &Question<'_>) -> Option<String> {
+        match self.root.ask(question) {
+            Answer::Text(text) => Some(text),
+            Answer::NotFromFiles => {
+                self.note(question.what, Why::NotInFiles);
+                None
+            }
+            Answer::Failed(reason) => {
+                self.note(question.what, Why::unreadable(reason));
+                None
+            }
+        }
+    }
+
+    /// Notes that something could not be read.
+    pub fn note(&mut self, what: &str, why: Why) {
+        let entry = Unread {
+            what: what.trim_start_matches('/').to_owned(),
+            why,
+        };
+        if self.unread.contains(&entry) {
+            return;
+        }
+        if self.unread.len() < MAX_UNREAD {
+            self.unread.push(entry);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn keep<T>(&mut self, path: &str, content: Result<T, Why>) -> Option<T> {
+        match content {
+            Ok(content) => Some(content),
+            Err(why) => {
+                self.note(path, why);
+                None
+            }
+        }
+    }
+
+    /// Ends the section.
+    #[must_use]
+    pub fn section<T>(mut self, known: Option<T>) -> Section<T> {
+        if self.more > 0 {
+            self.unread.push(Unread {
+                what: format!("and {} more", self.more),
+                why: Why::unreadable("too many to name"),
+            });
+        }
+        Section {
+            known,
+            unread: self.unread,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_noted_once_and_only_where_it_should_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("n"), "12\n\0").unwrap();
+        std::fs::write(folder.path().join("odd"), "a few\n").unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let mut look = Look::new(&root);
+        assert_eq!(look.number::<u32>("n"), Some(12));
+        assert_eq!(look.text_if_there("none"), None);
+        assert_eq!(look.text("none"), None);
+        assert_eq!(look.text("/none"), None);
+        assert_eq!(look.number::<u32>("odd"), None);
+        let section = look.section(Some(()));
+        let said: Vec<String> = section
+            .unread
+            .iter()
+            .map(|unread| format!("{}: {}", unread.what, unread.why))
+            .collect();
+        assert_eq!(said, ["none: not there", "odd: no number: \"a few\""]);
+    }
+
+    #[test]
+    fn reasons_are_flat_in_json() {
+        let unread = Unread {
+            what: "x".to_owned(),
+            why: Why::TooLarge { limit_bytes: 7 },
+        };
+        assert_eq!(
+            serde_json::to_string(&unread).unwrap(),
+            r#"{"what":"x","why":"too-large","limit_bytes":7}"#
+        );
+    }
+
+    #[test]
+    fn a_hostile_tree_cannot_fill_the_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let mut look = Look::new(&root);
+        for number in 0..MAX_UNREAD + 5 {
+            look.note(&number.to_string(), Why::Denied);
+        }
+        let section = look.section(Some(()));
+        assert_eq!(section.unread.len(), MAX_UNREAD + 1);
+        assert_eq!(section.unread[MAX_UNREAD].what, "and 5 more");
+    }
+}
