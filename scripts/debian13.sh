@@ -12,10 +12,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SUITE=trixie
-# The programs under test, and what else the tests start with that release's OpenSSL under it.
+# The programs under test, what else the tests start with that release's OpenSSL under it, and
+# coreutils for scripts/in-root.sh.
 PACKAGES=(
     nginx libnginx-mod-stream haproxy openssl curl python3
     apache2-bin lighttpd lighttpd-mod-openssl stunnel4 openvpn
+    coreutils
 )
 
 root=$(realpath -m "${1:-target/debian13}")

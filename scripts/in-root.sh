@@ -4,7 +4,7 @@
 #
 # Runs a program of an unpacked release as if the machine were of that release:
 #   scripts/in-root.sh target/debian13 nginx -V
-# The program keeps this process's id, user, environment and network, and sees this workspace, the
+# The program keeps this process's id, user, environment, folder and network, and sees this workspace, the
 # temporary folders and the folders that MILLRACE_ROOT_BINDS names (with colons between) under their
 # own names; everything else is the release's.
 #
@@ -38,22 +38,26 @@ inside='
 set -e
 root=$1 binds=$2 user=$3 group=$4
 shift 4
+folder=$PWD
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 IFS=:
 done=
-for folder in $binds; do
-    case "$done:" in *":$folder:"*) continue ;; esac
-    done="$done:$folder"
-    mkdir -p "$root$folder"
-    mount --rbind "$folder" "$root$folder"
+for bind in $binds; do
+    case "$done:" in *":$bind:"*) continue ;; esac
+    done="$done:$bind"
+    mkdir -p "$root$bind"
+    mount --rbind "$bind" "$root$bind"
 done
 unset IFS
-if [ "$user" = 0 ]; then
-    exec chroot "$root" "$@"
+[ -d "$root$folder" ] || folder=/
+set -- chroot "$root" /usr/bin/env --chdir="$folder" "$@"
+if [ "$user" != 0 ]; then
+    # Back to who we were: servers treat root differently. What is kept is allowed in this namespace
+    # only.
+    set -- unshare --user --map-user="$user" --map-group="$group" --keep-caps "$@"
 fi
-# Back to who we were: servers treat root differently. What is kept is allowed in this namespace only.
-exec unshare --user --map-user="$user" --map-group="$group" --keep-caps chroot "$root" "$@"
+exec "$@"
 '
 options=(--mount --propagation private)
 if ((EUID != 0)); then options+=(--map-root-user); fi

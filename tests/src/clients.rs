@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Other people's TLS clients. Each makes one full handshake that it verifies against the authority,
-//! one request, and has to be content with the answer.
+//! one request, and has to be content with the answer. Those on OpenSSL are of the release under test.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use crate::drive::Tls;
 use crate::pki::Authority;
 use crate::process::{program, run, run_with_input, text_of};
+use crate::release::{command, python};
 
 /// A program that is a TLS client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Program {
     fn run(self, port: u16, tls: Tls, authority: &Authority) -> Output {
         let ca = authority.file.as_os_str();
         match self {
-            Self::Curl => run(Command::new(program("curl"))
+            Self::Curl => run(command("curl")
                 .args([
                     "--silent",
                     "--show-error",
@@ -62,7 +62,7 @@ impl Program {
                     Tls::V12 => "NORMAL:-VERS-ALL:+VERS-TLS1.2",
                     Tls::V13 => "NORMAL:-VERS-ALL:+VERS-TLS1.3",
                 };
-                let mut command = Command::new(program("gnutls-cli"));
+                let mut command = std::process::Command::new(program("gnutls-cli"));
                 command
                     .arg("--x509cafile")
                     .arg(ca)
@@ -70,7 +70,7 @@ impl Program {
                 command.args(["--verify-hostname=localhost", "--port", &port.to_string()]);
                 run_with_input(command.arg("127.0.0.1"), REQUEST)
             }
-            Self::Python => run(Command::new(system_python())
+            Self::Python => run(python()
                 .args(["-c", PYTHON])
                 .arg(ca)
                 .arg(port.to_string())
@@ -79,7 +79,7 @@ impl Program {
                     Tls::V13 => "TLSv1_3",
                 })),
             Self::Openssl => {
-                let mut command = Command::new(program("openssl"));
+                let mut command = command("openssl");
                 command
                     .args(["s_client", "-quiet", "-verify_return_error", "-CAfile"])
                     .arg(ca);
@@ -121,14 +121,3 @@ with socket.create_connection(('127.0.0.1', int(sys.argv[2])), timeout=20) as pl
             answer += more
         print(tls.version(), answer.decode())
 ";
-
-/// The Python of the system, whose `ssl` is on the system's OpenSSL.
-#[must_use]
-pub fn system_python() -> PathBuf {
-    let path = PathBuf::from("/usr/bin/python3");
-    if path.is_file() {
-        path
-    } else {
-        program("python3")
-    }
-}

@@ -128,7 +128,7 @@ impl Edge {
     /// The `openssl` program with the pool under it.
     #[must_use]
     pub fn openssl(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(crate::process::program("openssl"));
+        let mut command = crate::release::command("openssl");
         self.apply(&mut command).args(arguments);
         command
     }

@@ -1,14 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! HAProxy and nginx from the system's packages, with generated configurations.
+//! HAProxy and nginx from the packages of the release under test, with generated configurations.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -16,7 +15,8 @@ use rustix::process::Signal;
 use crate::edge::Edge;
 use crate::is_root;
 use crate::pki::{Identity, KeyKind};
-use crate::process::{self, Process, children, free_port, listens};
+use crate::process::{Process, children, free_port, listens};
+use crate::release;
 use crate::wait;
 
 /// A TLS-terminating server.
@@ -157,7 +157,7 @@ impl Gateway {
             Server::Nginx => setup.nginx(),
         };
         fs::write(&config, text).expect("configuration of a gateway");
-        let mut command = Command::new(process::program(&server.to_string()));
+        let mut command = release::command(&server.to_string());
         edge.apply(&mut command);
         match server {
             Server::Haproxy => command.arg("-db").arg("-f").arg(&config),

@@ -10,6 +10,7 @@
 //! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
 //! - [`nginx`]: nginx with whatever configuration, and with the library that makes it asynchronous.
+//! - [`release`]: whose programs these are: this machine's, or those of an unpacked release.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and those of other people's programs.
 //! - [`memory`]: looks for secrets where none may be.
@@ -33,6 +34,7 @@ pub mod operations;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod release;
 pub mod vectors;
 pub mod wait;
 pub mod world;

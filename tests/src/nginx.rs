@@ -7,7 +7,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 
@@ -16,6 +15,7 @@ use crate::edge::Edge;
 use crate::gateway::Site;
 use crate::is_root;
 use crate::process::{self, Process, children, listens};
+use crate::release;
 use crate::wait;
 
 /// Which nginx a test wants.
@@ -68,8 +68,8 @@ pub struct Nginx {
 /// Where Debian puts the module that terminates TLS for other protocols than HTTP.
 #[must_use]
 pub fn stream_module() -> Option<PathBuf> {
-    let path = PathBuf::from("/usr/lib/nginx/modules/ngx_stream_module.so");
-    path.is_file().then_some(path)
+    const PATH: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+    release::file(PATH).is_file().then(|| PATH.into())
 }
 
 /// Writes certificate and key into the folder, and returns the two lines that name them.
@@ -99,7 +99,7 @@ impl Nginx {
         let dir = fresh_folder(dir);
         let config = dir.join("server.conf");
         fs::write(&config, text(options)).expect("configuration of nginx");
-        let mut command = Command::new(process::program("nginx"));
+        let mut command = release::command("nginx");
         command.arg("-p").arg(&dir).arg("-e").arg("error.log");
         command.arg("-c").arg(&config);
         command.env_remove("OPENSSL_CONF");

@@ -8,10 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use millrace_tests::clients::system_python;
 use millrace_tests::drive::{Tls, is_verification_failure};
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
@@ -19,6 +17,7 @@ use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::{Authority, Identity, KeyKind};
 use millrace_tests::process::succeed;
 use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::release;
 use millrace_tests::wait;
 use millrace_tests::world::World;
 use rustix::process::Signal;
@@ -186,7 +185,7 @@ fn fallbacks_are_counted_by_the_provider() {
         let edge = limits(EdgeOptions::to(proxy.endpoint()))
             .preferred()
             .write(world.dir());
-        let mut python = Command::new(system_python());
+        let mut python = release::python();
         edge.apply(&mut python)
             .args(["-c", COUNTING])
             .arg(&identity.key_file);

@@ -20,8 +20,9 @@ use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{free_port, is_alive, memory_kib, open_files, program, run, text_of};
+use millrace_tests::process::{free_port, is_alive, memory_kib, open_files, run, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::release;
 use millrace_tests::world::World;
 use millrace_tests::{scaled, wait};
 use rustix::process::Signal;
@@ -473,14 +474,12 @@ fn other_programs_are_left_alone_and_told_so_once() {
         "-connect",
         &connect,
     ];
-    let python3 = millrace_tests::clients::system_python();
     let commands: [(_, &[&str], _); 3] = [
-        (program("curl"), &curl, "ok"),
-        (python3, &["-c", &python], "b'ok'"),
-        (program("openssl"), &s_client, "Verification: OK"),
+        (release::command("curl"), &curl, "ok"),
+        (release::python(), &["-c", &python], "b'ok'"),
+        (release::command("openssl"), &s_client, "Verification: OK"),
     ];
-    for (program, arguments, expected) in commands {
-        let mut command = Command::new(program);
+    for (mut command, arguments, expected) in commands {
         command
             .args(arguments)
             .env("LD_PRELOAD", &artifacts().preload);
@@ -520,8 +519,8 @@ fn an_nginx_that_does_not_use_epoll_is_told_so_and_blocks() {
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
     let nginx = pool.dir().join("nginx");
-    std::os::unix::fs::symlink(program("openssl"), &nginx).expect("a link");
-    let mut command = Command::new(&nginx);
+    std::fs::copy(release::file("/usr/bin/openssl"), &nginx).expect("a copy");
+    let mut command = release::command_at(&nginx);
     command.args(["s_client", "-verify_return_error", "-CAfile"]);
     command.arg(&pool.world.authority.file).arg("-connect");
     command.arg(server.address(KeyKind::P256).to_string());

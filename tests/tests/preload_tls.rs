@@ -19,8 +19,9 @@ use millrace_tests::gateway::Site;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, stream_module};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{free_port, program, run, run_with_input, succeed, text_of};
+use millrace_tests::process::{free_port, run, run_with_input, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::release;
 use millrace_tests::world::World;
 
 struct Pool {
@@ -78,7 +79,7 @@ impl Pool {
 
     /// `openssl s_client` with a request on its standard input; its output.
     fn s_client(&self, port: u16, arguments: &[&str]) -> String {
-        let mut command = Command::new(program("openssl"));
+        let mut command = release::command("openssl");
         command.args(["s_client", "-ign_eof", "-verify_return_error", "-CAfile"]);
         command.args([self.ca(), "-connect", &format!("127.0.0.1:{port}")]);
         command.args(arguments);
@@ -86,7 +87,7 @@ impl Pool {
     }
 
     fn curl(&self, port: u16, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program("curl"));
+        let mut command = release::command("curl");
         command.args(["--silent", "--show-error", "--cacert", self.ca()]);
         command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
         command.args(arguments);
@@ -275,7 +276,7 @@ fn ocsp_response(dir: &Path) -> PathBuf {
     let dir = dir.join("ocsp");
     fs::create_dir(&dir).expect("folder");
     let openssl = |arguments: &str| {
-        let mut command = Command::new(program("openssl"));
+        let mut command = release::command("openssl");
         command.args(arguments.split(' ')).current_dir(&dir);
         let _ = succeed(&mut command);
     };
@@ -408,7 +409,7 @@ fn nginx_shows_a_pooled_certificate_to_its_upstreams() {
     let _front = pool.nginx(http, &[front]);
     let commands = (0..10)
         .map(|_| {
-            let mut command = Command::new(program("curl"));
+            let mut command = release::command("curl");
             command.args(["--silent", &format!("http://127.0.0.1:{front}/")]);
             command
         })
