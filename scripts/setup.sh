@@ -24,6 +24,11 @@ NEEDS=(
     "nginx nginx"
     "/usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream"
     "haproxy haproxy"
+    "apache2 apache2"
+    "lighttpd lighttpd"
+    "/usr/lib/lighttpd/mod_openssl.so lighttpd-mod-openssl"
+    "stunnel4 stunnel4"
+    "openvpn openvpn"
     "gnutls-cli gnutls-bin"
     "git git"
 )
@@ -94,7 +99,7 @@ fi
 rm -f "$log"
 
 # What was installed here for tests must not come up at the next boot either.
-for daemon in nginx haproxy; do
+for daemon in nginx haproxy apache2 lighttpd stunnel4 openvpn; do
     for package in "${missing[@]}"; do
         if [[ $package == "$daemon" ]] && command -v systemctl >/dev/null; then
             as_root systemctl disable --now "$daemon.service" >/dev/null 2>&1 || true

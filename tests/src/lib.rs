@@ -11,6 +11,7 @@
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
 //! - [`nginx`]: nginx with whatever configuration, and with the library that makes it asynchronous.
 //! - [`release`]: whose programs these are: this machine's, or those of an unpacked release.
+//! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and those of other people's programs.
 //! - [`memory`]: looks for secrets where none may be.
@@ -30,11 +31,13 @@ pub mod gateway;
 pub mod memory;
 pub mod nginx;
 pub mod node;
+pub mod openvpn;
 pub mod operations;
 pub mod pki;
 pub mod process;
 pub mod proxy;
 pub mod release;
+pub mod servers;
 pub mod vectors;
 pub mod wait;
 pub mod world;

@@ -71,8 +71,11 @@ struct Tables {
 /// Asks for a line on standard error about every operation that the pool did not do.
 const LOG_VARIABLE: &str = "MILLRACE_LOG";
 
-/// Every algorithm carries it, so that `provider=millrace` selects it.
-pub(crate) const PROPERTIES: &CStr = c"provider=millrace";
+/// Every algorithm carries them, so that `provider=millrace` selects it; or `millrace.pool=yes`,
+/// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
+/// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
+/// know has to have a dot in it.
+pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
 
 impl Provider {
     /// The provider behind a context that OpenSSL hands back.

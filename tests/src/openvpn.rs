@@ -1,0 +1,286 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! OpenVPN from the packages of the release under test: two ends that verify each other.
+//!
+//! Point to point with `dev null` there is a whole TLS handshake and no network device, so it takes
+//! no privilege. [`Namespace`] is for a server with a real device, whose traffic stays in there.
+
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::drive::Tls;
+use crate::edge::Edge;
+use crate::is_root;
+use crate::pki::{Authority, Identity};
+use crate::process::{self, Process, succeed};
+use crate::release;
+use crate::servers::fresh_folder;
+
+/// What an end says when it is connected.
+const CONNECTED: &str = "Initialization Sequence Completed";
+
+/// The private key of an end, as its configuration names it.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'a> {
+    /// The plain private key.
+    Plain,
+    /// The stub of a key in the pool.
+    Stub(&'a str),
+}
+
+/// How one end is started.
+#[derive(Debug)]
+pub struct End<'a> {
+    /// Its certificate.
+    pub identity: &'a Identity,
+    /// Its key.
+    pub key: Key<'a>,
+    /// How it reaches the pool; without, it knows nothing of it.
+    pub edge: Option<&'a Edge>,
+    /// Further lines of its configuration.
+    pub lines: String,
+    /// Where it runs.
+    pub namespace: Option<&'a Namespace>,
+    /// Further variables of its environment.
+    pub environment: Vec<(&'static str, PathBuf)>,
+}
+
+impl<'a> End<'a> {
+    /// An end with a plain key that knows nothing of the pool.
+    #[must_use]
+    pub fn plain(identity: &'a Identity) -> Self {
+        Self {
+            identity,
+            key: Key::Plain,
+            edge: None,
+            lines: String::new(),
+            namespace: None,
+            environment: Vec::new(),
+        }
+    }
+
+    /// An end whose key is in the pool.
+    #[must_use]
+    pub fn pooled(identity: &'a Identity, stub: &'a str, edge: &'a Edge) -> Self {
+        Self {
+            key: Key::Stub(stub),
+            edge: Some(edge),
+            ..Self::plain(identity)
+        }
+    }
+
+    /// The same with more lines of configuration.
+    #[must_use]
+    pub fn with(mut self, lines: &str) -> Self {
+        self.lines.push_str(lines);
+        self.lines.push('\n');
+        self
+    }
+
+    fn start(&self, dir: &Path, role: &str, authority: &Authority) -> Running {
+        let dir = fresh_folder(dir, role);
+        let key = dir.join("key.pem");
+        fs::write(
+            &key,
+            match self.key {
+                Key::Plain => &self.identity.key_pem,
+                Key::Stub(stub) => stub,
+            },
+        )
+        .expect("key");
+        let config = dir.join("openvpn.conf");
+        let text = format!(
+            "proto udp4\nca {}\ncert {}\nkey {}\nverify-x509-name localhost name\nverb 4\n{}",
+            authority.file.display(),
+            self.identity.certificate_file.display(),
+            key.display(),
+            self.lines
+        );
+        fs::write(&config, text).expect("configuration of OpenVPN");
+        let mut command = release::command("openvpn");
+        for variable in ["OPENSSL_CONF", "OPENSSL_MODULES", "MILLRACE_CLIENT_CONF"] {
+            command.env_remove(variable);
+        }
+        if let Some(edge) = self.edge {
+            edge.apply(&mut command);
+        }
+        for (name, value) in &self.environment {
+            command.env(name, value);
+        }
+        let log = dir.join("output.log");
+        command.arg("--config").arg(&config);
+        if let Some(namespace) = self.namespace {
+            command = namespace.enter(&command);
+        }
+        let process = Process::start(role, command, &log);
+        Running { process, log }
+    }
+}
+
+/// One end that runs.
+#[derive(Debug)]
+pub struct Running {
+    /// Its process.
+    pub process: Process,
+    log: PathBuf,
+}
+
+impl Running {
+    fn wait_for(&mut self, what: &str) {
+        let log = self.log.clone();
+        self.process.wait_ready(|| {
+            let text = fs::read(&log).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(what)
+        });
+    }
+
+    /// What it has said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// Two ends that have verified each other and are connected.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The end that was called.
+    pub server: Running,
+    /// The end that called.
+    pub client: Running,
+}
+
+impl Tunnel {
+    /// Connects two ends, point to point and without a network device.
+    ///
+    /// # Panics
+    /// If they do not connect, or with another version of TLS.
+    #[must_use]
+    pub fn point_to_point(
+        dir: &Path,
+        authority: &Authority,
+        tls: Tls,
+        server: End<'_>,
+        client: End<'_>,
+    ) -> Self {
+        const NO_DEVICE: &str = "dev null\nifconfig-noexec\nroute-noexec\n";
+        let port = free_udp_port();
+        let version = match tls {
+            Tls::V12 => "tls-version-max 1.2",
+            Tls::V13 => "tls-version-min 1.3",
+        };
+        let tunnel = Self::start(
+            dir,
+            authority,
+            server.with(&format!(
+                "{NO_DEVICE}tls-server\ndh none\nlocal 127.0.0.1\nport {port}\n{version}{}",
+                drop_privileges()
+            )),
+            client.with(&format!(
+                "{NO_DEVICE}tls-client\nnobind\nremote 127.0.0.1 {port}"
+            )),
+        );
+        let said = match tls {
+            Tls::V12 => "Control Channel: TLSv1.2,",
+            Tls::V13 => "Control Channel: TLSv1.3,",
+        };
+        for log in [tunnel.server.log(), tunnel.client.log()] {
+            assert!(log.contains(said), "{said} in\n{log}");
+        }
+        tunnel
+    }
+
+    /// Starts two ends, and waits until both are connected.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[must_use]
+    pub fn start(dir: &Path, authority: &Authority, server: End<'_>, client: End<'_>) -> Self {
+        let mut server = server.start(dir, "openvpn-server", authority);
+        server.wait_for("UDPv4 link remote");
+        let mut client = client.start(dir, "openvpn-client", authority);
+        client.wait_for(CONNECTED);
+        server.wait_for(CONNECTED);
+        let tunnel = Self { server, client };
+        for log in [tunnel.server.log(), tunnel.client.log()] {
+            let verified = log.contains("VERIFY X509NAME OK: CN=localhost");
+            assert!(verified, "each end verifies the other:\n{log}");
+        }
+        tunnel
+    }
+}
+
+/// As servers are run: the provider connects to the node after this.
+#[must_use]
+pub fn drop_privileges() -> &'static str {
+    if is_root() {
+        "\nuser nobody\ngroup nogroup\npersist-key\npersist-tun\n"
+    } else {
+        "\n"
+    }
+}
+
+fn free_udp_port() -> u16 {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    socket.local_addr().expect("a bound socket").port()
+}
+
+/// A network of its own, which ends with its owner. Needs root.
+#[derive(Debug)]
+pub struct Namespace {
+    holder: Process,
+}
+
+impl Namespace {
+    /// Makes one.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    #[must_use]
+    pub fn new(dir: &Path, name: &str) -> Self {
+        let mut command = Command::new(process::program("unshare"));
+        command.args(["--net", "sh", "-c", "echo made; exec sleep infinity"]);
+        let log = dir.join(format!("{name}.log"));
+        let mut holder = Process::start(name, command, &log);
+        holder.wait_ready(|| fs::read_to_string(&log).is_ok_and(|text| text.contains("made")));
+        let namespace = Self { holder };
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// The same command in there. Its process is that of the program itself.
+    #[must_use]
+    pub fn enter(&self, command: &Command) -> Command {
+        let mut inside = Command::new(process::program("nsenter"));
+        inside.arg(format!("--net=/proc/{}/ns/net", self.holder.id()));
+        inside.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside
+    }
+
+    /// `ip` in there.
+    fn ip(&self, arguments: &str) {
+        let mut command = Command::new(process::program("ip"));
+        let _ = succeed(&mut self.enter(command.args(arguments.split(' '))));
+    }
+
+    /// Joins two networks by a cable, with these addresses at its ends.
+    pub fn join(&self, address: &str, other: &Self, other_address: &str) {
+        self.ip(&format!(
+            "link add cable type veth peer name cable netns {}",
+            other.holder.id()
+        ));
+        for (end, address) in [(self, address), (other, other_address)] {
+            end.ip(&format!("addr add {address} dev cable"));
+            end.ip("link set cable up");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of
+//! the pool, though none of them knows anything of it. They wait for it synchronously. What they are told is what
+//! `docs/guide/other-servers.md` says: one variable, and the stub in place of the key.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use millrace_tests::clients::Program;
+use millrace_tests::drive::Tls;
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::Site;
+use millrace_tests::is_root;
+use millrace_tests::memory::Secret;
+use millrace_tests::node::Node;
+use millrace_tests::openvpn::{End, Key, Namespace, Tunnel, drop_privileges};
+use millrace_tests::pki::{Identity, KeyKind};
+use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
+use millrace_tests::release;
+use millrace_tests::servers::{Daemon, Running, is_installed};
+use millrace_tests::wait;
+use millrace_tests::world::World;
+
+/// Handshakes of the Rust driver per key and version.
+const HANDSHAKES: usize = 5;
+
+/// Clients of others: one on GnuTLS, one on OpenSSL.
+const PROGRAMS: [Program; 2] = [Program::Gnutls, Program::Openssl];
+
+/// A key in the pool, and no longer anywhere else.
+fn into_the_pool(node: &Node, identity: &Identity) -> String {
+    let stub = node.import(identity.kind.name(), identity);
+    fs::remove_file(&identity.key_file).expect("the key file goes");
+    stub
+}
+
+/// Handshakes with every key and version by every client. Returns how many there were.
+fn everybody_calls(world: &World, server: &Running) -> u64 {
+    let mut count = 0;
+    for kind in KeyKind::USUAL {
+        for tls in Tls::ALL {
+            let address = server.address(kind);
+            world.client.handshakes(address, tls, HANDSHAKES);
+            for program in PROGRAMS {
+                program.handshake(server.port(kind), tls, &world.authority);
+            }
+            count += HANDSHAKES + PROGRAMS.len();
+        }
+    }
+    count as u64
+}
+
+/// Every client completes both versions of TLS with both keys, each handshake is one operation of
+/// the pool, and nothing of the keys is in the server. Neither a reload nor an outage changes that.
+fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
+    if !is_installed(daemon.program(), package) {
+        return;
+    }
+    let world = World::new();
+    let mut node = world.node("node-1");
+    let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
+    let sites: Vec<Site> = identities
+        .iter()
+        .map(|identity| Site::with_stub(identity, &into_the_pool(&node, identity)))
+        .collect();
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let server = Running::start(daemon, world.dir(), &edge, &sites);
+    assert_eq!(node.served().total(), 0, "to start takes no operation");
+
+    let expected = everybody_calls(&world, &server);
+    let served = node.served();
+    let halves = (served.rsa_signatures(), served.of("ecdsa-sign"));
+    assert_eq!(halves, (expected / 2, expected / 2), "{served:?}");
+    holds_nothing_of(&server, &identities);
+
+    server.reload();
+    let expected = expected + everybody_calls(&world, &server);
+    assert_eq!(node.served().total(), expected, "after a reload");
+
+    node.kill();
+    for kind in KeyKind::USUAL {
+        let refused = world.client.handshake(server.address(kind), Tls::V13);
+        assert!(refused.is_err(), "only the pool has the key");
+    }
+    node.up();
+    let address = server.address(KeyKind::P256);
+    wait::until("the server serves again", || {
+        world.client.handshake(address, Tls::V13).is_ok()
+    });
+}
+
+/// No private key is in any process of the server. (Only root may look.)
+fn holds_nothing_of(server: &Running, identities: &[Identity]) {
+    if !is_root() {
+        return;
+    }
+    for identity in identities {
+        let secret = Secret::of(identity);
+        for id in server.processes() {
+            let found = secret.found_in_process(id);
+            assert!(found.is_empty(), "{} in {id}: {found:?}", identity.kind);
+        }
+    }
+}
+
+/// Plain PEM keys go to the pool by `?provider=millrace`, and OpenSSL does what a pool that is gone
+/// does not.
+fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
+    if !is_installed(daemon.program(), package) {
+        return;
+    }
+    let world = World::new();
+    let mut node = world.node("node-1");
+    let sites = KeyKind::USUAL.map(|kind| Site::with_key(&world.identity(kind)));
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    if daemon == Daemon::Stunnel {
+        prefer_by_a_property_of_its_own(&edge);
+    }
+    let server = Running::start(daemon, world.dir(), &edge, &sites);
+    let expected = everybody_calls(&world, &server);
+    assert_eq!(node.served().total(), expected, "one operation each");
+    node.kill();
+    let _ = everybody_calls(&world, &server);
+}
+
+/// stunnel asks for `provider!=fips` wherever it asks for something, so that nothing else that is said of
+/// `provider` counts. `millrace.pool` says the same of the pool.
+fn prefer_by_a_property_of_its_own(edge: &Edge) {
+    let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
+    let preferred = text.replace("?provider=millrace", "?millrace.pool=yes");
+    assert_ne!(preferred, text);
+    fs::write(&edge.conf, preferred).expect("openssl.cnf");
+}
+
+#[test]
+fn apache_serves_keys_that_only_the_pool_holds() {
+    serves_keys_that_only_the_pool_holds(Daemon::Apache, "apache2");
+}
+
+#[test]
+fn apache_serves_plain_keys_with_and_without_the_pool() {
+    serves_plain_keys_with_and_without_the_pool(Daemon::Apache, "apache2");
+}
+
+#[test]
+fn lighttpd_serves_keys_that_only_the_pool_holds() {
+    serves_keys_that_only_the_pool_holds(Daemon::Lighttpd, "lighttpd-mod-openssl");
+}
+
+#[test]
+fn lighttpd_serves_plain_keys_with_and_without_the_pool() {
+    serves_plain_keys_with_and_without_the_pool(Daemon::Lighttpd, "lighttpd-mod-openssl");
+}
+
+#[test]
+fn stunnel_serves_keys_that_only_the_pool_holds() {
+    serves_keys_that_only_the_pool_holds(Daemon::Stunnel, "stunnel4");
+}
+
+#[test]
+fn stunnel_serves_plain_keys_with_and_without_the_pool() {
+    serves_plain_keys_with_and_without_the_pool(Daemon::Stunnel, "stunnel4");
+}
+
+/// A server that wants a certificate of its clients, and knows nothing of the pool.
+struct Asking {
+    port: u16,
+    _process: Process,
+}
+
+impl Asking {
+    fn start(world: &World) -> Self {
+        let identity = world.identity(KeyKind::P384);
+        let port = free_port();
+        let mut command = release::command("openssl");
+        command.env_remove("OPENSSL_CONF");
+        command.args(["s_server", "-www", "-Verify", "1", "-verify_return_error"]);
+        command.args(["-accept", &format!("127.0.0.1:{port}"), "-CAfile"]);
+        command.arg(&world.authority.file);
+        command.arg("-cert").arg(&identity.certificate_file);
+        command.arg("-key").arg(&identity.key_file);
+        let log = world.dir().join("s_server.log");
+        let mut process = Process::start("s_server", command, &log);
+        process.wait_ready(|| listens(port));
+        Self {
+            port,
+            _process: process,
+        }
+    }
+}
+
+/// curl calls with a client certificate whose key is named by that file, or without any.
+fn curl(
+    world: &World,
+    server: &Asking,
+    tls: Tls,
+    edge: Option<&Edge>,
+    identity: Option<(&Identity, &Path)>,
+) -> Output {
+    let mut command = release::command("curl");
+    command.env_remove("OPENSSL_CONF");
+    if let Some(edge) = edge {
+        edge.apply(&mut command);
+    }
+    command.args(["--silent", "--show-error", "--fail"]);
+    command.args(match tls {
+        Tls::V12 => ["--tlsv1.2", "--tls-max", "1.2"],
+        Tls::V13 => ["--tlsv1.3", "--tls-max", "1.3"],
+    });
+    command.arg("--cacert").arg(&world.authority.file);
+    if let Some((identity, key)) = identity {
+        command.arg("--cert").arg(&identity.certificate_file);
+        command.arg("--key").arg(key);
+    }
+    let port = server.port;
+    command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
+    run(command.arg(format!("https://localhost:{port}/")))
+}
+
+/// Whether the server let the client in, by its certificate.
+fn is_let_in(output: &Output) -> bool {
+    let said = text_of(output);
+    output.status.success() && said.contains("Client certificate") && said.contains("localhost")
+}
+
+#[test]
+fn curl_is_let_in_with_a_key_that_only_the_pool_holds() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let server = Asking::start(&world);
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let mut expected = 0;
+    for kind in KeyKind::USUAL {
+        let identity = world.identity(kind);
+        let stub = world.dir().join(format!("{kind}.stub"));
+        fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
+        for tls in Tls::ALL {
+            let output = curl(&world, &server, tls, Some(&edge), Some((&identity, &stub)));
+            assert!(is_let_in(&output), "{kind} {tls:?}: {}", text_of(&output));
+            expected += 1;
+            assert_eq!(node.served().total(), expected, "one operation each");
+            let output = curl(&world, &server, tls, None, None);
+            assert!(!is_let_in(&output), "nobody gets in without a certificate");
+        }
+    }
+}
+
+#[test]
+fn curl_is_let_in_with_a_plain_key_with_and_without_the_pool() {
+    let world = World::new();
+    let mut node = world.node("node-1");
+    let server = Asking::start(&world);
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
+    let everybody_is_let_in = || {
+        for identity in &identities {
+            for tls in Tls::ALL {
+                let key = Some((identity, identity.key_file.as_path()));
+                let output = curl(&world, &server, tls, Some(&edge), key);
+                assert!(is_let_in(&output), "{tls:?}: {}", text_of(&output));
+            }
+        }
+    };
+    everybody_is_let_in();
+    let expected = identities.len() * Tls::ALL.len();
+    assert_eq!(node.served().total(), expected as u64, "one operation each");
+    node.kill();
+    everybody_is_let_in();
+}
+
+/// Both ends have keys of the pool: two signatures for each connection.
+#[test]
+fn openvpn_connects_with_keys_that_only_the_pool_holds() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let mut expected = 0;
+    for kind in KeyKind::USUAL {
+        let identity = world.identity(kind);
+        let stub = into_the_pool(&node, &identity);
+        for tls in Tls::ALL {
+            let end = || End::pooled(&identity, &stub, &edge);
+            let tunnel = Tunnel::point_to_point(world.dir(), &world.authority, tls, end(), end());
+            expected += 2;
+            assert_eq!(node.served().total(), expected, "{kind} {tls:?}");
+            if is_root() {
+                for id in [tunnel.server.process.id(), tunnel.client.process.id()] {
+                    let found = Secret::of(&identity).found_in_process(id);
+                    assert!(found.is_empty(), "{kind} in {id}: {found:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn openvpn_connects_with_plain_keys_with_and_without_the_pool() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    let world = World::new();
+    let mut node = world.node("node-1");
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
+    let connect = |tls| {
+        for identity in &identities {
+            let server = End {
+                edge: Some(&edge),
+                ..End::plain(identity)
+            };
+            let client = End::plain(identity);
+            let _ = Tunnel::point_to_point(world.dir(), &world.authority, tls, server, client);
+        }
+    };
+    connect(Tls::V12);
+    connect(Tls::V13);
+    assert_eq!(node.served().total(), 2 * identities.len() as u64);
+    node.kill();
+    connect(Tls::V13);
+}
+
+/// Where nobody can set a variable, `providers` loads the module by its name, and the module
+/// reads a file of its own.
+#[test]
+fn openvpn_loads_the_provider_by_its_own_option() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = into_the_pool(&node, &identity);
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let file = world.dir().join("client.toml");
+    fs::write(&file, format!("pool = \"{}\"\n", node.endpoint())).expect("client.toml");
+    for tls in Tls::ALL {
+        let server = End {
+            key: Key::Stub(&stub),
+            // In a test these two stand for /etc/millrace/client.toml and OpenSSL's own folder.
+            environment: vec![
+                ("MILLRACE_CLIENT_CONF", file.clone()),
+                ("OPENSSL_MODULES", edge.modules.clone()),
+            ],
+            ..End::plain(&identity)
+        };
+        let client = End::plain(&identity);
+        let _ = Tunnel::point_to_point(
+            world.dir(),
+            &world.authority,
+            tls,
+            server.with("providers default millrace"),
+            client,
+        );
+    }
+    assert_eq!(node.served().rsa_signatures(), 2);
+}
+
+/// A server for many clients with a device, without privileges: what is sent through the tunnel
+/// arrives.
+#[test]
+fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    if !is_root() || !Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIPPED: a VPN with a network device needs root and /dev/net/tun");
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = into_the_pool(&node, &identity);
+    let caller = world.identity(KeyKind::P256);
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let here = Namespace::new(world.dir(), "here");
+    let there = Namespace::new(world.dir(), "there");
+    here.join("198.18.0.1/24", &there, "198.18.0.2/24");
+
+    let mut server = End::pooled(&identity, &stub, &edge).with(drop_privileges());
+    server.namespace = Some(&here);
+    let mut client = End::plain(&caller);
+    client.namespace = Some(&there);
+    let _tunnel = Tunnel::start(
+        world.dir(),
+        &world.authority,
+        server
+            .with("dev tun\ntopology subnet\nserver 198.19.0.0 255.255.255.0\ndh none\nport 1194"),
+        client.with("client\ndev tun\nnobind\nremote 198.18.0.1 1194"),
+    );
+    let pages = world.dir().join("pages");
+    fs::create_dir(&pages).expect("folder for pages");
+    fs::write(pages.join("index.html"), "through the tunnel").expect("a page");
+    // In a network of its own every port is free.
+    let mut web = release::python();
+    web.args(["-u", "-m", "http.server", "--bind", "198.19.0.1", "8000"]);
+    web.arg("--directory").arg(&pages);
+    let log = world.dir().join("web.log");
+    let mut web = Process::start("web", here.enter(&web), &log);
+    web.wait_ready(|| fs::read_to_string(&log).is_ok_and(|text| text.contains("Serving")));
+    let mut curl = release::command("curl");
+    curl.args(["--silent", "--show-error", "http://198.19.0.1:8000/"]);
+    let said = succeed(&mut there.enter(&curl));
+    assert_eq!(said, "through the tunnel");
+    assert_eq!(node.served().rsa_signatures(), 1);
+}
