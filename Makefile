@@ -24,7 +24,7 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test check fuzz bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -57,6 +57,9 @@ check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
+
+bench-crypto: build ## Every operation on every backend, beside AWS-LC and OpenSSL (ARGS=...)
+	@$(MILLRACE) bench crypto $(ARGS)
 
 bench-pool: build ## Pooled against direct operations, paired and verified (ARGS=... passes flags)
 	@$(MILLRACE) bench pool $(ARGS)

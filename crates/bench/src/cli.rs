@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+mod crypto;
+
+pub use self::crypto::{CryptoArgs, CryptoKey, CryptoPart, LanesKind, run_crypto};
 use crate::error::BenchError;
 pub use crate::keys::KeyKind;
 use crate::pool;

@@ -39,9 +39,18 @@ pub(crate) fn pinned<T>(core: usize, f: impl FnOnce() -> T) -> Result<T, BenchEr
     Ok(value)
 }
 
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu_time() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
 /// CPU time of all threads of this process.
 pub(crate) fn own_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    clock(ClockId::ProcessCPUTime)
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
 }

@@ -9,6 +9,9 @@
 //!         │                    │  provider          B: client ──unix socket──► node
 //!         │ checks every       ▼                    outputs of A and B are both checked
 //!         └ signature         node (counts)
+//!
+//!  millrace bench crypto
+//!    AWS-LC and OpenSSL called directly · each backend's queue · an engine under load · a node
 //! ```
 //!
 //! Three rules hold for every figure that leaves this crate:
@@ -24,7 +27,9 @@
 
 pub mod cli;
 mod cores;
+mod crypto;
 mod error;
+mod goals;
 mod keys;
 mod machine;
 mod node;

@@ -4,7 +4,8 @@
 //! OpenSSL called directly: `openssl speed` as a child, on a given core.
 //!
 //! It is linked against the same libcrypto as the gateways from the same system, so it says what a
-//! private operation costs them: the offload ceiling of a handshake.
+//! private operation costs them: the offload ceiling of a handshake. Its rates are per second of
+//! processor time.
 
 use std::process::{Command, Stdio};
 
@@ -19,12 +20,18 @@ pub(crate) fn openssl_sign_rate(
     kind: KeyKind,
     seconds: u32,
 ) -> Result<f64, BenchError> {
-    let openssl = need("openssl")?;
-    let mut command = Command::new(openssl);
     let algorithm = match kind {
         KeyKind::Rsa2048 => "rsa2048",
         KeyKind::P256 => "ecdsap256",
     };
+    openssl_rate(core, algorithm, seconds)
+}
+
+/// Private operations per second of the system's OpenSSL on this core: signatures, or derivations for
+/// `ecdh…`. Takes twice `seconds` for signatures, because it measures their verification, too.
+pub(crate) fn openssl_rate(core: usize, algorithm: &str, seconds: u32) -> Result<f64, BenchError> {
+    let openssl = need("openssl")?;
+    let mut command = Command::new(openssl);
     command.args(["speed", "-mr", "-seconds", &seconds.to_string(), algorithm]);
     command.env_remove("OPENSSL_CONF").stdin(Stdio::null());
     let output = cores::pinned(core, || command.output())?
@@ -38,13 +45,13 @@ pub(crate) fn openssl_sign_rate(
     })
 }
 
-/// Takes the sign rate from a line such as `+F2:2:2048:4520.0:75278.0`.
+/// Takes the rate from a line such as `+F2:2:2048:4520.0:75278.0`: RSA, DSA, ECDSA, ECDH and finite-field
+/// DH alike; for Ed25519 a name is in between (`+F6:0:253:Ed25519:43642.1:14816.7`).
 fn parse(text: &str) -> Option<f64> {
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("+F2:") || line.starts_with("+F4:"))?;
+    let line = text.lines().find(|line| line.starts_with("+F"))?;
+    let at = if line.starts_with("+F6:") { 4 } else { 3 };
     line.split(':')
-        .nth(3)?
+        .nth(at)?
         .parse()
         .ok()
         .filter(|rate: &f64| *rate > 0.0)
@@ -63,6 +70,14 @@ mod tests {
         assert_eq!(
             parse("+F4:3:256:67216.161616:18984.000000\n"),
             Some(67_216.161_616)
+        );
+        assert_eq!(
+            parse("+F5:22:253:39760.294118:0.000025\n"),
+            Some(39_760.294_118)
+        );
+        assert_eq!(
+            parse("+F6:0:253:Ed25519:43642.105263:14816.666667\n"),
+            Some(43_642.105_263)
         );
         assert_eq!(parse("nothing"), None);
         assert_eq!(parse("+F2:2:2048:0:0\n"), None);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use millrace_bench::cli::{PoolArgs, TlsArgs};
+use millrace_bench::cli::{CryptoArgs, PoolArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
 
 /// Exit codes, as the last lines of the long help say them.
@@ -459,6 +459,7 @@ pub(crate) enum Application {
 /// Measure; every figure comes from a run that checked its answers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    Crypto(CryptoArgs),
     Pool(PoolArgs),
     Tls(TlsArgs),
 }

@@ -15,9 +15,9 @@
 //! own verification). `openssl speed` on the same core is the second peer.
 
 mod direct;
-mod remote;
+pub(crate) mod remote;
 mod results;
-mod workload;
+pub(crate) mod workload;
 
 use std::time::Duration;
 

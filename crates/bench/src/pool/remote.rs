@@ -29,18 +29,18 @@ const TOP_UP: usize = 4;
 
 /// What a round through a node brought.
 #[derive(Default)]
-pub(super) struct RemoteRound {
-    pub(super) jobs: u64,
-    pub(super) per_s: f64,
+pub(crate) struct RemoteRound {
+    pub(crate) jobs: u64,
+    pub(crate) per_s: f64,
     /// CPU time of this whole process per job: client and load generator.
-    pub(super) client_cpu_us: f64,
-    pub(super) latencies: Latencies,
+    pub(crate) client_cpu_us: f64,
+    pub(crate) latencies: Latencies,
     /// By backend: how many jobs each served, as the completions say.
-    pub(super) served_by: BTreeMap<String, u64>,
+    pub(crate) served_by: BTreeMap<String, u64>,
 }
 
 /// A connection to a node, with the key of a job.
-pub(super) struct Remote<'a> {
+pub(crate) struct Remote<'a> {
     pool: Pool,
     key: RemoteKey,
     job: &'a Job,
@@ -48,7 +48,7 @@ pub(super) struct Remote<'a> {
 
 impl<'a> Remote<'a> {
     /// Connects, and brings the key into the session.
-    pub(super) fn open(endpoint: &Endpoint, job: &'a Job) -> Result<Self, BenchError> {
+    pub(crate) fn open(endpoint: &Endpoint, job: &'a Job) -> Result<Self, BenchError> {
         let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
         let key = pool
             .import_key(job.key.clone(), Instant::now() + DEADLINE)
@@ -57,7 +57,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Blocking calls from this thread, one after the other.
-    pub(super) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
+    pub(crate) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
         let mut tally = Tally::default();
         let cpu = cores::own_cpu_time();
         let start = Instant::now();
@@ -79,7 +79,7 @@ impl<'a> Remote<'a> {
     }
 
     /// `window` jobs in flight, topped up from this thread.
-    pub(super) fn pipelined(
+    pub(crate) fn pipelined(
         &self,
         window: usize,
         duration: Duration,

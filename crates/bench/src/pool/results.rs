@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Plan;
 use super::remote::RemoteRound;
 use super::workload::Workload;
+use crate::goals::{self, Goal};
 use crate::machine::Machine;
 use crate::report::Table;
 use crate::stats::Spread;
@@ -86,43 +87,6 @@ pub(super) struct Results {
     goals: Vec<Goal>,
 }
 
-/// One of the numbers to reach.
-#[derive(Debug, Serialize)]
-struct Goal {
-    what: &'static str,
-    must: f64,
-    aim: f64,
-    /// Whether smaller is better.
-    at_most: bool,
-    measured: Spread,
-    reached: &'static str,
-}
-
-impl Goal {
-    fn new(what: &'static str, must: f64, aim: f64, at_most: bool, measured: Spread) -> Self {
-        let good = |bound: f64| {
-            if at_most {
-                measured.median <= bound
-            } else {
-                measured.median >= bound
-            }
-        };
-        let reached = match (good(must), good(aim)) {
-            (_, true) => "aim",
-            (true, false) => "must",
-            (false, false) => "missed",
-        };
-        Self {
-            what,
-            must,
-            aim,
-            at_most,
-            measured,
-            reached,
-        }
-    }
-}
-
 impl Measured {
     fn spread(&self, value: impl Fn(&Round) -> f64) -> Option<Spread> {
         Spread::of(self.rounds.iter().map(value))
@@ -170,21 +134,21 @@ impl Results {
         let ratio = |round: &Round| round.node_per_s / round.library_per_s;
         if let Some(spread) = rsa.and_then(|rsa| rsa.spread(ratio)) {
             let what = "RSA-2048 sign through a node / library called directly";
-            goals.push(Goal::new(what, 0.95, 0.98, false, spread));
+            goals.push(Goal::at_least(what, 0.95, 0.98, spread));
         }
         if let Some(spread) = ecdsa.and_then(|ecdsa| ecdsa.spread(ratio)) {
             let what = "P-256 sign through a node, pipelined / library called directly";
-            goals.push(Goal::new(what, 0.90, 0.95, false, spread));
+            goals.push(Goal::at_least(what, 0.90, 0.95, spread));
         }
         let added = |round: &Round| round.blocking_p50_us - round.direct_p50_us;
         if let Some(spread) = ecdsa.and_then(|ecdsa| ecdsa.spread(added)) {
             let what = "latency added at concurrency 1, p50, P-256, microseconds";
-            goals.push(Goal::new(what, 30.0, 15.0, true, spread));
+            goals.push(Goal::at_most(what, 30.0, 15.0, spread));
         }
         let client = |round: &Round| round.client_cpu_us / round.library_cpu_us;
         if let Some(spread) = rsa.and_then(|rsa| rsa.spread(client)) {
             let what = "client CPU time per remote RSA-2048 sign / the same done locally";
-            goals.push(Goal::new(what, 1.0 / 40.0, 1.0 / 100.0, true, spread));
+            goals.push(Goal::at_most(what, 1.0 / 40.0, 1.0 / 100.0, spread));
         }
         goals
     }
@@ -221,7 +185,7 @@ impl Results {
         }
         if !self.goals.is_empty() {
             text.push_str("\nNumbers to reach, median (range over the rounds)\n");
-            text.push_str(&self.reached().render());
+            text.push_str(&goals::table(&self.goals).render());
         }
         text
     }
@@ -297,30 +261,6 @@ impl Results {
                 .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
             let named = [one.operation.to_string(), one.key.to_owned()];
             table.row(named.into_iter().chain(cells));
-        }
-        table
-    }
-
-    fn reached(&self) -> Table {
-        let mut table = Table::new(&["what", "must", "aim", "measured", "reached"]);
-        for Goal {
-            what,
-            must,
-            aim,
-            at_most,
-            measured,
-            reached,
-        } in &self.goals
-        {
-            let sign = if *at_most { "≤" } else { "≥" };
-            let decimals = if *must > 1.0 { 1 } else { 3 };
-            table.row([
-                (*what).to_owned(),
-                format!("{sign} {must:.decimals$}"),
-                format!("{sign} {aim:.decimals$}"),
-                measured.show(decimals),
-                (*reached).to_owned(),
-            ]);
         }
         table
     }

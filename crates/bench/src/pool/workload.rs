@@ -76,7 +76,7 @@ impl Workload {
     }
 
     /// The key that `openssl speed` knows the same operation by, if it does.
-    pub(super) fn speed_key(self) -> Option<KeyKind> {
+    pub(crate) fn speed_key(self) -> Option<KeyKind> {
         match self {
             Self::RsaPkcs1Sign => Some(KeyKind::Rsa2048),
             Self::EcdsaSign => Some(KeyKind::P256),
@@ -92,10 +92,10 @@ impl fmt::Display for Workload {
 }
 
 /// A workload with its key and inputs.
-pub(super) struct Job {
-    pub(super) workload: Workload,
-    pub(super) key: PrivateKey,
-    pub(super) operation: Operation,
+pub(crate) struct Job {
+    pub(crate) workload: Workload,
+    pub(crate) key: PrivateKey,
+    pub(crate) operation: Operation,
     inputs: Vec<Input>,
     check: Check,
     library: Library,
@@ -131,7 +131,7 @@ enum Library {
 
 impl Job {
     /// Makes a key and inputs.
-    pub(super) fn new(workload: Workload) -> Result<Self, BenchError> {
+    pub(crate) fn new(workload: Workload) -> Result<Self, BenchError> {
         match workload {
             Workload::RsaPkcs1Sign => {
                 let pair = generate(KeyKind::Rsa2048)?;
@@ -264,12 +264,12 @@ impl Job {
     }
 
     /// The input of job number `index`, as a node takes it.
-    pub(super) fn input(&self, index: usize) -> Vec<u8> {
+    pub(crate) fn input(&self, index: usize) -> Vec<u8> {
         self.inputs[index % INPUTS].job.clone()
     }
 
     /// Does job number `index` by calling the library directly.
-    pub(super) fn run_library(&self, index: usize) -> Result<Vec<u8>, BenchError> {
+    pub(crate) fn run_library(&self, index: usize) -> Result<Vec<u8>, BenchError> {
         let message = &self.inputs[index % INPUTS].message;
         let random = SystemRandom::new();
         let rsa = |pair: &RsaKeyPair, algorithm| {
@@ -293,7 +293,7 @@ impl Job {
 
     /// # Errors
     /// [`BenchError::Wrong`] if this is not what job number `index` must yield.
-    pub(super) fn check(&self, index: usize, output: &[u8]) -> Result<(), BenchError> {
+    pub(crate) fn check(&self, index: usize, output: &[u8]) -> Result<(), BenchError> {
         let input = &self.inputs[index % INPUTS];
         let known = input
             .expected

@@ -4,13 +4,14 @@
 //! `millrace bench`: hands over to the bench crate, which measures and verifies.
 
 use anyhow::Result;
-use millrace_bench::cli::{run_pool, run_tls};
+use millrace_bench::cli::{run_crypto, run_pool, run_tls};
 
 use crate::args::BenchCommand;
 
 /// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
+        BenchCommand::Crypto(args) => run_crypto(&args)?,
         BenchCommand::Pool(args) => run_pool(&args)?,
         BenchCommand::Tls(args) => run_tls(&args)?,
     }

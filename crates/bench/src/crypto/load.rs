@@ -1,0 +1,450 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Latency by offered load: an engine on one core, jobs that arrive at random times from another.
+//!
+//! *Open loop*: when jobs arrive is drawn beforehand (a Poisson process) and does not depend on when
+//! others end, and a latency counts from the moment at which the job *should* have arrived. So a hiccup
+//! delays everybody who would have come meanwhile, and nobody is left out because the generator had to
+//! wait too.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hint;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use millrace_engine::{
+    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Session,
+};
+
+use super::Plan;
+use super::contender::{Later, Subject};
+use super::work::{Case, Keys, Work};
+use crate::cores;
+use crate::error::BenchError;
+use crate::process::Stop;
+use crate::progress::Progress;
+use crate::stats::Latencies;
+
+/// Jobs in flight while the peak is measured: enough for full batches, few enough for a node.
+const WINDOW: usize = 64;
+
+/// A load lasts so many times as long as a measurement: a p99 needs hundreds of jobs.
+const LONGER: u32 = 5;
+
+/// Deadline of a job: far above anything that is not a hang.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The generator sleeps until so long before an arrival, and watches the clock from then on: a sleep
+/// ends up to this late.
+const WATCH: Duration = Duration::from_micros(150);
+
+/// Which backends an engine has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Serving(pub(super) Vec<Subject>);
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(Subject::to_string).collect();
+        f.write_str(&names.join(" + "))
+    }
+}
+
+/// Latencies at one load, in one round.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AtLoad {
+    /// Of the peak of the same round.
+    pub(super) percent: u64,
+    pub(super) offered_per_s: f64,
+    pub(super) jobs: usize,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    /// By backend: how many jobs each served.
+    pub(super) served_by: BTreeMap<&'static str, u64>,
+}
+
+/// One round of one engine.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Round {
+    /// Closed loop, [`WINDOW`] jobs in flight.
+    pub(super) peak_per_s: f64,
+    /// One job at a time: the median through the engine, and of the library called directly.
+    pub(super) lone_p50_us: f64,
+    pub(super) direct_p50_us: f64,
+    pub(super) loads: Vec<AtLoad>,
+}
+
+/// What was measured of one case with one set of backends.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Loaded {
+    pub(super) operation: String,
+    pub(super) key: super::CryptoKey,
+    pub(super) serving: Serving,
+    pub(super) rounds: Vec<Round>,
+}
+
+/// Measures one case with each set of backends, interleaved.
+pub(super) fn measure(
+    plan: &Plan,
+    case: Case,
+    keys: &Keys,
+    progress: &mut Progress,
+    stop: &Stop,
+) -> Result<Vec<Loaded>, BenchError> {
+    let work = Work::new(case, keys)?;
+    let mut all = Vec::new();
+    for serving in servings(plan, case) {
+        let driver = Driver::start(plan, &work, &serving)?;
+        driver.closed(WINDOW, plan.duration)?;
+        let loaded = Loaded {
+            operation: case.operation.to_string(),
+            key: case.key,
+            serving,
+            rounds: Vec::new(),
+        };
+        all.push((driver, loaded));
+    }
+    for round in 0..plan.rounds {
+        for (driver, loaded) in &mut all {
+            let what = format!("{case} on {}, by load, round {}", loaded.serving, round + 1);
+            progress.now(&what);
+            loaded.rounds.push(driver.round(plan, round, stop)?);
+        }
+        progress.step();
+    }
+    Ok(all.into_iter().map(|(_, loaded)| loaded).collect())
+}
+
+/// The software backend alone, and with each other backend that does this.
+fn servings(plan: &Plan, case: Case) -> Vec<Serving> {
+    let offers = |subject: &Subject| {
+        let backend = subject.make();
+        let rows = backend.capabilities().to_vec();
+        rows.iter().any(|row| row.operation == case.operation)
+    };
+    let mut all = Vec::new();
+    for subject in plan.subjects.iter().copied().filter(offers) {
+        all.push(Serving(match subject {
+            Subject::Software => vec![subject],
+            other => vec![other, Subject::Software],
+        }));
+    }
+    all
+}
+
+/// An engine and the jobs for it.
+struct Driver<'a> {
+    work: &'a Work<'a>,
+    engine: Engine,
+    session: Session,
+    sink: Arc<Sink>,
+    keys: Vec<Arc<Key>>,
+}
+
+impl<'a> Driver<'a> {
+    /// Starts an engine with one worker per class; its threads stay on the plan's core.
+    fn start(plan: &Plan, work: &'a Work<'a>, serving: &Serving) -> Result<Self, BenchError> {
+        let mut config = EngineConfig::default();
+        config.workers = 1;
+        let backends = serving.0.iter().map(|subject| subject.make()).collect();
+        let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
+            .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
+        let sink = Arc::new(Sink::default());
+        let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+        let keys: Result<Vec<_>, _> = work
+            .keys
+            .private_keys()
+            .map(|key| engine.load_key(&key))
+            .collect();
+        Ok(Self {
+            work,
+            session,
+            sink,
+            keys: keys
+                .map_err(|error| BenchError::Setup(format!("the engine refused a key: {error}")))?,
+            engine,
+        })
+    }
+
+    fn round(&self, plan: &Plan, number: usize, stop: &Stop) -> Result<Round, BenchError> {
+        let time = plan.duration * LONGER;
+        let mut lone = self.closed(1, plan.duration)?;
+        let mut direct = self.direct(plan.duration)?;
+        stop.check()?;
+        let peak_per_s = self.closed(WINDOW, time / 2)?.per_s;
+        let mut loads = Vec::new();
+        for &percent in &plan.loads {
+            stop.check()?;
+            let offered_per_s = peak_per_s * percent as f64 / 100.0;
+            let seed = percent + 1000 * number as u64;
+            let mut ended = self.open(offered_per_s, time, seed)?;
+            loads.push(AtLoad {
+                percent,
+                offered_per_s,
+                jobs: ended.jobs,
+                p50_us: ended.latencies.quantile_us(0.5),
+                p99_us: ended.latencies.quantile_us(0.99),
+                served_by: ended.served_by,
+            });
+        }
+        Ok(Round {
+            peak_per_s,
+            lone_p50_us: lone.latencies.quantile_us(0.5),
+            direct_p50_us: direct.quantile_us(0.5),
+            loads,
+        })
+    }
+
+    /// The library called directly, one operation after the other, on this core.
+    fn direct(&self, time: Duration) -> Result<Latencies, BenchError> {
+        let mut latencies = Latencies::default();
+        let start = Instant::now();
+        let mut index = 0;
+        while start.elapsed() < time {
+            let before = Instant::now();
+            let output = self.work.library(index)?;
+            latencies.push(before.elapsed());
+            if !self.work.is_expected(index, &output) {
+                return Err(self.work.wrong(index));
+            }
+            index += 1;
+        }
+        Ok(latencies)
+    }
+
+    /// Closed loop: `window` jobs in flight.
+    fn closed(&self, window: usize, time: Duration) -> Result<Ended<'_>, BenchError> {
+        let mut ended = Ended::new(self.work);
+        let start = Instant::now();
+        let mut sent = Vec::new();
+        while start.elapsed() < time || ended.jobs < sent.len() {
+            let room = if start.elapsed() < time {
+                window - (sent.len() - ended.jobs)
+            } else {
+                0
+            };
+            let jobs: Vec<Job> = (0..room).map(|at| self.job(sent.len() + at)).collect();
+            if !jobs.is_empty() {
+                sent.resize(sent.len() + room, Instant::now());
+                self.engine.submit(jobs);
+            }
+            for completion in self.sink.take()? {
+                ended.take(completion, &sent)?;
+            }
+        }
+        ended.finish(start)
+    }
+
+    /// Open loop: jobs arrive at random, so many per second on average.
+    fn open(&self, per_s: f64, time: Duration, seed: u64) -> Result<Ended<'_>, BenchError> {
+        let arrivals = arrivals(per_s, time, seed);
+        let start = Instant::now() + WATCH;
+        let due: Vec<Instant> = arrivals.iter().map(|after| start + *after).collect();
+        let mut ended = Ended::new(self.work);
+        for (index, due) in due.iter().enumerate() {
+            wait_until(*due);
+            self.engine.submit(vec![self.job(index)]);
+        }
+        while ended.jobs < due.len() {
+            for completion in self.sink.take()? {
+                ended.take(completion, &due)?;
+            }
+        }
+        ended.finish(start)
+    }
+
+    fn job(&self, index: usize) -> Job {
+        Job {
+            id: index as u64,
+            session: self.session.clone(),
+            key: Arc::clone(&self.keys[self.work.key_of(index)]),
+            operation: self.work.operation.clone(),
+            input: self.work.input(index),
+            deadline: Instant::now() + DEADLINE,
+        }
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+/// When jobs arrive, after the start.
+fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
+    let mut random = Random(seed);
+    let mut arrivals = Vec::new();
+    let mut at = 0.0;
+    while at < time.as_secs_f64() {
+        arrivals.push(Duration::from_secs_f64(at));
+        at += -random.unit().ln() / per_s;
+    }
+    arrivals
+}
+
+/// Numbers that are the same in every run: splitmix64.
+struct Random(u64);
+
+impl Random {
+    /// Above 0, at most 1.
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let bits = (z ^ (z >> 31)) >> 11;
+        (bits + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+fn wait_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        if left > 2 * WATCH {
+            thread::sleep(left - WATCH);
+        } else {
+            hint::spin_loop();
+        }
+    }
+}
+
+/// Takes completions, with the time at which they came.
+#[derive(Default)]
+struct Sink {
+    ended: Mutex<Vec<(Completion, Instant)>>,
+    arrived: Condvar,
+}
+
+impl Sink {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Completion, Instant)>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that ended since the last call; waits until there is something.
+    fn take(&self) -> Result<Vec<(Completion, Instant)>, BenchError> {
+        let mut ended = self.lock();
+        while ended.is_empty() {
+            let (guard, waited) = self
+                .arrived
+                .wait_timeout(ended, DEADLINE)
+                .unwrap_or_else(PoisonError::into_inner);
+            ended = guard;
+            if waited.timed_out() && ended.is_empty() {
+                return Err(BenchError::Wrong("jobs never ended".to_owned()));
+            }
+        }
+        Ok(std::mem::take(&mut *ended))
+    }
+}
+
+impl CompletionSink for Sink {
+    fn complete(&self, completions: &mut Vec<Completion>) {
+        let now = Instant::now();
+        let mut ended = self.lock();
+        ended.extend(completions.drain(..).map(|completion| (completion, now)));
+        drop(ended);
+        self.arrived.notify_all();
+    }
+}
+
+/// What a loop brought.
+struct Ended<'a> {
+    jobs: usize,
+    per_s: f64,
+    latencies: Latencies,
+    served_by: BTreeMap<&'static str, u64>,
+    later: Option<Later<'a>>,
+    work: &'a Work<'a>,
+}
+
+impl<'a> Ended<'a> {
+    fn new(work: &'a Work<'a>) -> Self {
+        Self {
+            jobs: 0,
+            per_s: 0.0,
+            latencies: Latencies::default(),
+            served_by: BTreeMap::new(),
+            later: Some(Later::new(work)),
+            work,
+        }
+    }
+
+    /// One completion of a job that should have started at `since[id]`.
+    fn take(
+        &mut self,
+        (completion, at): (Completion, Instant),
+        since: &[Instant],
+    ) -> Result<(), BenchError> {
+        let index = usize::try_from(completion.id).unwrap_or(usize::MAX);
+        let output = completion
+            .result
+            .map_err(|error| BenchError::Wrong(format!("{}: {error}", self.work.case)))?;
+        let since = since.get(index).ok_or_else(|| self.work.wrong(index))?;
+        if let Some(later) = &mut self.later {
+            later.take(index, &output)?;
+        }
+        self.latencies.push(at.saturating_duration_since(*since));
+        let name = completion.served_by.map_or("nobody", BackendKind::name);
+        *self.served_by.entry(name).or_default() += 1;
+        self.jobs += 1;
+        Ok(())
+    }
+
+    fn finish(mut self, start: Instant) -> Result<Self, BenchError> {
+        self.per_s = self.jobs as f64 / start.elapsed().as_secs_f64();
+        match self.later.take() {
+            Some(later) => later.check().map(|()| self),
+            None => Ok(self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_are_random_with_the_wanted_rate_and_the_same_each_time() {
+        let time = Duration::from_secs(10);
+        let some = arrivals(1_000.0, time, 1);
+        assert_eq!(some, arrivals(1_000.0, time, 1));
+        assert_ne!(some, arrivals(1_000.0, time, 2));
+        assert!((9_600..10_400).contains(&some.len()), "{}", some.len());
+        assert!(some.is_sorted() && some.last().is_some_and(|last| *last < time));
+        // Exponential: a share of 1 - 1/e of the gaps is shorter than the mean.
+        let short = some
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] < Duration::from_millis(1))
+            .count();
+        let share = short as f64 / some.len() as f64;
+        assert!((0.61..0.655).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn every_job_of_an_open_loop_ends_and_counts_from_its_arrival() {
+        let keys = Keys::generate(super::super::CryptoKey::P256).expect("keys");
+        let case = *super::super::work::CASES
+            .iter()
+            .find(|case| case.key == super::super::CryptoKey::P256)
+            .expect("a case");
+        let work = Work::new(case, &keys).expect("inputs");
+        let core = cores::usable().expect("affinity")[0];
+        let plan = Plan::for_tests(core);
+        let serving = Serving(vec![Subject::Software]);
+        let driver = Driver::start(&plan, &work, &serving).expect("an engine");
+        let time = Duration::from_millis(50);
+        let ended = driver.open(500.0, time, 3).expect("right outputs");
+        assert_eq!(ended.jobs, arrivals(500.0, time, 3).len());
+        assert_eq!(ended.served_by.get("software"), Some(&(ended.jobs as u64)));
+        let closed = driver.closed(3, time).expect("right outputs");
+        assert!(closed.jobs > 0);
+    }
+}

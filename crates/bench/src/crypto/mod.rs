@@ -1,0 +1,315 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `bench crypto`: every operation on every backend that is usable here, beside the libraries called
+//! directly. Three parts:
+//!
+//! | part | file | what |
+//! |---|---|---|
+//! | rates | `rates.rs` | operations per second on one core: AWS-LC and OpenSSL called directly, and each backend's queue with one to a full batch of tasks at once |
+//! | loads | `load.rs` | latency by offered load (open loop) through an engine on one core |
+//! | node | `through.rs` | what of a batching backend's gain arrives through a node on one core |
+//!
+//! Who is compared takes turns in interleaved rounds on one pinned core, and every output is checked.
+//! A rate is per second of the thread's processor time, as those of `openssl speed` are, so that other
+//! programs take their share from nobody's result; latencies and the node's rate are by the clock.
+//!
+//! What a processor without IFMA would do is measured on one that has it, too: in a child with
+//! `OPENSSL_ia32cap` set so that AWS-LC and OpenSSL leave IFMA alone, beside the lanes that need none.
+
+mod contender;
+mod figures;
+mod load;
+mod rates;
+mod results;
+mod through;
+mod work;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use millrace_engine::{BackendKind, OperationKind};
+
+pub use self::contender::LanesKind;
+use self::contender::Subject;
+use self::load::Loaded;
+use self::rates::Measured;
+use self::results::{Parts, Results};
+use self::through::Through;
+pub use self::work::CryptoKey;
+use self::work::Keys;
+use crate::cli::CryptoArgs;
+use crate::cores;
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::plot;
+use crate::process::Stop;
+use crate::progress::Progress;
+use crate::report;
+
+/// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=600.0;
+
+/// Tells AWS-LC and OpenSSL that there is no AVX-512 IFMA (bit 21 of the second word).
+const WITHOUT_IFMA: (&str, &str) = ("OPENSSL_ia32cap", ":~0x200000");
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum CryptoPart {
+    /// Operations per second on one core
+    Rates,
+    /// Latency by offered load
+    Loads,
+    /// Signatures through a node on one core
+    Node,
+}
+
+/// Runs the measurement and prints it.
+pub(crate) fn run(args: &CryptoArgs) -> Result<(), BenchError> {
+    let plan = Plan::new(args)?;
+    let stop = Stop::on_signals()?;
+    cores::pin(plan.load_core)?;
+    let results = measure(&plan, &stop)?;
+    if let Some(path) = &args.svg {
+        plot::write(&figures::render(&results)?, path)?;
+    }
+    match &args.json {
+        Some(path) if path.as_os_str() == "-" => report::write_json(&results, path),
+        json => {
+            report::print(&results.render())?;
+            json.as_ref()
+                .map_or(Ok(()), |path| report::write_json(&results, path))
+        }
+    }
+}
+
+/// What the options mean.
+#[derive(Clone, Debug, Serialize)]
+struct Plan {
+    #[serde(skip)]
+    operations: Vec<OperationKind>,
+    keys: Vec<CryptoKey>,
+    subjects: Vec<Subject>,
+    parts: Vec<CryptoPart>,
+    rounds: usize,
+    duration: Duration,
+    /// In percent of the peak.
+    loads: Vec<u64>,
+    core: usize,
+    load_core: usize,
+    /// `OPENSSL_ia32cap` as it was found.
+    ia32cap: Option<String>,
+}
+
+impl Plan {
+    fn new(args: &CryptoArgs) -> Result<Self, BenchError> {
+        if !SECONDS.contains(&args.seconds) {
+            let (least, most) = (SECONDS.start(), SECONDS.end());
+            return Err(BenchError::Usage(format!(
+                "--seconds must be between {least} and {most}"
+            )));
+        }
+        let usable = cores::usable()?;
+        let first = usable.first().copied().unwrap_or(0);
+        let second = usable.get(1).copied().unwrap_or(first);
+        for core in args.core.iter().chain(&args.load_core) {
+            if !usable.contains(core) {
+                return Err(BenchError::Usage(format!(
+                    "core {core} is not usable: {usable:?} are"
+                )));
+            }
+        }
+        let plan = Self {
+            operations: or_all(&args.operation, OperationKind::ALL),
+            keys: or_all(&args.key, CryptoKey::value_variants()),
+            subjects: subjects(args)?,
+            parts: or_all(&args.part, CryptoPart::value_variants()),
+            rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
+            duration: Duration::from_secs_f64(args.seconds),
+            loads: args.load.clone(),
+            core: args.core.unwrap_or(first),
+            load_core: args.load_core.unwrap_or(second),
+            ia32cap: env::var(WITHOUT_IFMA.0).ok(),
+        };
+        if rates::cases(&plan).next().is_none() {
+            return Err(BenchError::Usage(
+                "no such operation is measured with such a key: leave out --operation or --key"
+                    .to_owned(),
+            ));
+        }
+        Ok(plan)
+    }
+
+    #[cfg(test)]
+    fn for_tests(core: usize) -> Self {
+        Self {
+            operations: OperationKind::ALL.to_vec(),
+            keys: vec![CryptoKey::P256],
+            subjects: vec![Subject::Software],
+            parts: CryptoPart::value_variants().to_vec(),
+            rounds: 1,
+            duration: Duration::from_millis(10),
+            loads: vec![50],
+            core,
+            load_core: core,
+            ia32cap: None,
+        }
+    }
+
+    fn has(&self, part: CryptoPart) -> bool {
+        self.parts.contains(&part)
+    }
+
+    /// Whether the lanes that need no IFMA have to be measured again beside libraries that use none:
+    /// here they would be compared with what no processor that needs them has.
+    fn wants_a_run_without_ifma(&self) -> bool {
+        let fp52 = self.subjects.contains(&Subject::Simd(LanesKind::Fp52));
+        let rsa = self.keys.contains(&CryptoKey::Rsa2048)
+            && self.operations.contains(&OperationKind::RsaPkcs1Sign);
+        let here = LanesKind::Ifma.is_available() && self.ia32cap.is_none();
+        fp52 && rsa && here && self.has(CryptoPart::Rates)
+    }
+}
+
+fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
+    if chosen.is_empty() {
+        all.to_vec()
+    } else {
+        chosen.to_vec()
+    }
+}
+
+/// The backends to measure, the fastest first.
+fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
+    let kinds = or_all(&args.backend, &[BackendKind::Simd, BackendKind::Software]);
+    let mut subjects = Vec::new();
+    if kinds.contains(&BackendKind::Simd) {
+        let asked = !args.lanes.is_empty();
+        for lanes in or_all(&args.lanes, &[LanesKind::Ifma, LanesKind::Fp52]) {
+            match (lanes.is_available(), asked) {
+                (true, _) => subjects.push(Subject::Simd(lanes)),
+                (false, true) => {
+                    return Err(BenchError::Usage(format!(
+                        "--lanes {lanes}: this processor does not have them"
+                    )));
+                }
+                (false, false) => {}
+            }
+        }
+    }
+    if kinds.contains(&BackendKind::Software) {
+        subjects.push(Subject::Software);
+    }
+    for kind in kinds {
+        if !subjects.iter().any(|subject| subject.kind() == kind) {
+            return Err(BenchError::Usage(format!(
+                "--backend {kind}: this machine or this benchmark has none"
+            )));
+        }
+    }
+    Ok(subjects)
+}
+
+fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
+    let rates = plan.has(CryptoPart::Rates);
+    let cases: Vec<_> = rates::cases(plan).copied().collect();
+    // Latency by load for the first operation on the keys that servers have.
+    let mut loaded = cases.clone();
+    loaded.retain(|case| plan.has(CryptoPart::Loads) && case.is_common());
+    let through = plan.has(CryptoPart::Node) && plan.keys.contains(&CryptoKey::Rsa2048);
+    let groups = if rates { cases.len() } else { 0 } + loaded.len() + usize::from(through);
+    let extra = usize::from(plan.wants_a_run_without_ifma());
+    let mut progress = Progress::new((groups * plan.rounds + extra) as u64);
+    let mut keys = KeyRing::default();
+    let mut parts = Parts::default();
+    if rates {
+        for &case in &cases {
+            let keys = keys.of(case.key, &mut progress)?;
+            let one = cores::pinned(plan.core, || {
+                rates::measure(plan, case, keys, &mut progress, stop)
+            })??;
+            parts.rates.push(one);
+        }
+    }
+    for &case in &loaded {
+        let keys = keys.of(case.key, &mut progress)?;
+        let some: Vec<Loaded> = load::measure(plan, case, keys, &mut progress, stop)?;
+        parts.loads.extend(some);
+    }
+    if through {
+        let keys = keys.of(CryptoKey::Rsa2048, &mut progress)?;
+        let one: Option<Through> = through::measure(plan, keys, &mut progress, stop)?;
+        parts.node = one;
+    }
+    if plan.wants_a_run_without_ifma() {
+        progress.now("once more with libraries that leave IFMA alone");
+        parts.without_ifma = Some(without_ifma(plan)?);
+        progress.step();
+    }
+    Ok(Results::new(Machine::here(), plan, parts))
+}
+
+/// Keys by type, made when first needed.
+#[derive(Default)]
+struct KeyRing(BTreeMap<CryptoKey, Keys>);
+
+impl KeyRing {
+    fn of(&mut self, key: CryptoKey, progress: &mut Progress) -> Result<&Keys, BenchError> {
+        let made = match self.0.remove(&key) {
+            Some(made) => made,
+            None => {
+                progress.now(&format!("making {key} keys"));
+                Keys::generate(key)?
+            }
+        };
+        Ok(self.0.entry(key).or_insert(made))
+    }
+}
+
+/// The rates of RSA-2048 signatures in lanes without IFMA, measured by a child whose libraries leave
+/// IFMA alone, as they do on the processors that need these lanes.
+fn without_ifma(plan: &Plan) -> Result<Measured, BenchError> {
+    let program = env::current_exe().map_err(BenchError::system("find this program"))?;
+    let mut command = Command::new(program);
+    command
+        .args(["bench", "crypto", "--part", "rates", "--json", "-"])
+        .args(["--operation", "rsa-pkcs1-sign", "--key", "rsa-2048"])
+        .args(["--lanes", "fp52"])
+        .args(["--rounds", &plan.rounds.to_string()])
+        .args(["--seconds", &plan.duration.as_secs_f64().to_string()])
+        .args(["--core", &plan.core.to_string()])
+        .args(["--load-core", &plan.core.to_string()])
+        .env(WITHOUT_IFMA.0, WITHOUT_IFMA.1)
+        .stdin(Stdio::null());
+    let output = cores::pinned(plan.core, || command.output())?
+        .map_err(BenchError::system("run millrace bench crypto"))?;
+    if !output.status.success() {
+        return Err(BenchError::Child {
+            name: "millrace bench crypto, without IFMA,".to_owned(),
+            problem: format!("failed ({})", output.status),
+            log: String::from_utf8_lossy(&output.stderr).into_owned(),
+        });
+    }
+    #[derive(Deserialize)]
+    struct Report {
+        rates: Vec<Measured>,
+    }
+    let report: Report = serde_json::from_slice(&output.stdout)
+        .map_err(|error| BenchError::Setup(format!("the run without IFMA: {error}")))?;
+    let missing = || BenchError::Setup("the run without IFMA measured nothing".to_owned());
+    report.rates.into_iter().next().ok_or_else(missing)
+}
+
+/// The measured case of RSA-2048 signatures, if there is one.
+fn rsa_2048(measured: &[Measured]) -> Option<&Measured> {
+    let name = OperationKind::RsaPkcs1Sign.name();
+    measured
+        .iter()
+        .find(|one| one.key == CryptoKey::Rsa2048 && one.operation == name)
+}
