@@ -10,12 +10,18 @@
 //! root/      the one reader of files: bounds, no way out of the root, reasons instead of errors
 //! live.rs    what no file says and a program of the machine does
 //! report.rs  sections: what is known, what could not be read, and why
+//! machine.rs maker, system, kernel, memory
+//! cpu/       the processors, their extensions for cryptography, and who hides some
+//! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
 //! What a part finds is a section of the report, made by its `section(&Root)`; judging it is not
 //! done here.
 #![forbid(unsafe_code)]
 
+pub mod cpu;
+pub mod elf;
 pub mod live;
+pub mod machine;
 pub mod report;
 pub mod root;

@@ -31,12 +31,43 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::{self, Cpu};
 use crate::live::{Answer, Question};
+use crate::machine::{self, Machine};
 use crate::root::{ATTRIBUTE_BYTES, Kind, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
 
 /// Unread things that one section names; a hostile tree may have any number. The others are counted in
 /// its last entry.
 const MAX_UNREAD: usize = 64;
+
+/// Everything that is known of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Report {
+    /// Version of this form; it grows when a field changes its meaning or goes, not when one comes
+    pub format: u32,
+    /// Whether this is the machine itself, rather than files of one
+    pub live: bool,
+    /// Maker, system, kernel, memory
+    pub machine: Section<Machine>,
+    /// The processors
+    pub cpu: Section<Cpu>,
+}
+
+impl Report {
+    /// The version of the form.
+    pub const FORMAT: u32 = 1;
+
+    /// Looks at everything.
+    #[must_use]
+    pub fn of(root: &Root) -> Self {
+        Self {
+            format: Self::FORMAT,
+            live: root.is_live(),
+            machine: machine::section(root),
+            cpu: cpu::section(root),
+        }
+    }
+}
 
 /// Facts of one kind, and what of them is not known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

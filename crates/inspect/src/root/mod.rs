@@ -433,15 +433,21 @@ impl Root {
     /// unless they are a bundle that holds the answer.
     #[must_use]
     pub fn ask(&self, question: &Question<'_>) -> Answer {
-        let answer = if self.live {
-            question.ask()
-        } else {
-            match &self.source {
-                Source::Folder(folder) => folder.answer(&question.name),
-                Source::Bundle(bundle) => bundle.answer(&question.name),
-            }
+        self.ask_with(&question.name, || question.ask())
+    }
+
+    /// Asks what no file says and needs no program: what the processor says of itself.
+    pub(crate) fn ask_builtin(&self, name: &str, answer: impl FnOnce() -> String) -> Answer {
+        self.ask_with(name, || Answer::Text(answer()))
+    }
+
+    fn ask_with(&self, name: &str, ask: impl FnOnce() -> Answer) -> Answer {
+        let answer = match &self.source {
+            _ if self.live => ask(),
+            Source::Folder(folder) => folder.answer(name),
+            Source::Bundle(bundle) => bundle.answer(name),
         };
-        self.note(|recorder| recorder.answer(&question.name, &answer));
+        self.note(|recorder| recorder.answer(name, &answer));
         answer
     }
 

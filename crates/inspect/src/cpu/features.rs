@@ -1,0 +1,343 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The instruction-set extensions that make cryptography fast, and how each architecture's
+//! `/proc/cpuinfo` calls them.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Architecture;
+use super::cpuinfo::CpuInfo;
+
+/// An extension, and whether the processors have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Feature {
+    /// Its name, as in this program's tables
+    pub name: &'static str,
+    /// Whether the processors have it
+    pub state: State,
+    /// What it makes fast
+    pub serves: &'static str,
+}
+
+/// Whether an extension is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Every processor has it
+    Present,
+    /// Some processors have it, others do not: programs may not count on it
+    Some,
+    /// None has it, or is shown to have it
+    Absent,
+    /// The kernel does not tell
+    Unknown,
+}
+
+/// A row of the table: an extension and the word for it.
+struct Row {
+    name: &'static str,
+    /// Any of these words says that it is there.
+    words: &'static [&'static str],
+    serves: &'static str,
+    /// Linux knows the bit but gives it no word in `/proc/cpuinfo`: only the processor itself tells.
+    untold: bool,
+}
+
+const fn row(name: &'static str, words: &'static [&'static str], serves: &'static str) -> Row {
+    Row {
+        name,
+        words,
+        serves,
+        untold: false,
+    }
+}
+
+const fn untold(name: &'static str, words: &'static [&'static str], serves: &'static str) -> Row {
+    Row {
+        name,
+        words,
+        serves,
+        untold: true,
+    }
+}
+
+const X86: &[Row] = &[
+    row("aes-ni", &["aes"], "AES"),
+    row("vaes", &["vaes"], "AES, two or four blocks at a time"),
+    row("pclmul", &["pclmulqdq"], "GCM"),
+    row(
+        "vpclmul",
+        &["vpclmulqdq"],
+        "GCM, two or four blocks at a time",
+    ),
+    row("sha", &["sha_ni"], "SHA-1, SHA-256"),
+    untold("sha512", &["sha512"], "SHA-384, SHA-512"),
+    row("ssse3", &["ssse3"], "ChaCha20, SHA, AES without AES-NI"),
+    row("avx", &["avx"], "SHA, ChaCha20, Poly1305"),
+    row("avx2", &["avx2"], "ChaCha20, Poly1305, RSA"),
+    row("avx512f", &["avx512f"], "ChaCha20, Poly1305, lanes"),
+    row("avx512bw", &["avx512bw"], "with AVX-512F"),
+    row("avx512dq", &["avx512dq"], "with AVX-512F"),
+    row("avx512vl", &["avx512vl"], "with AVX-512F"),
+    row("avx512ifma", &["avx512ifma"], "RSA, Poly1305, lanes"),
+    untold("avx-ifma", &["avx_ifma"], "RSA, where AVX-512 is not"),
+    row("bmi2", &["bmi2"], "RSA, elliptic curves (MULX)"),
+    row("adx", &["adx"], "RSA, elliptic curves (ADCX, ADOX)"),
+    row("gfni", &["gfni"], "SM4, ARIA, Camellia"),
+    row("padlock", &["ace_en"], "AES (VIA, Zhaoxin)"),
+];
+
+const ARM: &[Row] = &[
+    row(
+        "neon",
+        &["neon", "asimd"],
+        "AES without table look-ups, GCM, ChaCha20, SHA-512",
+    ),
+    row("aes", &["aes"], "AES"),
+    row("pmull", &["pmull"], "GCM"),
+    row("sha1", &["sha1"], "SHA-1"),
+    row("sha2", &["sha2"], "SHA-256"),
+];
+
+const AARCH64: &[Row] = &[
+    row(
+        "asimd",
+        &["asimd"],
+        "ChaCha20, Poly1305, AES without table look-ups",
+    ),
+    row("aes", &["aes"], "AES"),
+    row("pmull", &["pmull"], "GCM"),
+    row("sha1", &["sha1"], "SHA-1"),
+    row("sha2", &["sha2"], "SHA-256"),
+    row("sha512", &["sha512"], "SHA-384, SHA-512"),
+    row(
+        "sha3",
+        &["sha3"],
+        "SHA-3, ML-KEM, ML-DSA, and GCM with EOR3",
+    ),
+    row("sm3", &["sm3"], "SM3"),
+    row("sm4", &["sm4"], "SM4"),
+    row("sve", &["sve"], "ChaCha20"),
+    row("sve2", &["sve2"], "ChaCha20, Poly1305"),
+    row("sve-aes", &["sveaes"], "AES in wide vectors"),
+    row("sve-pmull", &["svepmull"], "GCM in wide vectors"),
+    row("sve-sha3", &["svesha3"], "SHA-3 in wide vectors"),
+];
+
+const RISCV: &[Row] = &[
+    row("v", &["v"], "ChaCha20, Poly1305"),
+    row(
+        "zbb",
+        &["zbb", "zbkb", "zkn", "zk"],
+        "rotations: ChaCha20, SHA",
+    ),
+    row("zbc", &["zbc", "zbkc", "zkn", "zk"], "GCM, scalar"),
+    row("zkne", &["zkne", "zkn", "zk"], "AES encryption, scalar"),
+    row("zknd", &["zknd", "zkn", "zk"], "AES decryption, scalar"),
+    row("zknh", &["zknh", "zkn", "zk"], "SHA-256, SHA-512, scalar"),
+    row("zvkned", &["zvkned", "zvkn", "zvknc", "zvkng"], "AES"),
+    row("zvkg", &["zvkg", "zvkng"], "GCM"),
+    row("zvbc", &["zvbc", "zvknc"], "GCM"),
+    row(
+        "zvkb",
+        &["zvkb", "zvbb", "zvkn", "zvknc", "zvkng"],
+        "ChaCha20",
+    ),
+    row(
+        "zvknha",
+        &["zvknha", "zvknhb", "zvkn", "zvknc", "zvkng"],
+        "SHA-256",
+    ),
+    row("zvknhb", &["zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-512"),
+];
+
+const S390X: &[Row] = &[
+    row("cpacf", &["msa"], "AES, SHA, GCM (CPACF)"),
+    row("vx", &["vx"], "ChaCha20, Poly1305"),
+];
+
+/// Cryptographic instructions have no word on POWER: they are part of the processor since POWER8.
+const POWER: &[Row] = &[row(
+    "vcipher",
+    &["vcipher"],
+    "AES, GCM, SHA-2 (POWER8 and later)",
+)];
+
+/// The extensions that matter on this architecture; none for one that this program has no table of.
+pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
+    let rows = match architecture {
+        Architecture::X86_64 | Architecture::X86 => X86,
+        Architecture::Arm => ARM,
+        Architecture::Aarch64 => AARCH64,
+        Architecture::Riscv64 | Architecture::Riscv32 => RISCV,
+        Architecture::S390x => S390X,
+        Architecture::Power => POWER,
+        Architecture::Mips | Architecture::Loongarch64 | Architecture::Other => &[],
+    };
+    let in_words = architecture == Architecture::Power && has_vcipher(info);
+    let features = rows.iter().map(|row| Feature {
+        name: row.name,
+        state: if in_words {
+            State::Present
+        } else {
+            state(row, info)
+        },
+        serves: row.serves,
+    });
+    features.collect()
+}
+
+fn state(row: &Row, info: &CpuInfo) -> State {
+    let any = |flags: &std::collections::BTreeSet<String>| {
+        row.words.iter().any(|word| flags.contains(*word))
+    };
+    match row {
+        _ if any(&info.flags) => State::Present,
+        _ if any(&info.some_flags) => State::Some,
+        _ if info.flags.is_empty() => State::Unknown,
+        row if row.untold => State::Unknown,
+        _ => State::Absent,
+    }
+}
+
+/// `cpu: POWER9 (architected), altivec supported`: eight or more.
+fn has_vcipher(info: &CpuInfo) -> bool {
+    let cpu = info.field("cpu").unwrap_or_default();
+    let digits = cpu.split("POWER").nth(1).unwrap_or_default();
+    let generation: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    generation
+        .parse::<u32>()
+        .is_ok_and(|generation| generation >= 8)
+}
+
+/// What the processor itself says, of the extensions that the table names: asked with the CPUID
+/// instruction, on the machine itself. Words as in `/proc/cpuinfo`.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn asked() -> String {
+    use std::arch::is_x86_feature_detected as has;
+    let found = [
+        ("aes", has!("aes")),
+        ("vaes", has!("vaes")),
+        ("pclmulqdq", has!("pclmulqdq")),
+        ("vpclmulqdq", has!("vpclmulqdq")),
+        ("sha_ni", has!("sha")),
+        ("sha512", has!("sha512")),
+        ("ssse3", has!("ssse3")),
+        ("avx", has!("avx")),
+        ("avx2", has!("avx2")),
+        ("avx512f", has!("avx512f")),
+        ("avx512bw", has!("avx512bw")),
+        ("avx512dq", has!("avx512dq")),
+        ("avx512vl", has!("avx512vl")),
+        ("avx512ifma", has!("avx512ifma")),
+        ("avx_ifma", has!("avxifma")),
+        ("bmi2", has!("bmi2")),
+        ("adx", has!("adx")),
+        ("gfni", has!("gfni")),
+    ];
+    let words: Vec<&str> = found
+        .iter()
+        .filter(|(_, has)| *has)
+        .map(|(word, _)| *word)
+        .collect();
+    words.join(" ")
+}
+
+/// Other architectures have no instruction for it that any program may use.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn asked() -> String {
+    String::new()
+}
+
+/// Brings what the processor itself says into a list of features. Gives the names of those that it
+/// has and the kernel does not show.
+pub(super) fn settle(features: &mut [Feature], asked: &str) -> Vec<&'static str> {
+    let said: Vec<&str> = asked.split_ascii_whitespace().collect();
+    let mut hidden = Vec::new();
+    if said.is_empty() {
+        return hidden;
+    }
+    for feature in features {
+        let Some(row) = X86.iter().find(|row| row.name == feature.name) else {
+            continue;
+        };
+        let has = row.words.iter().any(|word| said.contains(word));
+        match (feature.state, has) {
+            (State::Unknown, true) => feature.state = State::Present,
+            // Padlock is not asked for.
+            (State::Unknown, false) if row.untold => feature.state = State::Absent,
+            (State::Absent, true) => hidden.push(feature.name),
+            _ => {}
+        }
+    }
+    hidden
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state_of(text: &str, name: &str) -> Option<State> {
+        let info = CpuInfo::parse(text);
+        let features = of(info.architecture?, &info);
+        features
+            .iter()
+            .find(|feature| feature.name == name)
+            .map(|feature| feature.state)
+    }
+
+    #[test]
+    fn present_some_absent_and_unknown() {
+        let x86 = "processor: 0\nvendor_id: x\nflags: lm aes\n";
+        assert_eq!(state_of(x86, "aes-ni"), Some(State::Present));
+        assert_eq!(state_of(x86, "vaes"), Some(State::Absent));
+        assert_eq!(state_of(x86, "sha512"), Some(State::Unknown));
+        let arm = "processor: 0\nCPU implementer: 0x41\nFeatures: neon\n\nprocessor: 1\nFeatures: neon aes\n";
+        assert_eq!(state_of(arm, "aes"), Some(State::Some));
+        assert_eq!(
+            state_of("processor: 0\nCPU implementer: 0x41\n", "neon"),
+            Some(State::Unknown)
+        );
+    }
+
+    #[test]
+    fn umbrella_names_stand_for_their_parts() {
+        let text = "processor: 0\nisa: rv64imafdcv_zkn_zvkng\n";
+        for name in ["zkne", "zknh", "zvkned", "zvkg", "zvknhb"] {
+            assert_eq!(state_of(text, name), Some(State::Present), "{name}");
+        }
+        assert_eq!(state_of(text, "zvbc"), Some(State::Absent));
+    }
+
+    #[test]
+    fn power_has_it_since_the_eighth() {
+        assert_eq!(
+            state_of("processor: 0\ncpu: POWER10 (raw)\n", "vcipher"),
+            Some(State::Present)
+        );
+        assert_ne!(
+            state_of("processor: 0\ncpu: POWER7 (raw)\n", "vcipher"),
+            Some(State::Present)
+        );
+    }
+
+    #[test]
+    fn the_processor_itself_settles_what_the_kernel_does_not_tell() {
+        let info = CpuInfo::parse("processor: 0\nvendor_id: x\nflags: lm avx2\n");
+        let mut features = of(Architecture::X86_64, &info);
+        let hidden = settle(&mut features, "aes avx2 sha512");
+        assert_eq!(hidden, ["aes-ni"]);
+        let state = |name| {
+            features
+                .iter()
+                .find(|feature| feature.name == name)
+                .unwrap()
+                .state
+        };
+        assert_eq!(state("sha512"), State::Present);
+        assert_eq!(state("avx-ifma"), State::Absent);
+        assert!(settle(&mut features, "").is_empty());
+    }
+}

@@ -1,0 +1,449 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The processor: what it is, which extensions for cryptography it has, and whether somebody hides
+//! some of them.
+//!
+//! ```text
+//! cpuinfo.rs    /proc/cpuinfo of any architecture
+//! features.rs   the extensions that matter, and their words
+//! models.rs     what known models must have
+//! ```
+//!
+//! Not here: whether a library uses what is there; that is [`libcrypto`](crate::libcrypto).
+
+mod cpuinfo;
+mod features;
+mod models;
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+pub use self::cpuinfo::CpuInfo;
+pub use self::features::{Feature, State};
+use crate::elf::Elf;
+use crate::live::Answer;
+use crate::report::{Look, Section, Why};
+use crate::root::{LIBRARY_BYTES, Root};
+
+/// Processors and nodes whose own folders are looked at; more say the same.
+const MAX_FOLDERS: usize = 8_192;
+/// Programs and libraries that every system has: their header tells the architecture where no
+/// `/proc` does, as in an unpacked firmware.
+const EVERYWHERE: &[&str] = &[
+    "bin/busybox",
+    "bin/sh",
+    "usr/bin/env",
+    "sbin/init",
+    "lib/libc.so.6",
+    "lib/libc.so",
+];
+
+/// The processors of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Cpu {
+    /// Their architecture
+    pub architecture: Option<Architecture>,
+    /// What tells the architecture: `cpuinfo`, or the program whose header does
+    pub architecture_from: Option<String>,
+    /// The model, in its maker's words
+    pub model: Option<String>,
+    /// The design, as its numbers tell it
+    pub design: Option<String>,
+    /// Logical processors
+    pub processors: Option<usize>,
+    /// Physical cores
+    pub cores: Option<usize>,
+    /// Sockets
+    pub sockets: Option<usize>,
+    /// NUMA nodes, with their processors
+    pub numa_nodes: Vec<NumaNode>,
+    /// Clock and its management
+    pub frequency: Frequency,
+    /// Extensions that make cryptography fast
+    pub features: Vec<Feature>,
+    /// The hypervisor, if this is a virtual machine
+    pub hypervisor: Option<Hypervisor>,
+    /// Extensions that the processor has, and somebody hides
+    pub hidden: Vec<Hidden>,
+    /// Revision of the microcode
+    pub microcode: Option<String>,
+    /// What the kernel says of the processor's vulnerabilities
+    pub vulnerabilities: Vec<Vulnerability>,
+}
+
+impl Cpu {
+    /// Whether the processors have an extension, by its name in the tables of this program.
+    #[must_use]
+    pub fn state(&self, feature: &str) -> State {
+        let found = self.features.iter().find(|row| row.name == feature);
+        found.map_or(State::Unknown, |row| row.state)
+    }
+}
+
+/// An instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub enum Architecture {
+    /// 64-bit x86
+    #[serde(rename = "x86-64")]
+    X86_64,
+    /// 32-bit x86
+    #[serde(rename = "x86")]
+    X86,
+    /// 64-bit Arm
+    #[serde(rename = "aarch64")]
+    Aarch64,
+    /// 32-bit Arm
+    #[serde(rename = "arm")]
+    Arm,
+    /// 64-bit RISC-V
+    #[serde(rename = "riscv64")]
+    Riscv64,
+    /// 32-bit RISC-V
+    #[serde(rename = "riscv32")]
+    Riscv32,
+    /// POWER, either byte order
+    #[serde(rename = "power")]
+    Power,
+    /// IBM Z
+    #[serde(rename = "s390x")]
+    S390x,
+    /// MIPS, any
+    #[serde(rename = "mips")]
+    Mips,
+    /// `LoongArch`
+    #[serde(rename = "loongarch64")]
+    Loongarch64,
+    /// Another one
+    #[serde(rename = "other")]
+    Other,
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::X86_64 => "x86-64",
+            Self::X86 => "x86",
+            Self::Aarch64 => "aarch64",
+            Self::Arm => "arm",
+            Self::Riscv64 => "riscv64",
+            Self::Riscv32 => "riscv32",
+            Self::Power => "power",
+            Self::S390x => "s390x",
+            Self::Mips => "mips",
+            Self::Loongarch64 => "loongarch64",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// Processors that share memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NumaNode {
+    /// Its number
+    pub node: u32,
+    /// Its processors, as the kernel lists them: `0-3,8`
+    pub processors: String,
+}
+
+/// Clock and its management.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Frequency {
+    /// The highest that the kernel may set, of any processor
+    pub max_khz: Option<u64>,
+    /// The governors in use, each once
+    pub governors: Vec<String>,
+    /// The driver
+    pub driver: Option<String>,
+}
+
+/// The hypervisor below a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Hypervisor {
+    /// Its name, or that of the service, if it is known
+    pub name: Option<String>,
+    /// What says so
+    pub evidence: String,
+}
+
+/// An extension that the processor must have and is not shown to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Hidden {
+    /// The extension
+    pub feature: String,
+    /// Who hides it from whom, and how that is known
+    pub reason: String,
+}
+
+/// What the kernel says of one vulnerability.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Vulnerability {
+    /// Its name
+    pub name: String,
+    /// In the kernel's words
+    pub state: String,
+}
+
+/// Looks at the processors.
+#[must_use]
+pub fn section(root: &Root) -> Section<Cpu> {
+    let mut look = Look::new(root);
+    let info = look.table("proc/cpuinfo").map(|text| CpuInfo::parse(&text));
+    if info
+        .as_ref()
+        .is_some_and(|info| info.architecture.is_none())
+    {
+        look.note("proc/cpuinfo", Why::malformed("it tells no architecture"));
+    }
+    let mut cpu = Cpu {
+        frequency: frequency(&mut look),
+        numa_nodes: numa_nodes(&mut look),
+        vulnerabilities: vulnerabilities(&mut look),
+        ..Cpu::default()
+    };
+    if let Some(info) = &info {
+        describe(&mut cpu, info, &mut look);
+    }
+    if cpu.architecture.is_none()
+        && let Some((architecture, path)) = from_programs(root)
+    {
+        cpu.architecture = Some(architecture);
+        cpu.architecture_from = Some(path.to_owned());
+    }
+    let known = cpu != Cpu::default();
+    look.section(known.then_some(cpu))
+}
+
+fn describe(cpu: &mut Cpu, info: &CpuInfo, look: &mut Look<'_>) {
+    cpu.architecture = info.architecture;
+    cpu.architecture_from = info.architecture.map(|_| "proc/cpuinfo".to_owned());
+    cpu.processors = Some(info.processors).filter(|count| *count > 0);
+    (cpu.cores, cpu.sockets) = match (info.cores, info.sockets) {
+        (None, None) => topology(look),
+        told => told,
+    };
+    cpu.model = [
+        "model name",
+        "cpu model",
+        "cpu",
+        "uarch",
+        "Processor",
+        "Model Name",
+    ]
+    .iter()
+    .find_map(|name| info.field(name))
+    .map(str::to_owned);
+    let design = models::known(info).map(|(name, _)| name);
+    cpu.design = design.or_else(|| models::arm_core(info)).map(str::to_owned);
+    cpu.microcode = info.field("microcode").map(str::to_owned);
+    cpu.features = info
+        .architecture
+        .map(|known| features::of(known, info))
+        .unwrap_or_default();
+    cpu.hypervisor = hypervisor(info, look);
+    cpu.hidden = hidden(cpu, info, look);
+}
+
+/// Cores and sockets, where `/proc/cpuinfo` does not number them.
+fn topology(look: &mut Look<'_>) -> (Option<usize>, Option<usize>) {
+    let folder = "sys/devices/system/cpu";
+    let (mut cores, mut packages) = (Vec::new(), Vec::new());
+    let processors = look
+        .names(folder)
+        .into_iter()
+        .filter(|name| numbered(name, "cpu").is_some());
+    for name in processors.take(MAX_FOLDERS) {
+        let threads = look.text_if_there(&format!("{folder}/{name}/topology/thread_siblings_list"));
+        let package = look.text_if_there(&format!("{folder}/{name}/topology/core_siblings_list"));
+        cores.extend(threads);
+        packages.extend(package);
+    }
+    let distinct = |mut lists: Vec<String>| {
+        lists.sort_unstable();
+        lists.dedup();
+        Some(lists.len()).filter(|count| *count > 0)
+    };
+    (distinct(cores), distinct(packages))
+}
+
+/// The number in `cpu12`, `node3`, `policy0`.
+fn numbered(name: &str, prefix: &str) -> Option<u32> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+fn numa_nodes(look: &mut Look<'_>) -> Vec<NumaNode> {
+    let folder = "sys/devices/system/node";
+    let names = look.names(folder);
+    let mut nodes = Vec::new();
+    for name in names.iter().take(MAX_FOLDERS) {
+        if let Some(node) = numbered(name, "node")
+            && let Some(list) = look.text_if_there(&format!("{folder}/{name}/cpulist"))
+        {
+            let processors = list.trim().to_owned();
+            nodes.push(NumaNode { node, processors });
+        }
+    }
+    nodes.sort_unstable_by_key(|node| node.node);
+    nodes
+}
+
+fn frequency(look: &mut Look<'_>) -> Frequency {
+    let folder = "sys/devices/system/cpu/cpufreq";
+    let mut frequency = Frequency::default();
+    let policies = look
+        .names(folder)
+        .into_iter()
+        .filter(|name| numbered(name, "policy").is_some());
+    for policy in policies.take(MAX_FOLDERS) {
+        let max = look.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
+        frequency.max_khz = frequency.max_khz.max(max);
+        let line = |text: String| text.trim().to_owned();
+        let governor = look
+            .text_if_there(&format!("{folder}/{policy}/scaling_governor"))
+            .map(line);
+        frequency.governors.extend(governor);
+        let driver = look
+            .text_if_there(&format!("{folder}/{policy}/scaling_driver"))
+            .map(line);
+        frequency.driver = frequency.driver.or(driver);
+    }
+    frequency.governors.sort_unstable();
+    frequency.governors.dedup();
+    frequency
+}
+
+fn vulnerabilities(look: &mut Look<'_>) -> Vec<Vulnerability> {
+    let folder = "sys/devices/system/cpu/vulnerabilities";
+    let mut found = Vec::new();
+    for name in look.names(folder).into_iter().take(MAX_FOLDERS) {
+        if let Some(state) = look.text_if_there(&format!("{folder}/{name}")) {
+            let state = state.trim().to_owned();
+            found.push(Vulnerability { name, state });
+        }
+    }
+    found
+}
+
+/// Words of DMI tables, and whose they are.
+const DMI: &[(&str, &str)] = &[
+    ("QEMU", "QEMU"),
+    ("KVM", "KVM"),
+    ("Amazon EC2", "Amazon EC2"),
+    ("Google Compute Engine", "Google Compute Engine"),
+    ("VMware", "VMware"),
+    ("Microsoft Corporation", "Hyper-V or Azure"),
+    ("innotek", "VirtualBox"),
+    ("VirtualBox", "VirtualBox"),
+    ("Xen", "Xen"),
+    ("OpenStack", "OpenStack"),
+    ("Alibaba", "Alibaba Cloud"),
+    ("Tencent", "Tencent Cloud"),
+    ("DigitalOcean", "DigitalOcean"),
+    ("Hetzner", "Hetzner"),
+    ("Parallels", "Parallels"),
+    ("BHYVE", "bhyve"),
+];
+
+/// Places where hypervisors that are no PC name themselves.
+const SELF_NAMED: &[&str] = &[
+    "sys/hypervisor/type",
+    "proc/device-tree/hypervisor/compatible",
+];
+
+fn hypervisor(info: &CpuInfo, look: &mut Look<'_>) -> Option<Hypervisor> {
+    for path in SELF_NAMED {
+        if let Some(name) = look.text_if_there(path) {
+            let name = name.trim().trim_matches('\0').to_owned();
+            return Some(Hypervisor {
+                name: Some(name),
+                evidence: (*path).to_owned(),
+            });
+        }
+    }
+    let platform = info.field("platform").unwrap_or_default();
+    if platform.contains("pSeries") && info.field("machine").is_some_and(|m| m.contains("qemu")) {
+        return Some(Hypervisor {
+            name: Some("QEMU".to_owned()),
+            evidence: "the machine line of /proc/cpuinfo".to_owned(),
+        });
+    }
+    let told = info.flags.contains("hypervisor");
+    let dmi = ["sys_vendor", "product_name", "board_vendor"]
+        .iter()
+        .find_map(|field| {
+            let path = format!("sys/class/dmi/id/{field}");
+            let text = look.text_if_there(&path)?;
+            let (_, name) = DMI.iter().find(|(word, _)| text.contains(word))?;
+            Some((path, (*name).to_owned()))
+        });
+    match (told, dmi) {
+        // A maker of laptops is no hypervisor: without the flag, its name says nothing.
+        (false, _) => None,
+        (true, Some((path, name))) => Some(Hypervisor {
+            name: Some(name),
+            evidence: path,
+        }),
+        (true, None) => Some(Hypervisor {
+            name: None,
+            evidence: "the hypervisor flag of /proc/cpuinfo".to_owned(),
+        }),
+    }
+}
+
+/// Extensions that the processor has and is not shown to have.
+fn hidden(cpu: &mut Cpu, info: &CpuInfo, look: &Look<'_>) -> Vec<Hidden> {
+    let mut hidden = Vec::new();
+    if let Answer::Text(asked) = look.root().ask_builtin("cpuid", features::asked) {
+        for feature in features::settle(&mut cpu.features, &asked) {
+            hidden.push(Hidden {
+                feature: feature.to_owned(),
+                reason:
+                    "the processor reports it and the kernel does not show it: it was started with \
+                         clearcpuid=, or an older microcode or kernel switched it off"
+                        .to_owned(),
+            });
+        }
+    }
+    let virtual_machine = cpu.hypervisor.is_some();
+    if models::generic(info) {
+        hidden.push(Hidden {
+            feature: "the model".to_owned(),
+            reason: "the hypervisor presents a processor of no particular model, with the extensions that \
+                     it chose; ask for the host's own model (QEMU: -cpu host)"
+                .to_owned(),
+        });
+    }
+    let Some((model, must)) = models::known(info) else {
+        return hidden;
+    };
+    for feature in must {
+        let told = hidden.iter().any(|hidden| hidden.feature == *feature);
+        if cpu.state(feature) != State::Absent || told {
+            continue;
+        }
+        let who = if virtual_machine {
+            "the hypervisor hides it from this machine (QEMU: -cpu host; others: the masks of the \
+             virtual machine's settings)"
+        } else {
+            "it is switched off in the firmware's setup, or by the kernel's command line (clearcpuid=)"
+        };
+        hidden.push(Hidden {
+            feature: (*feature).to_owned(),
+            reason: format!("every {model} has it: {who}"),
+        });
+    }
+    hidden
+}
+
+/// The architecture of the programs below the root.
+fn from_programs(root: &Root) -> Option<(Architecture, &'static str)> {
+    EVERYWHERE.iter().find_map(|path| {
+        let bytes = root.read(path, LIBRARY_BYTES).bytes().ok()?;
+        Some((Elf::parse(&bytes).ok()?.architecture, *path))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The machine as a whole: what it is called by its maker, which system and kernel it runs, how much
+//! memory it has. Neither its name in the network nor any serial number is read.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::{Look, Section};
+use crate::root::Root;
+
+/// A machine and its system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Machine {
+    /// Maker and model
+    pub product: Option<String>,
+    /// The operating system, in its own words
+    pub system: Option<String>,
+    /// The kernel's release
+    pub kernel: Option<String>,
+    /// Memory that the kernel manages
+    pub memory_kib: Option<u64>,
+}
+
+/// Where systems say what they are, the first that is there counts.
+const RELEASES: &[&str] = &[
+    "etc/os-release",
+    "usr/lib/os-release",
+    "etc/openwrt_release",
+];
+
+/// Looks at the machine.
+#[must_use]
+pub fn section(root: &Root) -> Section<Machine> {
+    let mut look = Look::new(root);
+    let system = RELEASES.iter().find_map(|path| look.text_if_there(path));
+    let kernel = look
+        .text_if_there("proc/sys/kernel/osrelease")
+        .map(|text| text.trim().to_owned());
+    let machine = Machine {
+        product: product(&mut look),
+        system: system.and_then(|text| pretty_name(&text)),
+        kernel: kernel.or_else(|| kernel_of_modules(&mut look)),
+        memory_kib: look
+            .text_if_there("proc/meminfo")
+            .and_then(|text| memory_kib(&text)),
+    };
+    let known = machine != Machine::default();
+    look.section(known.then_some(machine))
+}
+
+fn product(look: &mut Look<'_>) -> Option<String> {
+    if let Some(model) = look.text_if_there("proc/device-tree/model") {
+        return Some(model.trim().to_owned());
+    }
+    let mut field = |name: &str| {
+        let text = look.text_if_there(&format!("sys/class/dmi/id/{name}"))?;
+        let text = text.trim();
+        // What a maker of boards left as it came.
+        let empty = [
+            "",
+            "To Be Filled By O.E.M.",
+            "Default string",
+            "System Product Name",
+        ];
+        (!empty.contains(&text)).then(|| text.to_owned())
+    };
+    let words: Vec<String> = [field("sys_vendor"), field("product_name")]
+        .into_iter()
+        .flatten()
+        .collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+/// `PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"`, or OpenWrt's `DISTRIB_DESCRIPTION='…'`.
+fn pretty_name(text: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| {
+        let value = line.strip_prefix("PRETTY_NAME=");
+        value.or_else(|| line.strip_prefix("DISTRIB_DESCRIPTION="))
+    })?;
+    let value = value.trim().trim_matches(['"', '\'']);
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The kernel of a tree that does not run: the one whose modules are there, if it is one.
+fn kernel_of_modules(look: &mut Look<'_>) -> Option<String> {
+    let mut releases = look.names("lib/modules");
+    (releases.len() == 1).then(|| releases.swap_remove(0))
+}
+
+fn memory_kib(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systems_say_what_they_are() {
+        assert_eq!(
+            pretty_name("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n").as_deref(),
+            Some("Debian GNU/Linux 12 (bookworm)")
+        );
+        assert_eq!(
+            pretty_name("DISTRIB_DESCRIPTION='OpenWrt 23.05.3 r23809'\n").as_deref(),
+            Some("OpenWrt 23.05.3 r23809")
+        );
+        assert_eq!(pretty_name("PRETTY_NAME=\n"), None);
+        assert_eq!(
+            memory_kib("MemFree: 1 kB\nMemTotal:       16384 kB\n"),
+            Some(16_384)
+        );
+        assert_eq!(memory_kib("MemTotal:"), None);
+    }
+}
