@@ -25,3 +25,4 @@ pub mod live;
 pub mod machine;
 pub mod report;
 pub mod root;
+pub mod sampler;

@@ -1,0 +1,234 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What each operation looks like in a libcrypto: how often it is found in which function.
+//!
+//! ```text
+//!  openssl speed OPERATION   same libcrypto, one operation at a time       pure templates
+//!  openssl s_time, s_server  handshakes without session, both sides        what handshakes add:
+//!                            key agreement with new keys, and everything around the operations
+//! ```
+//!
+//! Both are children in a temporary folder, sampled like any process, for about ten seconds in all.
+//! The result is kept in a cache, by build id and processor (libcrypto has code for each kind of processor).
+
+mod cache;
+mod runs;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub(super) use self::runs::run;
+use super::unmix::Template;
+use super::{Class, Image, SampleError};
+
+/// The templates of one libcrypto.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    templates: Vec<Template>,
+}
+
+/// What a run found: an operation, and the functions of libcrypto that it was seen in.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) what: What,
+    pub(super) counts: BTreeMap<u64, u64>,
+}
+
+/// What ran while it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// One operation over and over. The curve says whose key agreement it tells about.
+    Operation(Class, Option<Curve>),
+    /// The client of handshakes with key agreement on this curve, and an RSA certificate.
+    Client(Curve),
+    /// Their server.
+    Server,
+}
+
+/// A curve of key agreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Curve {
+    X25519,
+    P256,
+}
+
+impl Calibration {
+    /// Measures the libcrypto in this file, for about ten seconds. `progress` is told what is done, which
+    /// step that is, and of how many.
+    ///
+    /// # Errors
+    /// [`SampleError::Calibration`] if the `openssl` program is missing or uses another file, and the
+    /// reasons of sampling.
+    pub fn of(
+        image: &Image,
+        progress: &mut dyn FnMut(&str, usize, usize),
+    ) -> Result<Self, SampleError> {
+        Ok(Self::from_runs(&run(image, progress)?))
+    }
+
+    pub(super) fn templates(&self) -> &[Template] {
+        &self.templates
+    }
+
+    /// Makes templates from what was seen. Handshakes are mixtures: what is in them more often than in
+    /// any operation is overhead; what is rather that of a curve's operations is its key agreement,
+    /// which includes making a key, an operation that `openssl speed` does not have.
+    fn from_runs(seen: &[Seen]) -> Self {
+        let mut templates: Vec<Template> = Vec::new();
+        let mut curves = Vec::new();
+        for one in seen {
+            if let What::Operation(class, curve) = one.what {
+                let counts = one.counts.clone();
+                templates.push(Template { class, counts });
+                curves.push(curve);
+            }
+        }
+        let pure = templates.len();
+        let mut overhead: BTreeMap<u64, u64> = BTreeMap::new();
+        for one in seen {
+            let curve = match one.what {
+                What::Operation(..) => continue,
+                What::Client(curve) => Some(curve),
+                What::Server => None,
+            };
+            let whole = Template {
+                class: Class::Overhead,
+                counts: one.counts.clone(),
+            };
+            let mut agreement = BTreeMap::new();
+            for (&function, &count) in &one.counts {
+                let shares = templates.iter().take(pure).map(|one| one.share(function));
+                let likeliest = shares.zip(&curves).max_by(|a, b| a.0.total_cmp(&b.0));
+                match likeliest {
+                    Some((share, _)) if share <= whole.share(function) => {
+                        *overhead.entry(function).or_default() += count;
+                    }
+                    Some((_, of)) if of.is_some() && *of == curve => {
+                        agreement.insert(function, count);
+                    }
+                    Some(_) => {}
+                    None => *overhead.entry(function).or_default() += count,
+                }
+            }
+            if !agreement.is_empty() {
+                templates.push(Template {
+                    class: Class::KeyAgreement,
+                    counts: agreement,
+                });
+            }
+        }
+        if !overhead.is_empty() {
+            templates.push(Template {
+                class: Class::Overhead,
+                counts: overhead,
+            });
+        }
+        Self { templates }
+    }
+}
+
+/// The calibrations that are at hand.
+#[derive(Debug)]
+pub struct Calibrations {
+    folder: Option<PathBuf>,
+    known: Vec<(String, Calibration)>,
+}
+
+impl Calibrations {
+    /// Those in the cache of this user: `$XDG_CACHE_HOME/millrace`, `~/.cache/millrace`, for root
+    /// `/var/cache/millrace`.
+    #[must_use]
+    pub fn with_cache() -> Self {
+        Self {
+            folder: cache::folder(),
+            known: Vec::new(),
+        }
+    }
+
+    /// None, and what is measured is kept in memory only.
+    #[must_use]
+    pub fn without_cache() -> Self {
+        Self {
+            folder: None,
+            known: Vec::new(),
+        }
+    }
+
+    /// Makes sure that this libcrypto is calibrated: from the cache, or by measuring it now.
+    ///
+    /// # Errors
+    /// As [`Calibration::of`]. A profile without it is still possible, only coarser.
+    pub fn ensure(
+        &mut self,
+        image: &Image,
+        progress: &mut dyn FnMut(&str, usize, usize),
+    ) -> Result<(), SampleError> {
+        let name = cache::name(image);
+        if self.known.iter().any(|(known, _)| *known == name) {
+            return Ok(());
+        }
+        let file = self.folder.as_ref().map(|folder| folder.join(&name));
+        let cached = file.as_deref().and_then(|file| cache::load(file, image));
+        let calibration = match cached {
+            Some(calibration) => calibration,
+            None => {
+                let measured = Calibration::of(image, progress)?;
+                if let Some(file) = &file {
+                    cache::store(file, &measured);
+                }
+                measured
+            }
+        };
+        self.known.push((name, calibration));
+        Ok(())
+    }
+
+    /// That of this libcrypto, if there is one.
+    #[must_use]
+    pub fn of(&self, image: &Image) -> Option<&Calibration> {
+        let name = cache::name(image);
+        let found = self.known.iter().find(|(known, _)| *known == name);
+        found.map(|(_, calibration)| calibration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(what: What, counts: &[(u64, u64)]) -> Seen {
+        Seen {
+            what,
+            counts: counts.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn handshakes_add_key_agreement_and_overhead() {
+        // 1: RSA, 2: field of the curve, 3: its fixed-base multiplication, 4: memory, 5: parsing.
+        let calibration = Calibration::from_runs(&[
+            seen(What::Operation(Class::RsaPrivate, None), &[(1, 98), (4, 2)]),
+            seen(
+                What::Operation(Class::EcPrivate, Some(Curve::P256)),
+                &[(2, 60), (3, 40)],
+            ),
+            seen(
+                What::Operation(Class::KeyAgreement, Some(Curve::P256)),
+                &[(2, 100)],
+            ),
+            seen(
+                What::Client(Curve::P256),
+                &[(1, 10), (2, 40), (3, 10), (4, 20), (5, 20)],
+            ),
+        ]);
+        let of = |class| -> Vec<_> {
+            let all = calibration.templates().iter();
+            all.filter(|one| one.class == class)
+                .map(|one| one.counts.keys().copied().collect::<Vec<_>>())
+                .collect()
+        };
+        assert_eq!(of(Class::Overhead), [[4, 5]]);
+        assert_eq!(of(Class::KeyAgreement), [vec![2], vec![2, 3]]);
+    }
+}

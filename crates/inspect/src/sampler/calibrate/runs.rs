@@ -1,0 +1,388 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The children that do one known thing at a time, and what they were seen in.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
+
+use super::{Curve, Seen, What};
+use crate::sampler::rules::{Kind, kind};
+use crate::sampler::samples::Samples;
+use crate::sampler::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
+
+/// Samples per second of calibrations: what a template lacks in samples, the mixture takes from its
+/// neighbours.
+const FREQUENCY: u32 = MAX_FREQUENCY;
+
+/// How long an operation is looked at if nothing comes after it.
+const LOOK: Duration = Duration::from_millis(600);
+
+/// How long handshakes are looked at: they spread over many functions.
+const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(1500);
+
+/// What starting takes, which is not looked at: libraries, configuration, the first handshake.
+const START: Duration = Duration::from_millis(100);
+
+/// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A template of fewer samples says nothing.
+const MIN_SAMPLES: u64 = 100;
+
+/// What `openssl speed` is asked to do: its arguments, and what its phases are.
+const OPERATIONS: &[(&[&str], &[What])] = {
+    use Class::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
+    use What::Operation;
+    const P256: Option<Curve> = Some(Curve::P256);
+    const X25519: Option<Curve> = Some(Curve::X25519);
+    const PUBLIC_RSA: What = Operation(OtherPublicKey, None);
+    &[
+        (&["rsa2048"], &[Operation(RsaPrivate, None), PUBLIC_RSA]),
+        (&["rsa3072"], &[Operation(RsaPrivate, None)]),
+        (&["rsa4096"], &[Operation(RsaPrivate, None)]),
+        (
+            &["ecdsap256"],
+            &[Operation(EcPrivate, P256), Operation(OtherPublicKey, P256)],
+        ),
+        (&["ecdsap384"], &[Operation(EcPrivate, None)]),
+        (&["ed25519"], &[Operation(EcPrivate, X25519)]),
+        (&["ecdhx25519"], &[Operation(KeyAgreement, X25519)]),
+        (&["ecdhp256"], &[Operation(KeyAgreement, P256)]),
+        (&["ecdhp384"], &[Operation(KeyAgreement, None)]),
+        (
+            &["-bytes", "1024", "-evp", "aes-128-gcm"],
+            &[Operation(Aes, None)],
+        ),
+        (
+            &["-bytes", "1024", "-evp", "aes-128-cbc"],
+            &[Operation(Aes, None)],
+        ),
+        (
+            &["-bytes", "1024", "-evp", "chacha20-poly1305"],
+            &[Operation(ChaCha, None)],
+        ),
+        (&["-bytes", "256", "-evp", "sha1"], &[Operation(Hash, None)]),
+        (
+            &["-bytes", "256", "-evp", "sha256"],
+            &[Operation(Hash, None)],
+        ),
+        (
+            &["-bytes", "256", "-evp", "sha384"],
+            &[Operation(Hash, None)],
+        ),
+        (&["-bytes", "64", "rand"], &[Operation(Random, None)]),
+    ]
+};
+
+/// A configuration for both sides of a handshake, and for the certificate.
+const CONFIG: &str = "\
+openssl_conf = init
+[init]
+ssl_conf = ssl
+[ssl]
+system_default = tls
+[tls]
+Groups = GROUP
+[req]
+distinguished_name = name
+[name]
+";
+
+/// Does everything.
+pub(in crate::sampler) fn run(
+    image: &Image,
+    progress: &mut dyn FnMut(&str, usize, usize),
+) -> Result<Vec<Seen>, SampleError> {
+    let bench = Bench::new(image)?;
+    let curves = [Curve::X25519, Curve::P256];
+    let steps = OPERATIONS.len() + curves.len();
+    let mut seen = Vec::new();
+    for (step, (args, phases)) in OPERATIONS.iter().enumerate() {
+        progress(args.last().unwrap_or(&""), step, steps);
+        match bench.speed(args, phases) {
+            Ok(more) => seen.extend(more),
+            // Builds without some algorithm are common; without the first one there is nothing to say.
+            Err(error) if step == 0 => return Err(error),
+            Err(_) => {}
+        }
+    }
+    for (index, curve) in curves.into_iter().enumerate() {
+        progress("handshakes", OPERATIONS.len() + index, steps);
+        // Without them overhead is told by names alone.
+        seen.extend(bench.handshakes(curve).unwrap_or_default());
+    }
+    Ok(seen)
+}
+
+/// The `openssl` program with one libcrypto.
+struct Bench<'a> {
+    image: &'a Image,
+    openssl: PathBuf,
+    dir: TempDir,
+}
+
+impl<'a> Bench<'a> {
+    fn new(image: &'a Image) -> Result<Self, SampleError> {
+        let openssl =
+            which("openssl").ok_or_else(|| problem(image, "the openssl program is missing"))?;
+        let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
+        Ok(Self {
+            image,
+            openssl,
+            dir,
+        })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.openssl);
+        command
+            .args(args)
+            .env("OPENSSL_CONF", "/dev/null")
+            .env_remove("OPENSSL_MODULES")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if let Some(folder) = self.image.path().parent() {
+            command.env("LD_LIBRARY_PATH", folder);
+        }
+        command
+    }
+
+    /// One run of `openssl speed`, of which each phase is something else.
+    fn speed(&self, args: &[&str], phases: &[What]) -> Result<Vec<Seen>, SampleError> {
+        let mut command = self.command(&["speed", "-mr", "-seconds", "1"]);
+        command.args(args).stderr(Stdio::piped());
+        let mut child = Running::start(command)?;
+        let lines = child.lines_of_stderr();
+        let sampler = Sampler::start(&[child.id()], FREQUENCY)?;
+        let mut windows = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while windows.len() < phases.len() {
+            let from = wait_for(&lines, "+D", deadline);
+            let last = windows.len() + 1 == phases.len();
+            let end = if last {
+                Instant::now() + LOOK
+            } else {
+                deadline
+            };
+            let to = wait_for(&lines, "+R", end).or_else(|| last.then(now));
+            let (Some(from), Some(to)) = (from, to) else {
+                return Err(self.problem("openssl speed did not do what it was asked to"));
+            };
+            windows.push((from, to));
+        }
+        let (finished, images) = sampler.finish()?;
+        drop(child);
+        let mut seen = Vec::new();
+        for (window, what) in windows.into_iter().zip(phases) {
+            let samples = finished.samples(images.clone(), Some(window));
+            seen.push(self.seen(*what, &samples)?);
+        }
+        Ok(seen)
+    }
+
+    /// Handshakes with a certificate of the bench's own, over loopback.
+    fn handshakes(&self, curve: Curve) -> Result<Vec<Seen>, SampleError> {
+        let group = match curve {
+            Curve::X25519 => "X25519",
+            Curve::P256 => "P-256",
+        };
+        let file = |name: &str| self.dir.path().join(name).display().to_string();
+        let (config, key, certificate) = (file("openssl.cnf"), file("key.pem"), file("cert.pem"));
+        fs::write(&config, CONFIG.replace("GROUP", group))
+            .map_err(SampleError::system("write a configuration"))?;
+        let own = |args: &[&str]| {
+            let mut command = self.command(args);
+            command.env("OPENSSL_CONF", &config);
+            command
+        };
+        let made = own(&[
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ])
+        .status();
+        if !made.is_ok_and(|status| status.success()) {
+            return Err(self.problem("openssl req made no certificate"));
+        }
+        let mut server = own(&["s_server", "-accept", "127.0.0.1:0"]);
+        server.args(["-cert", &certificate, "-key", &key]);
+        server.stdout(Stdio::piped());
+        let mut server = Running::start(server)?;
+        let lines = server.lines_of_stdout();
+        let address = address(&lines, Instant::now() + PATIENCE)
+            .ok_or_else(|| self.problem("openssl s_server does not listen"))?;
+        let client = own(&[
+            "s_time", "-connect", &address, "-new", "-tls1_3", "-time", "5",
+        ]);
+        let client = Running::start(client)?;
+        let samplers = (
+            Sampler::start(&[client.id()], FREQUENCY)?,
+            Sampler::start(&[server.id()], FREQUENCY)?,
+        );
+        let from = now() + nanos(START);
+        thread::sleep(START + LOOK_AT_HANDSHAKES);
+        let window = Some((from, now()));
+        let (client_samples, server_samples) = (
+            samplers.0.stop_between(window)?,
+            samplers.1.stop_between(window)?,
+        );
+        Ok(vec![
+            self.seen(What::Client(curve), &client_samples)?,
+            self.seen(What::Server, &server_samples)?,
+        ])
+    }
+
+    /// The samples that are in the libcrypto that is calibrated.
+    fn seen(&self, what: What, samples: &Samples) -> Result<Seen, SampleError> {
+        let same = |image: &Image| match (image.build_id(), self.image.build_id()) {
+            (Some(one), Some(other)) => one == other,
+            _ => image.path() == self.image.path(),
+        };
+        let index = samples.images.iter().position(|image| same(image));
+        let Some(index) = index else {
+            let others = samples
+                .images
+                .iter()
+                .filter(|one| kind(one) == Kind::Libcrypto);
+            let others: Vec<_> = others.map(|one| one.path().display().to_string()).collect();
+            return Err(self.problem(&format!(
+                "the openssl program does not run with it (it uses {})",
+                if others.is_empty() {
+                    "none".to_owned()
+                } else {
+                    others.join(", ")
+                }
+            )));
+        };
+        let own = samples.counts.range((index, 0)..=(index, u64::MAX));
+        let seen = Seen {
+            what,
+            counts: own.map(|((_, start), count)| (*start, *count)).collect(),
+        };
+        let count: u64 = seen.counts.values().sum();
+        if count < MIN_SAMPLES {
+            return Err(self.problem(&format!("only {count} samples of {what:?}")));
+        }
+        Ok(seen)
+    }
+
+    fn problem(&self, what: &str) -> SampleError {
+        problem(self.image, what)
+    }
+}
+
+fn problem(image: &Image, problem: &str) -> SampleError {
+    SampleError::Calibration {
+        path: image.path().to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+/// A child that does not outlive this value.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Result<Self, SampleError> {
+        let child = command.spawn();
+        child
+            .map(Self)
+            .map_err(SampleError::system("start the openssl program"))
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn lines_of_stderr(&mut self) -> Receiver<(u64, String)> {
+        lines(self.0.stderr.take())
+    }
+
+    fn lines_of_stdout(&mut self) -> Receiver<(u64, String)> {
+        lines(self.0.stdout.take())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The lines of a child with the time of each. The thread ends with the child.
+fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<(u64, String)> {
+    let (send, receive) = mpsc::channel();
+    if let Some(from) = from {
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if send.send((now(), line)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    receive
+}
+
+/// Waits for a line that begins so; the time when it came.
+fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> Option<u64> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (time, line) = lines.recv_timeout(left).ok()?;
+        if line.starts_with(start) {
+            return Some(time);
+        }
+    }
+}
+
+/// Waits for the server to say where it listens.
+fn address(lines: &Receiver<(u64, String)>, deadline: Instant) -> Option<String> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (_, line) = lines.recv_timeout(left).ok()?;
+        if let Some(address) = line.strip_prefix("ACCEPT ") {
+            return Some(address.trim().to_owned());
+        }
+    }
+}
+
+/// The clock that samples have, in nanoseconds.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Finds a program in `PATH` and where systems have it.
+fn which(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain([Path::new("/usr/bin").to_owned()])
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+}

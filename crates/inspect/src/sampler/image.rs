@@ -1,0 +1,434 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The functions of a program file: where each begins, and its name if the file still has it.
+//!
+//! A stripped library has names for what it exports and nothing else, but for the sake of exceptions
+//! and debuggers it must say where *every* function is: `.eh_frame`. Both are read, by kept parsers;
+//! what lies between two functions (assembly without unwind tables) is a region of its own.
+//!
+//! The file is somebody else's: every count and length is bounded, and so is the time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, RunTimeEndian,
+    UnwindSection,
+};
+use object::read::{ReadCache, ReadRef};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use super::SampleError;
+
+/// Bound on a file: larger than any program with its debug information.
+const MAX_FILE_LEN: u64 = 4 << 30;
+
+/// Bound on the unwind tables: a browser's engine has 20 MiB.
+const MAX_EH_FRAME_LEN: u64 = 128 << 20;
+
+/// Bound on functions: a large program has some 100,000.
+const MAX_FUNCTIONS: usize = 1 << 20;
+
+/// Bound on a name: mangled names of generics are long, and only their beginning is shown.
+const MAX_NAME_LEN: usize = 512;
+
+/// Bound on the time for one file. A legitimate one takes milliseconds; tables that refer to each other
+/// in circles or overlap would take hours.
+const MAX_TIME: Duration = Duration::from_secs(5);
+
+/// Bound on distinct headers of unwind entries that are kept: real files have below ten.
+const MAX_HEADERS: usize = 1024;
+
+/// `O_NONBLOCK` and `O_CLOEXEC`.
+const O_NONBLOCK_AND_CLOEXEC: i32 = 0o4000 | 0o2_000_000;
+
+/// A program file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Image {
+    path: PathBuf,
+    build_id: Option<String>,
+    segments: Vec<Segment>,
+    regions: Vec<Region>,
+}
+
+/// A stretch of a file and the address that it is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Segment {
+    offset: u64,
+    len: u64,
+    address: u64,
+}
+
+/// A function, or what lies between two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The address where it begins, as the file numbers them. It ends where the next one begins.
+    pub start: u64,
+    /// Its name, if the file has it.
+    pub name: Option<Box<str>>,
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("path", &self.path)
+            .field("build_id", &self.build_id)
+            .field("regions", &self.regions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`SampleError::Image`] if it cannot be read, is no regular file or no program.
+    pub fn open(path: &Path) -> Result<Self, SampleError> {
+        Self::open_as(path, path)
+    }
+
+    /// Reads the file `real`, which is known as `path`.
+    pub(super) fn open_as(real: &Path, path: &Path) -> Result<Self, SampleError> {
+        let failed = |problem: String| SampleError::Image {
+            path: path.to_owned(),
+            problem,
+        };
+        let file = open_regular(real).map_err(|error| failed(error.to_string()))?;
+        let cache = ReadCache::new(file);
+        Self::read(&cache, path.to_owned()).map_err(failed)
+    }
+
+    /// Reads a file that is in memory.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, String> {
+        Self::read(bytes, path.to_owned())
+    }
+
+    fn read<'data, R: ReadRef<'data>>(data: R, path: PathBuf) -> Result<Self, String> {
+        let file = object::File::parse(data).map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + MAX_TIME;
+        let mut functions = Functions::default();
+        functions.add_symbols(file.dynamic_symbols(), deadline)?;
+        functions.add_symbols(file.symbols(), deadline)?;
+        functions.add_unwind_entries(&file, deadline)?;
+        let id = file.build_id().ok().flatten();
+        let segments = file.segments().take(MAX_HEADERS).map(|segment| {
+            let (offset, len) = segment.file_range();
+            Segment {
+                offset,
+                len,
+                address: segment.address(),
+            }
+        });
+        Ok(Self {
+            path,
+            build_id: id.map(hex),
+            segments: segments.collect(),
+            regions: functions.regions(),
+        })
+    }
+
+    /// The path that it is known as.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the file, without folders and ` (deleted)`.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        name.unwrap_or_default().trim_end_matches(" (deleted)")
+    }
+
+    /// What identifies this build of it, in hexadecimal; none if its linker wrote none.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// The address that a place in the file is meant for.
+    #[must_use]
+    pub fn address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let within = offset.checked_sub(segment.offset)?;
+            (within < segment.len).then(|| segment.address.checked_add(within))?
+        })
+    }
+
+    /// The function at an address.
+    #[must_use]
+    pub fn region(&self, address: u64) -> Option<&Region> {
+        let behind = self
+            .regions
+            .partition_point(|region| region.start <= address);
+        self.regions.get(behind.checked_sub(1)?)
+    }
+
+    /// All functions, by address.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+}
+
+/// Opens a regular file of a bounded size, and waits for nothing: a FIFO under a library's name must
+/// not stop us.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK_AND_CLOEXEC)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if metadata.len() > MAX_FILE_LEN {
+        return Err(io::Error::other(format!(
+            "it is larger than {} GiB",
+            MAX_FILE_LEN >> 30
+        )));
+    }
+    Ok(file)
+}
+
+/// Where functions begin and end, and their names.
+#[derive(Default)]
+struct Functions {
+    starts: BTreeMap<u64, Option<Box<str>>>,
+    ends: Vec<u64>,
+}
+
+impl Functions {
+    fn add(&mut self, start: u64, len: u64, name: Option<&str>) -> Result<(), String> {
+        if self.starts.len() >= MAX_FUNCTIONS {
+            return Err(format!("it has more than {MAX_FUNCTIONS} functions"));
+        }
+        let entry = self.starts.entry(start).or_default();
+        if entry.is_none() {
+            *entry = name.map(|name| cut(name).into());
+        }
+        // Twice as many ends as starts can only come from tables that repeat themselves.
+        if let Some(end) = start.checked_add(len)
+            && len > 0
+            && self.ends.len() < 2 * MAX_FUNCTIONS
+        {
+            self.ends.push(end);
+        }
+        Ok(())
+    }
+
+    fn add_symbols<'data>(
+        &mut self,
+        symbols: impl Iterator<Item = impl ObjectSymbol<'data>>,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        for (index, symbol) in symbols.enumerate() {
+            if index % 4096 == 4095 {
+                in_time(deadline)?;
+            }
+            if symbol.is_undefined() || symbol.kind() != SymbolKind::Text || symbol.address() == 0 {
+                continue;
+            }
+            self.add(symbol.address(), symbol.size(), symbol.name().ok())?;
+        }
+        Ok(())
+    }
+
+    fn add_unwind_entries<'data, R: ReadRef<'data>>(
+        &mut self,
+        file: &object::File<'data, R>,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let Some(section) = file.section_by_name(".eh_frame") else {
+            return Ok(());
+        };
+        if section.size() > MAX_EH_FRAME_LEN {
+            return Err(format!(
+                "its unwind tables are larger than {} MiB",
+                MAX_EH_FRAME_LEN >> 20
+            ));
+        }
+        let endian = if file.is_little_endian() {
+            RunTimeEndian::Little
+        } else {
+            RunTimeEndian::Big
+        };
+        // Sections that cannot be read are as good as none: the symbols remain.
+        let data = section.data().unwrap_or_default();
+        let mut frames = EhFrame::new(data, endian);
+        frames.set_address_size(if file.is_64() { 8 } else { 4 });
+        let mut bases = BaseAddresses::default().set_eh_frame(section.address());
+        if let Some(text) = file.section_by_name(".text") {
+            bases = bases.set_text(text.address());
+        }
+        if let Some(got) = file.section_by_name(".got") {
+            bases = bases.set_got(got.address());
+        }
+        self.add_frames(&frames, &bases, deadline)
+    }
+
+    fn add_frames<'data>(
+        &mut self,
+        frames: &EhFrame<Slice<'data>>,
+        bases: &BaseAddresses,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let mut headers: BTreeMap<usize, CommonInformationEntry<Slice<'data>>> = BTreeMap::new();
+        let mut entries = frames.entries(bases);
+        // An entry that cannot be read ends the table: what was read before it is right.
+        while let Ok(Some(entry)) = entries.next() {
+            in_time(deadline)?;
+            let CieOrFde::Fde(partial) = entry else {
+                continue;
+            };
+            let parsed = partial.parse(|frames, bases, offset| {
+                if let Some(header) = headers.get(&offset.0) {
+                    return Ok(header.clone());
+                }
+                let header = frames.cie_from_offset(bases, offset)?;
+                if headers.len() < MAX_HEADERS {
+                    headers.insert(offset.0, header.clone());
+                }
+                Ok(header)
+            });
+            let Ok(function) = parsed else {
+                continue;
+            };
+            // Zero is what remains of a function that the linker threw away.
+            if function.initial_address() != 0 {
+                self.add(function.initial_address(), function.len(), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn regions(mut self) -> Vec<Region> {
+        for end in self.ends {
+            self.starts.entry(end).or_default();
+        }
+        let region = |(start, name)| Region { start, name };
+        self.starts.into_iter().map(region).collect()
+    }
+}
+
+type Slice<'data> = EndianSlice<'data, RunTimeEndian>;
+
+fn in_time(deadline: Instant) -> Result<(), String> {
+    if Instant::now() < deadline {
+        return Ok(());
+    }
+    Err(format!(
+        "its tables take longer than {} s to read",
+        MAX_TIME.as_secs()
+    ))
+}
+
+/// The beginning of a name, at most [`MAX_NAME_LEN`] bytes.
+fn cut(name: &str) -> &str {
+    let mut end = name.len().min(MAX_NAME_LEN);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.get(..end).unwrap_or_default()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    // Longer than any hash: not an id, but somebody's attempt to fill our memory.
+    let bytes = bytes.get(..64).unwrap_or(bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn our_own() -> Vec<u8> {
+        fs::read("/proc/self/exe").expect("this program")
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_found_by_its_name() {
+        let image = Image::open(Path::new("/proc/self/exe")).expect("this program");
+        assert!(image.regions().len() > 1000);
+        assert!(image.regions().is_sorted_by_key(|region| region.start));
+        let named = |region: &&Region| {
+            let name = region.name.as_deref().unwrap_or_default();
+            name.contains("a_function_of_this_program_is_found_by_its_name")
+        };
+        let region = image.regions().iter().find(named).expect("this function");
+        assert_eq!(image.region(region.start), Some(region));
+        assert_eq!(image.region(region.start + 1), Some(region));
+        assert_eq!(image.region(0), None);
+    }
+
+    #[test]
+    fn a_stripped_library_still_says_where_its_functions_are() {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu/libcrypto.so.3");
+        if !path.exists() {
+            eprintln!("skipped: no {}", path.display());
+            return;
+        }
+        let image = Image::open(path).expect("libcrypto");
+        assert!(image.build_id().is_some_and(|id| id.len() >= 16));
+        let unnamed = image.regions().iter().filter(|one| one.name.is_none());
+        assert!(unnamed.count() > 3000, "{image:?}");
+        assert!(
+            image
+                .regions()
+                .iter()
+                .any(|region| region.name.as_deref() == Some("EVP_DigestSign"))
+        );
+        assert!(image.address(0x10_0000).is_some());
+        assert!(image.address(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn what_is_no_program_is_told() {
+        for bytes in [
+            &b""[..],
+            b"\x7fELF",
+            b"#!/bin/sh\n",
+            &[0; 4096],
+            &[0xff; 4096],
+        ] {
+            assert!(Image::parse(bytes, Path::new("x")).is_err());
+        }
+        assert!(Image::open(Path::new("/")).is_err());
+        assert!(Image::open(Path::new("/dev/zero")).is_err());
+        assert!(Image::open(Path::new("/nonexistent")).is_err());
+    }
+
+    #[test]
+    fn truncated_and_damaged_programs_end_in_time() {
+        let mut whole = our_own();
+        for len in (0..whole.len()).step_by(whole.len() / 40 + 1) {
+            drop(Image::parse(&whole[..len], Path::new("x")));
+        }
+        // Headers of the file, of its segments and of its sections, one byte at a time.
+        let sections = whole.len().saturating_sub(64 * 40);
+        for at in (16..120).chain((sections..whole.len()).step_by(61)) {
+            let before = whole[at];
+            whole[at] = before.wrapping_add(0x81);
+            drop(Image::parse(&whole, Path::new("x")));
+            whole[at] = before;
+        }
+    }
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        let long = "é".repeat(MAX_NAME_LEN);
+        assert_eq!(cut(&long).len(), MAX_NAME_LEN);
+        assert!(cut(&format!("x{long}")).len() < MAX_NAME_LEN);
+    }
+}

@@ -1,0 +1,522 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The sampler itself: `perf_event_open` with the kernel's software clock, one event per thread and
+//! processor, read by a thread of its own.
+//!
+//! An event that is inherited (new threads, children) may only have a buffer if it is bound to a
+//! processor, hence one per thread *and* processor. Where that would be too many the events follow
+//! their thread alone, and what it starts later is not seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use perf_event::data::Record;
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, SampleFlag};
+
+use super::image::Image;
+use super::maps::{Mapping, read_maps};
+use super::samples::Samples;
+use super::{SampleError, target};
+
+/// Samples per second of CPU time. A prime number near 1000, so that it does not beat with timers.
+pub const DEFAULT_FREQUENCY: u32 = 997;
+
+/// Bound on the frequency: beyond, the sampler is a noticeable part of what it measures.
+pub const MAX_FREQUENCY: u32 = 10_000;
+
+/// Bound on events: each costs a descriptor, of which a process has 1024 by default, and 20 KiB.
+const MAX_EVENTS: usize = 900;
+
+/// Bytes of one buffer: 250 ms of samples and mappings at the highest frequency.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// The same where there are many: so that all of them stay below 16 MiB.
+const SMALL_BUFFER_LEN: usize = 16 << 10;
+
+/// With more events than this buffers are small.
+const MANY_EVENTS: usize = 32;
+
+/// Between two looks into the buffers: a quarter of what a small one holds at the default frequency.
+const READ_INTERVAL: Duration = Duration::from_millis(25);
+
+/// Bound on the samples that are kept, 32 bytes each: four hours of one processor.
+const MAX_SAMPLES: usize = 16 << 20;
+
+/// Bound on mappings that are noted while sampling.
+const MAX_NOTED: usize = 1 << 20;
+
+/// `PERF_RECORD_MISC_CPUMODE_MASK`, and the mode that means the kernel.
+const MODE_MASK: u16 = 7;
+const MODE_KERNEL: u16 = 1;
+
+/// Samples processes until it is stopped.
+#[derive(Debug)]
+pub struct Sampler {
+    pids: Vec<u32>,
+    stop: Sender<()>,
+    reader: JoinHandle<Raw>,
+    started: Instant,
+    period: Duration,
+    kernel_visible: bool,
+    cpu_before: Duration,
+    maps: BTreeMap<u32, Vec<Mapping>>,
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) pid: u32,
+    pub(super) kernel: bool,
+    pub(super) address: u64,
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub(super) time: u64,
+}
+
+/// What the reader collected.
+#[derive(Debug, Default)]
+pub(super) struct Raw {
+    pub(super) samples: Vec<Sample>,
+    pub(super) lost: u64,
+    mappings: Vec<(u32, Mapping)>,
+    /// Child and parent.
+    forks: Vec<(u32, u32)>,
+}
+
+impl Sampler {
+    /// Starts to sample these processes and their descendants, those that they start later included,
+    /// `frequency` times per second of CPU time (1 to [`MAX_FREQUENCY`]).
+    ///
+    /// # Errors
+    /// Why that is not possible, and what would allow it.
+    pub fn start(pids: &[u32], frequency: u32) -> Result<Self, SampleError> {
+        let all: BTreeSet<u32> = pids.iter().flat_map(|pid| target::tree(*pid)).collect();
+        let pids: Vec<u32> = pids
+            .iter()
+            .copied()
+            .chain(all.iter().copied().filter(|pid| !pids.contains(pid)))
+            .collect();
+        let period = Duration::from_secs(1) / frequency.clamp(1, MAX_FREQUENCY);
+        let (mut rings, kernel_visible) = match open_all(&pids, period, true) {
+            Ok(rings) => (rings, true),
+            // Without privileges a process of the same user may be sampled, but not its kernel side.
+            Err(SampleError::NotPermitted { .. }) => (open_all(&pids, period, false)?, false),
+            Err(error) => return Err(error),
+        };
+        // Read after the events exist: what is mapped from now on they tell.
+        let maps = pids
+            .iter()
+            .map(|pid| (*pid, read_maps(*pid).unwrap_or_default()))
+            .collect();
+        let cpu_before = target::cpu_time(pids.iter().copied());
+        let started = Instant::now();
+        for ring in &mut rings {
+            ring.enable()
+                .map_err(SampleError::system("enable a perf event"))?;
+        }
+        let (stop, stopped) = mpsc::channel();
+        let reader = thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || read_until(&stopped, rings))
+            .map_err(SampleError::system("start a thread"))?;
+        Ok(Self {
+            pids,
+            stop,
+            reader,
+            started,
+            period,
+            kernel_visible,
+            cpu_before,
+            maps,
+        })
+    }
+
+    /// Stops, and finds out to which functions the samples belong.
+    ///
+    /// # Errors
+    /// [`SampleError::System`] if the reading thread failed. Files that cannot be read are no error:
+    /// their samples count as the application's.
+    pub fn stop(self) -> Result<Samples, SampleError> {
+        self.stop_between(None)
+    }
+
+    /// As [`Sampler::stop`], with only the samples between these two times (`CLOCK_MONOTONIC`).
+    pub(super) fn stop_between(self, window: Option<(u64, u64)>) -> Result<Samples, SampleError> {
+        let (finished, images) = self.finish()?;
+        Ok(finished.samples(images, window))
+    }
+
+    pub(super) fn finish(mut self) -> Result<(Finished, Images), SampleError> {
+        let cpu_after = target::cpu_time(self.pids.iter().copied());
+        let elapsed = self.started.elapsed();
+        // The reader ends when told so or when we are gone; it cannot have gone before.
+        let _ = self.stop.send(());
+        let raw = self.reader.join().map_err(|_| SampleError::System {
+            action: "read samples",
+            source: io::Error::other("the reading thread failed"),
+        })?;
+        for (child, parent) in &raw.forks {
+            let inherited = self.maps.get(parent).cloned();
+            self.maps.entry(*child).or_insert_with(|| {
+                let own = read_maps(*child).unwrap_or_default();
+                if own.is_empty() {
+                    inherited.unwrap_or_default()
+                } else {
+                    own
+                }
+            });
+        }
+        for (pid, mapping) in &raw.mappings {
+            self.maps.entry(*pid).or_default().push(mapping.clone());
+        }
+        let images = Images::open(&self.maps, &raw.samples);
+        // A process that ended takes its count with it, and then there is nothing to compare.
+        let cpu_time = cpu_after.checked_sub(self.cpu_before);
+        let alive = self
+            .pids
+            .iter()
+            .all(|pid| !target::threads(*pid).is_empty());
+        let finished = Finished {
+            raw,
+            maps: self.maps,
+            period: self.period,
+            elapsed,
+            cpu_time: cpu_time.filter(|_| alive),
+            kernel_visible: self.kernel_visible,
+        };
+        Ok((finished, images))
+    }
+}
+
+/// All that a sampler saw.
+pub(super) struct Finished {
+    raw: Raw,
+    maps: BTreeMap<u32, Vec<Mapping>>,
+    period: Duration,
+    elapsed: Duration,
+    cpu_time: Option<Duration>,
+    kernel_visible: bool,
+}
+
+impl Finished {
+    /// The samples of a stretch of time, or all.
+    pub(super) fn samples(&self, images: Images, window: Option<(u64, u64)>) -> Samples {
+        let inside =
+            |sample: &&Sample| window.is_none_or(|(from, to)| (from..to).contains(&sample.time));
+        let mut samples = Samples::new(self.period, self.elapsed, self.kernel_visible);
+        samples.cpu_time = self.cpu_time.filter(|_| window.is_none());
+        samples.lost = self.raw.lost;
+        for sample in self.raw.samples.iter().filter(inside) {
+            if sample.kernel {
+                samples.kernel += 1;
+                continue;
+            }
+            match images.locate(&self.maps, sample) {
+                Some((image, start)) => samples.count(image, start),
+                None => samples.unresolved += 1,
+            }
+        }
+        samples.images = images.all;
+        samples
+    }
+}
+
+/// The files that the samples are in.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Images {
+    all: Vec<std::sync::Arc<Image>>,
+    by_path: BTreeMap<PathBuf, Option<usize>>,
+}
+
+impl Images {
+    fn open(maps: &BTreeMap<u32, Vec<Mapping>>, samples: &[Sample]) -> Self {
+        let mut images = Self::default();
+        for sample in samples.iter().filter(|sample| !sample.kernel) {
+            let Some(mapping) = mapping(maps, sample) else {
+                continue;
+            };
+            if !images.by_path.contains_key(&mapping.path) {
+                let image = open_image(sample.pid, mapping);
+                let index = image.map(|image| {
+                    images.all.push(std::sync::Arc::new(image));
+                    images.all.len() - 1
+                });
+                images.by_path.insert(mapping.path.clone(), index);
+            }
+        }
+        images
+    }
+
+    /// The file, and where in it the function begins.
+    fn locate(&self, maps: &BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<(usize, u64)> {
+        let mapping = mapping(maps, sample)?;
+        let index = (*self.by_path.get(&mapping.path)?)?;
+        let image = self.all.get(index)?;
+        let address = image.address(mapping.file_offset(sample.address)?)?;
+        Some((
+            index,
+            image.region(address).map_or(address, |region| region.start),
+        ))
+    }
+}
+
+/// The mapping that a sample is in; the newest one if there were several.
+fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<&'a Mapping> {
+    let of = maps.get(&sample.pid)?;
+    of.iter()
+        .rev()
+        .find(|mapping| mapping.file_offset(sample.address).is_some())
+}
+
+/// The file of a mapping, as the process itself sees it: in its own root, or deleted.
+fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
+    let Mapping {
+        start, end, path, ..
+    } = mapping;
+    let relative = path.strip_prefix("/").ok()?;
+    let places = [
+        PathBuf::from(format!("/proc/{pid}/root")).join(relative),
+        PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}")),
+        path.clone(),
+    ];
+    places
+        .iter()
+        .find_map(|place| Image::open_as(place, path).ok())
+}
+
+fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>) -> Raw {
+    let mut raw = Raw::default();
+    loop {
+        let end = stopped.recv_timeout(READ_INTERVAL) != Err(RecvTimeoutError::Timeout);
+        for ring in &mut rings {
+            if end {
+                // What is in the buffer is read in any case.
+                drop(ring.disable());
+            }
+            while let Some(record) = ring.next_record() {
+                let kernel = record.misc() & MODE_MASK == MODE_KERNEL;
+                // A record of a kind that this kernel has and we do not know is none of ours.
+                if let Ok(parsed) = record.parse_record() {
+                    raw.take(parsed, kernel);
+                }
+            }
+        }
+        if end {
+            return raw;
+        }
+    }
+}
+
+impl Raw {
+    fn take(&mut self, record: Record<'_>, kernel: bool) {
+        match record {
+            Record::Sample(sample) => {
+                let (Some(address), Some(pid)) = (sample.ip(), sample.pid()) else {
+                    return;
+                };
+                if self.samples.len() >= MAX_SAMPLES {
+                    self.lost += 1;
+                    return;
+                }
+                let time = sample.time().unwrap_or(0);
+                self.samples.push(Sample {
+                    pid,
+                    kernel,
+                    address,
+                    time,
+                });
+            }
+            Record::Mmap2(mapping) if self.mappings.len() < MAX_NOTED => {
+                let name = mapping.filename.split(|byte| *byte == 0).next();
+                let path = PathBuf::from(OsStr::from_bytes(name.unwrap_or_default()));
+                let new = Mapping {
+                    start: mapping.addr,
+                    end: mapping.addr.saturating_add(mapping.len),
+                    offset: mapping.pgoff,
+                    path,
+                };
+                self.mappings.push((mapping.pid, new));
+            }
+            Record::Fork(fork) if fork.pid != fork.ppid && self.forks.len() < MAX_NOTED => {
+                self.forks.push((fork.pid, fork.ppid));
+            }
+            Record::Lost(lost) => self.lost += lost.lost,
+            Record::LostSamples(lost) => self.lost += lost.lost,
+            _ => {}
+        }
+    }
+}
+
+/// Opens an event for each thread, on each processor if that is not too much.
+fn open_all(
+    pids: &[u32],
+    period: Duration,
+    kernel: bool,
+) -> Result<Vec<perf_event::Sampler>, SampleError> {
+    let threads: Vec<(u32, u32)> = pids
+        .iter()
+        .flat_map(|pid| target::threads(*pid).into_iter().map(|tid| (*pid, tid)))
+        .collect();
+    if threads.is_empty() {
+        return Err(SampleError::Gone(pids.first().copied().unwrap_or(0)));
+    }
+    if threads.len() > MAX_EVENTS {
+        return Err(SampleError::TooMuch {
+            what: format!(
+                "the processes have {} threads, {MAX_EVENTS} can be sampled",
+                threads.len()
+            ),
+        });
+    }
+    let places = places(&threads);
+    let len = if places.len() > MANY_EVENTS {
+        SMALL_BUFFER_LEN
+    } else {
+        BUFFER_LEN
+    };
+    let mut rings = Vec::with_capacity(places.len());
+    for (pid, tid, cpu) in places {
+        match open(tid, cpu, period, kernel, len) {
+            Ok(ring) => rings.push(ring),
+            // A thread that ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(ESRCH) => {}
+            Err(error) => return Err(explain(pid, error)),
+        }
+    }
+    if rings.is_empty() {
+        return Err(SampleError::Gone(pids.first().copied().unwrap_or(0)));
+    }
+    Ok(rings)
+}
+
+/// Which thread is sampled on which processor: all; if that is too much, where each may run now; if
+/// that is too much, the thread alone.
+fn places(threads: &[(u32, u32)]) -> Vec<(u32, u32, Option<usize>)> {
+    let on = |cpus: &dyn Fn(u32, u32) -> Vec<usize>| -> Vec<_> {
+        let each = threads.iter().flat_map(|&(pid, tid)| {
+            cpus(pid, tid)
+                .into_iter()
+                .map(move |cpu| (pid, tid, Some(cpu)))
+        });
+        each.take(MAX_EVENTS + 1).collect()
+    };
+    let online = target::online_cpus();
+    let everywhere = on(&|_, _| online.clone());
+    if (1..=MAX_EVENTS).contains(&everywhere.len()) {
+        return everywhere;
+    }
+    let allowed = on(&target::allowed_cpus);
+    if (1..=MAX_EVENTS).contains(&allowed.len()) {
+        return allowed;
+    }
+    threads.iter().map(|&(pid, tid)| (pid, tid, None)).collect()
+}
+
+fn open(
+    tid: u32,
+    cpu: Option<usize>,
+    period: Duration,
+    kernel: bool,
+    len: usize,
+) -> io::Result<perf_event::Sampler> {
+    let mut builder = Builder::new(Software::CPU_CLOCK);
+    let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(ESRCH))?;
+    builder
+        .observe_pid(tid)
+        .sample_period(u64::try_from(period.as_nanos()).unwrap_or(u64::MAX))
+        .sample(SampleFlag::IP)
+        .sample(SampleFlag::TID)
+        .sample(SampleFlag::TIME)
+        .clockid(Clock::MONOTONIC)
+        .exclude_hv(true)
+        .exclude_kernel(!kernel)
+        .mmap(true)
+        .mmap2(true)
+        .task(true)
+        .enabled(false);
+    match cpu {
+        Some(cpu) => builder.one_cpu(cpu).inherit(true),
+        None => builder.any_cpu(),
+    };
+    builder.build()?.sampled(len)
+}
+
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+const EACCES: i32 = 13;
+const EMFILE: i32 = 24;
+const ENOSYS: i32 = 38;
+
+/// What the error means, and what would help.
+fn explain(pid: u32, error: io::Error) -> SampleError {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let paranoid = paranoid.trim();
+    let remedy = match error.raw_os_error() {
+        Some(EPERM | EACCES) => format!(
+            "run as root, or give the program CAP_PERFMON and CAP_SYS_PTRACE (setcap \
+             cap_perfmon,cap_sys_ptrace+ep), or, for processes of your own user, set \
+             kernel.perf_event_paranoid to 1 (it is {}); in a container the seccomp profile must allow \
+             perf_event_open (docker run --cap-add PERFMON)",
+            if paranoid.is_empty() {
+                "not readable"
+            } else {
+                paranoid
+            }
+        ),
+        Some(ENOSYS) => "this kernel, or the seccomp profile of this container, has no \
+                         perf_event_open"
+            .to_owned(),
+        Some(EMFILE) => "it has more threads than this process may have open files; raise \
+                         `ulimit -n`"
+            .to_owned(),
+        _ => return SampleError::system("open a perf event")(error),
+    };
+    SampleError::NotPermitted { pid, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_permitted_says_what_would_be() {
+        let text = explain(7, io::Error::from_raw_os_error(EACCES)).to_string();
+        for part in [
+            "process 7",
+            "CAP_PERFMON",
+            "perf_event_paranoid",
+            "container",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let other = explain(7, io::Error::from_raw_os_error(22));
+        assert!(matches!(other, SampleError::System { .. }));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_told() {
+        let error = Sampler::start(&[u32::MAX - 1], DEFAULT_FREQUENCY).expect_err("nobody");
+        assert!(matches!(error, SampleError::Gone(_)), "{error}");
+    }
+
+    #[test]
+    fn many_threads_are_sampled_where_they_may_run_or_alone() {
+        let pid = std::process::id();
+        let one = places(&[(pid, pid)]);
+        assert_eq!(one.len(), target::online_cpus().len());
+        let many: Vec<_> = (0..MAX_EVENTS as u32).map(|_| (pid, pid)).collect();
+        let alone = places(&many);
+        if target::online_cpus().len() > 1 && target::allowed_cpus(pid, pid).len() > 1 {
+            assert_eq!(alone.len(), many.len());
+            assert!(alone.iter().all(|(_, _, cpu)| cpu.is_none()));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What is sampled: processes, their threads, the processors they may run on, their CPU time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+/// Bound on a list of processors: what the kernel itself can be built for.
+const MAX_CPUS: usize = 8192;
+
+/// A process and its descendants, the process first.
+pub(super) fn tree(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for pid in numbered("/proc") {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        found.extend(children.remove(&pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// The threads of a process; none if it is gone.
+pub(super) fn threads(pid: u32) -> Vec<u32> {
+    numbered(&format!("/proc/{pid}/task"))
+}
+
+/// CPU time of all living threads of these processes, to the nanosecond.
+pub(super) fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
+    let mut nanos = 0u64;
+    for pid in pids {
+        for tid in threads(pid) {
+            let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"));
+            let text = text.unwrap_or_default();
+            let first = text.split_ascii_whitespace().next().unwrap_or("0");
+            nanos = nanos.saturating_add(first.parse().unwrap_or(0));
+        }
+    }
+    Duration::from_nanos(nanos)
+}
+
+/// The processors that are there.
+pub(super) fn online_cpus() -> Vec<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    parse_list(&text)
+}
+
+/// The processors that a thread may run on.
+pub(super) fn allowed_cpus(pid: u32, tid: u32) -> Vec<usize> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    parse_list(line.unwrap_or_default())
+}
+
+/// A list of the kernel such as `0-3,8`. What is not understood is left out.
+fn parse_list(text: &str) -> Vec<usize> {
+    let mut all = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
+            continue;
+        };
+        all.extend((first..=last).take(MAX_CPUS));
+        all.truncate(MAX_CPUS);
+    }
+    all
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name is in parentheses and may itself hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The entries of a folder that are numbers.
+fn numbered(folder: &str) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_understood() {
+        assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(parse_list("7"), [7]);
+        assert!(parse_list("").is_empty());
+        assert!(parse_list("x,3-,-").is_empty());
+        assert_eq!(parse_list("0-99999999999").len(), MAX_CPUS);
+    }
+
+    #[test]
+    fn this_process_has_threads_and_processors() {
+        let pid = std::process::id();
+        assert_eq!(tree(pid)[0], pid);
+        let tid = threads(pid)[0];
+        assert!(!allowed_cpus(pid, tid).is_empty());
+        assert!(!online_cpus().is_empty());
+        assert!(cpu_time([pid]) > Duration::ZERO);
+        assert!(threads(u32::MAX).is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Divides counts of functions among known operations: the mixture of templates that makes the counts
+//! most likely, found by expectation maximisation.
+//!
+//! Each template says how often an operation is found in which function. A function of one template
+//! alone is evidence for it; a function of several is divided as the evidence says. Functions of no
+//! template are left alone.
+
+use std::collections::BTreeMap;
+
+use super::Class;
+
+/// Bound on the rounds. Two hundred bring the shares of a handshake to the fourth digit.
+const MAX_ROUNDS: usize = 500;
+
+/// When no share moves more than this, it is done.
+const CLOSE_ENOUGH: f64 = 1e-7;
+
+/// What an operation has to explain to be counted, in samples: templates are samples themselves, and with
+/// many of them there is always one that happens to resemble the noise.
+const LEAST: f64 = 2.0;
+
+/// How often an operation is found in which function.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Template {
+    pub(super) class: Class,
+    /// By address of the function.
+    pub(super) counts: BTreeMap<u64, u64>,
+}
+
+impl Template {
+    pub(super) fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// The share of this operation's time that is in this function.
+    pub(super) fn share(&self, function: u64) -> f64 {
+        let count = self.counts.get(&function).copied().unwrap_or(0);
+        count as f64 / self.total().max(1) as f64
+    }
+}
+
+/// For each function that is in a template: its counts by class.
+pub(super) fn unmix(
+    counts: &BTreeMap<u64, u64>,
+    templates: &[Template],
+) -> BTreeMap<u64, BTreeMap<Class, f64>> {
+    // One row per function that both sides know, with its likelihood under each template.
+    let rows: Vec<(u64, f64, Vec<f64>)> = counts
+        .iter()
+        .map(|(&function, &count)| {
+            let shares = templates.iter().map(|one| one.share(function)).collect();
+            (function, count as f64, shares)
+        })
+        .filter(|(_, _, shares): &(u64, f64, Vec<f64>)| shares.iter().any(|share| *share > 0.0))
+        .collect();
+    let weights = weights(&rows, templates.len());
+    rows.iter()
+        .map(|(function, count, shares)| {
+            let mut classes = BTreeMap::new();
+            let whole: f64 = dot(&weights, shares);
+            if whole <= 0.0 {
+                return (*function, classes);
+            }
+            for ((template, weight), share) in templates.iter().zip(&weights).zip(shares) {
+                let part = count * weight * share / whole;
+                if part > 0.0 {
+                    *classes.entry(template.class).or_default() += part;
+                }
+            }
+            (*function, classes)
+        })
+        .filter(|(_, classes)| !classes.is_empty())
+        .collect()
+}
+
+/// How much of the whole each template is.
+fn weights(rows: &[(u64, f64, Vec<f64>)], templates: usize) -> Vec<f64> {
+    let all: f64 = rows.iter().map(|(_, count, _)| count).sum();
+    let mut weights = vec![1.0 / templates.max(1) as f64; templates];
+    if all <= 0.0 {
+        return weights;
+    }
+    for _ in 0..MAX_ROUNDS {
+        let mut next = vec![0.0; templates];
+        for (_, count, shares) in rows {
+            let whole = dot(&weights, shares);
+            if whole <= 0.0 {
+                continue;
+            }
+            for ((next, weight), share) in next.iter_mut().zip(&weights).zip(shares) {
+                *next += count * weight * share / whole / all;
+            }
+        }
+        for share in &mut next {
+            *share = (*share - LEAST / all).max(0.0);
+        }
+        let sum: f64 = next.iter().sum();
+        if sum <= 0.0 {
+            break;
+        }
+        for share in &mut next {
+            *share /= sum;
+        }
+        let moved = weights
+            .iter()
+            .zip(&next)
+            .map(|(before, after)| (before - after).abs())
+            .fold(0.0, f64::max);
+        weights = next;
+        if moved < CLOSE_ENOUGH {
+            break;
+        }
+    }
+    weights
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(class: Class, counts: &[(u64, u64)]) -> Template {
+        Template {
+            class,
+            counts: counts.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_shared_is_divided_as_the_evidence_says() {
+        // Function 1 is RSA's own, 2 is ECDSA's, 9 is the multiplication of both.
+        let templates = [
+            template(Class::RsaPrivate, &[(1, 50), (9, 50)]),
+            template(Class::EcPrivate, &[(2, 25), (9, 75)]),
+        ];
+        // 800 samples of RSA, 400 of ECDSA.
+        let counts = [(1, 400), (9, 400 + 300), (2, 100), (77, 5)].into();
+        let classes = unmix(&counts, &templates);
+        let sum = |class| -> f64 { classes.values().filter_map(|parts| parts.get(&class)).sum() };
+        assert!((sum(Class::RsaPrivate) - 800.0).abs() < 1.0, "{classes:?}");
+        assert!((sum(Class::EcPrivate) - 400.0).abs() < 1.0, "{classes:?}");
+        assert!(!classes.contains_key(&77));
+    }
+
+    #[test]
+    fn nothing_known_is_nothing_divided() {
+        let templates = [template(Class::Aes, &[(1, 1)])];
+        assert!(unmix(&[(2, 3)].into(), &templates).is_empty());
+        assert!(unmix(&BTreeMap::new(), &templates).is_empty());
+        assert!(unmix(&[(1, 0)].into(), &templates).is_empty());
+        assert!(unmix(&[(1, 3)].into(), &[]).is_empty());
+        let empty = [template(Class::Aes, &[])];
+        assert!(unmix(&[(1, 3)].into(), &empty).is_empty());
+    }
+}
