@@ -13,6 +13,7 @@ use millrace_wire::{KeySelector, MAX_NAME_LEN};
 use thiserror::Error;
 
 use crate::error::ClientError;
+use crate::report::ReportSource;
 
 /// Bound on the nodes of one pool: each has a connection, and a job remembers in one word of 64 bits
 /// which it has tried.
@@ -42,6 +43,8 @@ pub struct PoolConfig {
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
+    /// What the nodes are told about this edge, about once per second while it works. Default: nothing.
+    pub report: Option<ReportSource>,
 }
 
 impl Default for PoolConfig {
@@ -55,6 +58,7 @@ impl Default for PoolConfig {
             ping_after: Duration::from_millis(250),
             dead_after: Duration::from_millis(500),
             agent: concat!("millrace-client/", env!("CARGO_PKG_VERSION")).to_owned(),
+            report: None,
         }
     }
 }
@@ -109,6 +113,13 @@ impl PoolConfig {
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = agent.into();
+        self
+    }
+
+    /// Sets [`Self::report`].
+    #[must_use]
+    pub fn report(mut self, source: ReportSource) -> Self {
+        self.report = Some(source);
         self
     }
 

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use millrace_engine::operation::Operation;
 use millrace_wire::codec::SubmitWriter;
 use millrace_wire::{
-    ClientMessage, Decoder, FEATURES, Fault, Hello, JobCompletion, JobId, KeyHandle, KeyRefusal,
-    Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Welcome, version,
+    ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobCompletion, JobId,
+    KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Welcome,
+    version,
 };
 
 use crate::buffer::OutBuffer;
@@ -87,6 +88,8 @@ pub(crate) struct Connection {
     decoder: Decoder<NodeMessage>,
     out: OutBuffer,
     hello: Hello,
+    /// In force; none before the welcome.
+    features: u64,
     phase: Phase,
     timings: Timings,
     started: Instant,
@@ -100,15 +103,20 @@ pub(crate) struct Connection {
     quiet_since: Instant,
     ping: Option<Instant>,
     pings: u64,
+    /// What this node was told about the edge.
+    reported: EdgeReport,
+    /// Jobs that it did since.
+    done_since_report: u64,
 }
 
 impl Connection {
-    /// A connection that has just been started: its greeting is ready to be sent.
-    pub(crate) fn new(agent: String, timings: Timings, now: Instant) -> Self {
+    /// A connection that has just been started: its greeting, which offers `features`, is ready to be
+    /// sent.
+    pub(crate) fn new(agent: String, features: u64, timings: Timings, now: Instant) -> Self {
         let hello = Hello {
             min_version: VERSION_MIN,
             max_version: VERSION_MAX,
-            features: FEATURES,
+            features,
             agent,
         };
         let mut out = OutBuffer::default();
@@ -117,6 +125,7 @@ impl Connection {
             decoder: Decoder::new(),
             out,
             hello,
+            features: 0,
             phase: Phase::Greeting,
             timings,
             started: now,
@@ -129,6 +138,8 @@ impl Connection {
             quiet_since: now,
             ping: None,
             pings: 0,
+            reported: EdgeReport::default(),
+            done_since_report: 0,
         }
     }
 
@@ -226,6 +237,7 @@ impl Connection {
         self.phase = Phase::Ready;
         self.node = Arc::from(welcome.node.as_str());
         self.max_in_flight = welcome.max_in_flight.max(1);
+        self.features = welcome.features;
         Ok(Event::Ready)
     }
 
@@ -364,6 +376,25 @@ impl Connection {
     /// not waiting any more.
     pub(crate) fn settled(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Notes that the node did a job.
+    pub(crate) fn served(&mut self) {
+        self.done_since_report += 1;
+    }
+
+    /// Jobs that the node did since it was last told about the edge; none if it wants to know nothing.
+    pub(crate) fn done_since_report(&self) -> Option<u64> {
+        let asked = self.features & FEATURE_REPORTS != 0;
+        let able = self.is_ready() || self.is_draining();
+        (asked && able && !self.out.is_full()).then_some(self.done_since_report)
+    }
+
+    /// Tells the node what more has happened at the edge.
+    pub(crate) fn report(&mut self, news: &EdgeReport) {
+        self.reported.merge(news);
+        self.done_since_report = 0;
+        ClientMessage::Report(self.reported).encode(self.out.append());
     }
 
     /// Silence counts from here if nothing was open before.

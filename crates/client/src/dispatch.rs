@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
 use millrace_engine::error::JobError;
-use millrace_wire::{JobCompletion, KeyHandle, KeyRefusal};
+use millrace_wire::{FEATURE_REPORTS, JobCompletion, KeyHandle, KeyRefusal};
 
 use self::retry::{Budget, Retry};
 use crate::buffer::OutBuffer;
@@ -34,6 +34,7 @@ use crate::error::ClientError;
 use crate::key::{KeyData, KeyFacts, KeyId};
 use crate::node::{Link, Node};
 use crate::random::Random;
+use crate::report::Reporter;
 use crate::stats::{ClientStats, Totals};
 use crate::task::{Answer, Callback, Owner, Phase, Reply, Table, Task, TaskId, Work};
 
@@ -76,6 +77,7 @@ pub(crate) struct Dispatcher {
     random: Random,
     budget: Budget,
     totals: Totals,
+    reporter: Option<Reporter>,
 }
 
 impl Dispatcher {
@@ -105,6 +107,7 @@ impl Dispatcher {
             random: Random::new(),
             budget: Budget::new(),
             totals: Totals::default(),
+            reporter: config.report.clone().map(Reporter::new),
         }
     }
 
@@ -145,6 +148,7 @@ impl Dispatcher {
         if job {
             self.totals.jobs += 1;
             self.budget.deposit();
+            self.counted(now);
         }
         Ok(id)
     }
@@ -192,6 +196,13 @@ impl Dispatcher {
         if let Some(usage) = self.keys.get_mut(&key) {
             usage.closed = true;
             self.drop_key_if_unused(key);
+        }
+    }
+
+    /// The edge has counted something, or will soon: its nodes are to be told.
+    pub(crate) fn counted(&mut self, now: Instant) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.activity(now);
         }
     }
 
@@ -255,7 +266,11 @@ impl Dispatcher {
 
     /// There is a socket, connected or about to be.
     pub(crate) fn connected(&mut self, node: usize, now: Instant) {
-        let connection = Connection::new(self.agent.clone(), self.timings, now);
+        let features = match self.reporter {
+            Some(_) => FEATURE_REPORTS,
+            None => 0,
+        };
+        let connection = Connection::new(self.agent.clone(), features, self.timings, now);
         self.nodes[node].link = Link::Up(Box::new(connection));
     }
 
@@ -328,6 +343,7 @@ impl Dispatcher {
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant) {
+        self.report(now);
         for at in 0..self.nodes.len() {
             match &mut self.nodes[at].link {
                 Link::Backoff { until } if *until <= now => self.nodes[at].link = Link::Wanted,
@@ -363,6 +379,26 @@ impl Dispatcher {
         }
     }
 
+    /// Tells a node what the edge has counted, if it is time and anybody wants to know.
+    fn report(&mut self, now: Instant) {
+        let Some(reporter) = &mut self.reporter else {
+            return;
+        };
+        if !reporter.take_due(now) {
+            return;
+        }
+        let listeners = self.nodes.iter_mut().filter_map(|node| {
+            let connection = node.connection()?;
+            Some((connection.done_since_report()?, connection))
+        });
+        // Of equals the last one, which matters to nobody.
+        if let Some((_, connection)) = listeners.max_by_key(|(done, _)| *done)
+            && let Some(news) = reporter.news(&self.totals)
+        {
+            connection.report(&news);
+        }
+    }
+
     /// When [`Self::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let nodes = self.nodes.iter().filter_map(|node| match &node.link {
@@ -370,7 +406,8 @@ impl Dispatcher {
             Link::Up(connection) => connection.next_timer(),
             _ => None,
         });
-        nodes.chain(self.next_deadline).min()
+        let report = self.reporter.as_ref().and_then(Reporter::due);
+        nodes.chain(self.next_deadline).chain(report).min()
     }
 
     /// Ends everything.
@@ -402,6 +439,8 @@ impl Dispatcher {
                     let name = Arc::clone(connection.node());
                     node.welcomed(&name);
                 }
+                // What happened while nobody was there to be told.
+                self.counted(now);
                 self.reassign(now);
             }
             Event::KeyOpened { key, handle, facts } => {
@@ -530,8 +569,10 @@ impl Dispatcher {
         } else {
             node.counters.failed += 1;
         }
-        let connection = node.connection()?;
+        self.counted(now);
+        let connection = self.nodes[at].connection()?;
         connection.settled();
+        connection.served();
         Some(Arc::clone(connection.node()))
     }
 

@@ -9,6 +9,7 @@
 //! arbitrary bytes.
 
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, Operation, Output};
 use millrace_engine::policy::{HashSet, OperationSet};
 use millrace_wire::{
-    ClientMessage, Decoder, Fault, JobCompletion, JobId, KeyRefusal, KeySelector, MAX_FRAME_LEN,
-    Message, NodeMessage, RequestId, Welcome,
+    ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, JobId, KeyRefusal,
+    KeySelector, MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,
 };
 use zeroize::Zeroizing;
 
@@ -27,6 +28,7 @@ use crate::config::{Endpoint, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::key::{KeyData, KeySource};
+use crate::report::ReportSource;
 use crate::task::{Owner, Task, TaskId, Work};
 
 const NODES: usize = 2;
@@ -69,6 +71,7 @@ struct Peer {
     heard: Decoder<ClientMessage>,
     requests: Vec<RequestId>,
     jobs: Vec<JobId>,
+    reported: EdgeReport,
 }
 
 /// What became of a callback.
@@ -93,7 +96,8 @@ impl World {
         let nodes = (0..NODES).map(|n| Endpoint::Unix(format!("/{n}").into()));
         let config = PoolConfig::new(nodes.collect())
             .max_in_flight(MAX_IN_FLIGHT)
-            .max_keys(MAX_KEYS);
+            .max_keys(MAX_KEYS)
+            .report(growing());
         let now = Instant::now();
         Self {
             dispatcher: Dispatcher::new(&config, now),
@@ -230,7 +234,7 @@ impl World {
         if choice & 1 == 1 {
             let welcome = Welcome {
                 version: 1,
-                features: 0,
+                features: u64::from(choice >> 7),
                 node: format!("n{at}"),
                 max_in_flight: u32::from(choice >> 1) % 8,
                 max_keys: 4,
@@ -275,6 +279,13 @@ impl World {
                     ClientMessage::OpenKey { request, .. }
                     | ClientMessage::ImportKey { request, .. } => peer.requests.push(request),
                     ClientMessage::Submit(jobs) => peer.jobs.extend(jobs.iter().map(|job| job.id)),
+                    ClientMessage::Report(report) => {
+                        assert!(
+                            peer.reported.since(&report).is_zero(),
+                            "it counts backwards"
+                        );
+                        peer.reported = report;
+                    }
                     _ => {}
                 }
             }
@@ -360,6 +371,16 @@ impl World {
         }
         assert_eq!(self.dispatcher.stats().keys, 0);
     }
+}
+
+/// Counts each time that it is asked.
+fn growing() -> ReportSource {
+    let count = AtomicU64::new(0);
+    ReportSource::new(move || {
+        let mut report = EdgeReport::default();
+        report.set(EdgeCounter::Pooled, count.fetch_add(1, Ordering::Relaxed));
+        report
+    })
 }
 
 /// One that the node was asked about; beyond those, or if it was answered already, a strange one.

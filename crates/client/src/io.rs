@@ -226,6 +226,13 @@ impl Instance {
         self.flush_all(&mut inner);
     }
 
+    /// See [`crate::Pool::counted`].
+    pub(crate) fn counted(&self) {
+        let mut inner = self.lock();
+        inner.dispatcher.counted(Instant::now());
+        self.wake_all(&mut inner);
+    }
+
     pub(crate) fn stats(&self) -> ClientStats {
         self.lock().dispatcher.stats()
     }

@@ -211,6 +211,14 @@ impl Pool {
         }
     }
 
+    /// Says that something was counted for the [report](PoolConfig::report) without a job having ended
+    /// just now: an operation that the caller did itself. Does nothing before the first use.
+    pub fn counted(&self) {
+        if let Some(instance) = self.shared.existing() {
+            instance.counted();
+        }
+    }
+
     /// What this process has done with the pool so far.
     #[must_use]
     pub fn stats(&self) -> ClientStats {

@@ -22,6 +22,8 @@ pub enum Trouble {
     TimedOut,
     /// Full, somewhere.
     Busy,
+    /// Over this client's quota at the node: no other node would do it either.
+    Quota,
     /// The key was refused.
     Refused,
     /// The operation is not allowed for the key, or not offered.
@@ -79,9 +81,8 @@ impl From<ClientError> for PoolError {
             ClientError::Busy
             | ClientError::TooManyKeys
             | ClientError::Key(KeyRefusal::Draining | KeyRefusal::TooManyKeys)
-            | ClientError::Job(JobError::Busy | JobError::Draining | JobError::OverQuota) => {
-                Trouble::Busy
-            }
+            | ClientError::Job(JobError::Busy | JobError::Draining) => Trouble::Busy,
+            ClientError::Job(JobError::OverQuota) => Trouble::Quota,
             ClientError::Key(_) => Trouble::Refused,
             ClientError::Job(JobError::Denied | JobError::NotOffered) => Trouble::Denied,
             ClientError::Job(_) | ClientError::Cancelled => Trouble::Failed,
@@ -110,6 +111,9 @@ pub trait Pool: Send + Sync {
     /// # Errors
     /// Why it was not taken.
     fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
+
+    /// Something was counted without a job having ended just now: the nodes may be told.
+    fn counted(&self) {}
 }
 
 /// A key that is open at a pool.
@@ -177,6 +181,10 @@ impl Pool for Client {
             pool: self.0.clone(),
             key,
         }))
+    }
+
+    fn counted(&self) {
+        self.0.counted();
     }
 }
 

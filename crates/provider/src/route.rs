@@ -61,6 +61,7 @@ impl Request<'_> {
                 "the pool did not answer lately",
             ));
             self.count(&result);
+            self.process.pool().counted();
             return result;
         }
         let result = self.attempts(operation, input, source, check);
@@ -70,6 +71,9 @@ impl Request<'_> {
             _ => breaker.alive(),
         }
         self.count(&result);
+        if result.is_err() {
+            self.process.pool().counted();
+        }
         result
     }
 
@@ -94,8 +98,12 @@ impl Request<'_> {
             let text = format!("the pool does not allow {} with this key", operation.kind());
             return Err(PoolError::new(Trouble::Denied, text));
         }
-        for _ in 0..if self.local { 1 } else { 2 } {
-            let output = self.once(&remote, operation, input, deadline)?;
+        for attempt in 0..if self.local { 1 } else { 2 } {
+            let result = self.once(&remote, operation, input, deadline);
+            if attempt == 0 {
+                self.count_wait();
+            }
+            let output = result?;
             if check(&output) {
                 return Ok(output);
             }
@@ -125,6 +133,15 @@ impl Request<'_> {
             .unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 
+    /// Counts how the application waited for a job.
+    fn count_wait(&self) {
+        if self.pause.is_none_or(Pause::blocked) {
+            self.stats.blocking.add();
+        } else {
+            self.stats.paused.add();
+        }
+    }
+
     fn count(&self, result: &Result<Output, PoolError>) {
         let Err(error) = result else {
             return self.stats.pooled.add();
@@ -140,6 +157,7 @@ impl Request<'_> {
             Trouble::NoNode => &stats.fallback_no_node,
             Trouble::TimedOut => &stats.fallback_timed_out,
             Trouble::Busy => &stats.fallback_busy,
+            Trouble::Quota => &stats.fallback_quota,
             Trouble::Refused | Trouble::Denied => &stats.fallback_refused,
             Trouble::Failed | Trouble::Abandoned => &stats.fallback_failed,
             Trouble::WrongResult => &stats.fallback_wrong_result,

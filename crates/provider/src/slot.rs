@@ -24,6 +24,9 @@ pub trait Pause {
     /// `false` if nobody waits any more: the application gives the connection up, or the process was
     /// forked.
     fn until(&self, done: &dyn Fn() -> bool) -> bool;
+
+    /// Whether the application could not be paused, so that its thread was blocked after all.
+    fn blocked(&self) -> bool;
 }
 
 /// A place for one result.

@@ -1,16 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters of one loaded provider, readable as provider parameters
+//! Counters of a provider, common to all that are loaded with the same configuration, readable as provider parameters
 //! (`OSSL_PROVIDER_get_params`, `openssl list -providers -verbose` shows their names).
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use millrace_client::{EdgeCounter, EdgeReport};
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $field:ident = $name:literal;)*) => {
-        /// The counters. All are events since the provider was loaded into this process or its
-        /// ancestors.
+        /// The counters. All are events since a provider with this configuration was first loaded into
+        /// this process or its ancestors.
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[doc = $doc])* pub $field: Counter,)*
@@ -46,20 +48,54 @@ counters! {
     fallback_wrong_result = c"millrace-fallback-wrong-result";
     /// … the circuit breaker was open.
     fallback_breaker = c"millrace-fallback-breaker";
+    /// … this client was over its quota at the node.
+    fallback_quota = c"millrace-fallback-quota";
     /// Private operations that ended as an error of the pool, for keys that only the pool holds.
     failed = c"millrace-failed";
     /// Private operations given up with their connection.
     abandoned = c"millrace-abandoned";
     /// Results from the pool that did not verify.
     wrong_results = c"millrace-wrong-results";
-    /// Jobs of the application that were paused while the pool worked.
+    /// Jobs for which the application was paused, its thread free for other connections.
     paused = c"millrace-paused";
+    /// Jobs for which a thread of the application was blocked until the answer came.
+    blocking = c"millrace-blocking";
     /// Jobs that were resumed although the pool was not ready.
     spurious_resumes = c"millrace-spurious-resumes";
     /// Keys opened at or imported into the pool.
     keys_opened = c"millrace-keys-opened";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";
+}
+
+impl Stats {
+    /// What the nodes are told; the client adds what it counts itself.
+    #[must_use]
+    pub fn report(&self) -> EdgeReport {
+        let mut report = EdgeReport::default();
+        for (counter, count) in [
+            (EdgeCounter::Pooled, &self.pooled),
+            (EdgeCounter::Paused, &self.paused),
+            (EdgeCounter::Blocking, &self.blocking),
+            (EdgeCounter::Failed, &self.failed),
+            (EdgeCounter::Abandoned, &self.abandoned),
+            (EdgeCounter::WrongResults, &self.wrong_results),
+            (EdgeCounter::FallbackNoNode, &self.fallback_no_node),
+            (EdgeCounter::FallbackTimedOut, &self.fallback_timed_out),
+            (EdgeCounter::FallbackBusy, &self.fallback_busy),
+            (EdgeCounter::FallbackRefused, &self.fallback_refused),
+            (EdgeCounter::FallbackFailed, &self.fallback_failed),
+            (
+                EdgeCounter::FallbackWrongResult,
+                &self.fallback_wrong_result,
+            ),
+            (EdgeCounter::FallbackBreaker, &self.fallback_breaker),
+            (EdgeCounter::FallbackQuota, &self.fallback_quota),
+        ] {
+            report.set(counter, count.get());
+        }
+        report
+    }
 }
 
 /// One event counter.

@@ -35,6 +35,7 @@ use tracing::{debug, info, warn};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::Limits;
+use crate::edges::Edges;
 use crate::keys::Keyring;
 use crate::log::RateLimit;
 use crate::metrics::Metrics;
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Arc<Rules>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    pub(crate) edges: Edges,
     /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) denials: RateLimit,
@@ -123,6 +125,8 @@ struct Connection<S> {
     imports: JoinSet<()>,
     /// Bounds those of them that stand in line with other connections'.
     in_line: Arc<Semaphore>,
+    /// Whether the client has reported about itself.
+    reported: bool,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -156,6 +160,7 @@ impl<S> Connection<S> {
             sending: SendBuffer::default(),
             imports: JoinSet::new(),
             in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
+            reported: false,
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -173,6 +178,9 @@ impl<S> Connection<S> {
 impl<S> Drop for Connection<S> {
     fn drop(&mut self) {
         self.shared.engine.close_session(&self.session);
+        if self.reported {
+            self.shared.edges.leave(&self.identity, self.state.agent());
+        }
     }
 }
 
@@ -311,6 +319,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             reply.encode(&mut self.sending.bytes);
         }
         self.refuse_jobs();
+        self.note_report();
+    }
+
+    fn note_report(&mut self) {
+        let Some(news) = self.effects.news.take() else {
+            return;
+        };
+        let (edges, agent) = (&self.shared.edges, self.state.agent());
+        if !mem::replace(&mut self.reported, true) {
+            edges.enter(&self.identity, agent);
+        }
+        edges.add(&self.identity, agent, &news, &self.shared.metrics);
     }
 
     fn refuse_jobs(&mut self) {

@@ -17,8 +17,8 @@ use millrace_engine::{
     OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, Hello, JobId, KeyHandle, KeySelector, Message, NodeMessage, RequestId,
-    SubmittedJob,
+    ClientMessage, EdgeCounter, EdgeReport, FEATURE_REPORTS, Hello, JobId, KeyHandle, KeySelector,
+    Message, NodeMessage, RequestId, SubmittedJob,
 };
 use zeroize::Zeroizing;
 
@@ -92,6 +92,11 @@ struct Model {
     importing: Vec<RequestId>,
     in_flight: BTreeSet<JobId>,
     cancelled: BTreeSet<JobId>,
+    may_report: bool,
+    reported: EdgeReport,
+    /// Of the node with reports: a minute, of which each takes a second.
+    patience: Duration,
+    last_report: Instant,
 }
 
 impl Model {
@@ -108,13 +113,14 @@ impl Model {
             KeyType::Rsa { bits: 2048 },
             KeyType::Ed25519,
         ];
+        let now = Instant::now();
         let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
         Self {
             state: SessionState::new(Arc::new(rules), ME.into()),
             keys: entries.iter().cloned().collect(),
             entries,
             revoked: BTreeSet::new(),
-            now: Instant::now(),
+            now,
             greeted: false,
             draining: false,
             open: BTreeMap::new(),
@@ -122,6 +128,10 @@ impl Model {
             importing: Vec::new(),
             in_flight: BTreeSet::new(),
             cancelled: BTreeSet::new(),
+            may_report: false,
+            reported: EdgeReport::default(),
+            patience: Duration::from_secs(60),
+            last_report: now,
         }
     }
 
@@ -255,7 +265,9 @@ impl Model {
                 if hello.min_version > 1 || hello.max_version < 1 {
                     return Expected::Fault;
                 }
-                Expected::Replies(Box::new(|model, effects| {
+                let may_report = hello.features & FEATURE_REPORTS != 0;
+                Expected::Replies(Box::new(move |model, effects| {
+                    model.may_report = may_report;
                     let said = 1 + usize::from(model.draining);
                     assert_eq!(effects.replies.len(), said);
                     assert!(matches!(effects.replies[0], NodeMessage::Welcome(_)));
@@ -305,6 +317,23 @@ impl Model {
                         effects.replies[..],
                         [NodeMessage::Pong { token: echo }] if echo == token
                     ));
+                }))
+            }
+            ClientMessage::Report(report) => {
+                let waited = self.now.duration_since(self.last_report);
+                let patience = (self.patience + waited).min(Duration::from_secs(60));
+                let one = Duration::from_secs(1);
+                if !self.may_report || patience < one {
+                    return Expected::Fault;
+                }
+                let report = *report;
+                Expected::Replies(Box::new(move |model, effects| {
+                    assert!(effects.replies.is_empty());
+                    let news = effects.news.expect("what is new");
+                    assert_eq!(news, report.since(&model.reported));
+                    model.reported.merge(&news);
+                    model.patience = patience - one;
+                    model.last_report = model.now;
                 }))
             }
             other => panic!("a message that the model does not know: {other:?}"),
@@ -467,6 +496,12 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
         5 => ClientMessage::Ping {
             token: u64::from(steps.byte()?),
         },
+        6 => {
+            let mut report = EdgeReport::default();
+            let counter = EdgeCounter::ALL[usize::from(steps.byte()?) % EdgeCounter::ALL.len()];
+            report.set(counter, u64::from(steps.byte()?));
+            ClientMessage::Report(report)
+        }
         _ => ClientMessage::Submit(jobs(steps)?),
     })
 }

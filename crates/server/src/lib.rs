@@ -18,8 +18,10 @@
 //! - [`status`]: what `/status` answers.
 #![forbid(unsafe_code)]
 
+mod bucket;
 pub mod config;
 mod connection;
+mod edges;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use millrace_engine::JobError;
 use millrace_engine::engine::BackendStatus;
 use millrace_engine::stats::{HistogramSnapshot, Snapshot};
-use millrace_wire::{Fault, KeyRefusal};
+use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -161,6 +161,51 @@ impl Label for Refusal {
     }
 }
 
+/// Some of an edge's counters as the values of a label.
+macro_rules! edge_label {
+    ($(#[doc = $doc:literal] $label:ident $key:literal: $($counter:ident $name:literal),*;)*) => {
+        $(
+            #[doc = $doc]
+            #[derive(Clone, Copy, Debug)]
+            pub(crate) struct $label(EdgeCounter);
+
+            impl $label {
+                const ALL: &'static [(EdgeCounter, &'static str)] =
+                    &[$((EdgeCounter::$counter, $name)),*];
+
+                /// The counter as this label, if it is one of them.
+                pub(crate) fn of(counter: EdgeCounter) -> Option<Self> {
+                    Self::ALL.iter().any(|(known, _)| *known == counter).then_some(Self(counter))
+                }
+            }
+
+            impl Label for $label {
+                const KEY: &'static str = $key;
+                fn names() -> Vec<&'static str> {
+                    Self::ALL.iter().map(|(_, name)| *name).collect()
+                }
+                fn index(self) -> usize {
+                    Self::ALL.iter().position(|(known, _)| *known == self.0).unwrap_or(usize::MAX)
+                }
+            }
+        )*
+    };
+}
+
+edge_label! {
+    /// How an application waited for a job.
+    EdgeWait "how": Paused "paused", Blocking "blocking";
+    /// Which of two nodes answered a job first.
+    EdgeHedge "result": HedgeWon "won", HedgeLost "lost";
+    /// What an operation came to at the edge, if the edge did not do it itself.
+    EdgeResult "result": Pooled "pooled", Failed "failed", Abandoned "abandoned",
+        Cancelled "cancelled", WrongResults "wrong";
+    /// Why an edge did an operation itself.
+    EdgeFallback "reason": FallbackNoNode "no-node", FallbackTimedOut "timed-out",
+        FallbackBusy "busy", FallbackRefused "refused", FallbackFailed "failed",
+        FallbackWrongResult "wrong-result", FallbackBreaker "breaker", FallbackQuota "quota";
+}
+
 /// Name, type and meaning of a metric; the unit is in its name, as Prometheus has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description {
@@ -263,6 +308,16 @@ metrics! {
         "Times that a change of keys, policies or certificates was applied.";
     reloads_failed: Counter, "millrace_reloads_failed_total",
         "Times that keys or certificates could not be read again; the log says why.";
+    edge_reports: Counter, "millrace_edge_reports_total",
+        "Reports of edges about themselves; the following are from them.";
+    edge_operations: Family<EdgeResult>, "millrace_edge_operations_total",
+        "What operations of edges came to, those aside that an edge did itself.";
+    edge_jobs: Family<EdgeWait>, "millrace_edge_jobs_total",
+        "Jobs of edges, by whether a thread of the application waited for the answer.";
+    edge_fallbacks: Family<EdgeFallback>, "millrace_edge_fallbacks_total",
+        "Operations that edges did themselves because the pool did not, by reason.";
+    edge_hedges: Family<EdgeHedge>, "millrace_edge_hedges_total",
+        "Jobs that edges sent to a second node, by whether it answered first.";
 }
 
 macro_rules! engine_metrics {

@@ -34,6 +34,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Limits, MAX_CONNECTIONS, NodeConfig, UnixConfig};
 use crate::connection::{Shared, serve};
+use crate::edges::Edges;
 use crate::keys::{Keyring, Reloaded};
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::log::RateLimit;
@@ -158,6 +159,7 @@ impl Node {
                 }),
                 limits,
                 metrics: Metrics::default(),
+                edges: Edges::default(),
                 imports: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
                 denials: RateLimit::default(),
                 faults: RateLimit::default(),

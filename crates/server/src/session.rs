@@ -23,10 +23,11 @@ use millrace_engine::{
     JobError, KeyError, KeyInfo, KeyPolicy, Operation, OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, Fault, Hello, JobId, KeyHandle, KeyRefusal, KeySelector, NodeMessage, RequestId,
-    SubmittedJob, Welcome, version,
+    ClientMessage, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobId, KeyHandle, KeyRefusal,
+    KeySelector, NodeMessage, RequestId, SubmittedJob, Welcome, version,
 };
 
+use crate::bucket::Bucket;
 use crate::keys::{KeyEntry, KeySet};
 
 /// What holds for every connection of a node.
@@ -54,6 +55,8 @@ pub(crate) struct Effects<K> {
     pub(crate) cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
     pub(crate) denied: Option<(Arc<str>, OperationKind)>,
+    /// What the edge has counted since its last report, if it reported.
+    pub(crate) news: Option<EdgeReport>,
 }
 
 impl<K> Default for Effects<K> {
@@ -65,9 +68,14 @@ impl<K> Default for Effects<K> {
             imports: Vec::new(),
             cancels: Vec::new(),
             denied: None,
+            news: None,
         }
     }
 }
+
+/// Reports that a client may send beyond one per second: for one that was held up, and sends late what it
+/// would have sent earlier.
+const REPORTS_AHEAD: u32 = 60;
 
 /// A job that passed every check that is not the engine's.
 #[derive(Debug)]
@@ -93,6 +101,14 @@ pub(crate) struct SessionState<K> {
     /// With whether it was cancelled: looking for a job among those that wait is not cheap, so a
     /// client may ask for it once.
     in_flight: HashMap<JobId, bool, IntHash>,
+    agent: Arc<str>,
+    reports: Option<Reports>,
+}
+
+/// What the edge has said, if it may.
+struct Reports {
+    last: EdgeReport,
+    allowed: Bucket,
 }
 
 struct OpenKey<K> {
@@ -116,6 +132,8 @@ impl<K: Clone> SessionState<K> {
             importing: 0,
             handles: HashMap::default(),
             in_flight: HashMap::default(),
+            agent: Arc::from(""),
+            reports: None,
         }
     }
 
@@ -131,7 +149,7 @@ impl<K: Clone> SessionState<K> {
         effects: &mut Effects<K>,
     ) -> Result<(), Fault> {
         match message {
-            ClientMessage::Hello(hello) => return self.greet(&hello, effects),
+            ClientMessage::Hello(hello) => return self.greet(&hello, now, effects),
             _ if !self.greeted => return Err(Fault::Protocol),
             ClientMessage::OpenKey { request, selector } => {
                 self.open_key(request, &selector, keys, effects);
@@ -153,6 +171,7 @@ impl<K: Clone> SessionState<K> {
                 }
             }
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
+            ClientMessage::Report(report) => return self.report(&report, now, effects),
             _ => return Err(Fault::Protocol),
         }
         Ok(())
@@ -196,6 +215,11 @@ impl<K: Clone> SessionState<K> {
         self.greeted
     }
 
+    /// What software the client said it is.
+    pub(crate) fn agent(&self) -> &Arc<str> {
+        &self.agent
+    }
+
     /// Whether nothing is under way for this client.
     pub(crate) fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
@@ -206,12 +230,22 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.len() < usize_of(self.rules.max_in_flight)
     }
 
-    fn greet(&mut self, hello: &Hello, effects: &mut Effects<K>) -> Result<(), Fault> {
+    fn greet(
+        &mut self,
+        hello: &Hello,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
         if self.greeted {
             return Err(Fault::Protocol);
         }
         let (version, features) = version::negotiate(hello).map_err(|error| error.fault())?;
         self.greeted = true;
+        self.agent = Arc::from(hello.agent.as_str());
+        self.reports = (features & FEATURE_REPORTS != 0).then(|| Reports {
+            last: EdgeReport::default(),
+            allowed: Bucket::new(1, REPORTS_AHEAD, now),
+        });
         effects.replies.push(NodeMessage::Welcome(Welcome {
             version,
             features,
@@ -222,6 +256,25 @@ impl<K: Clone> SessionState<K> {
         if self.draining {
             effects.replies.push(NodeMessage::Drain);
         }
+        Ok(())
+    }
+
+    /// Takes a report: what is new in it, since a client may count from its beginning only.
+    fn report(
+        &mut self,
+        report: &EdgeReport,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
+        let Some(reports) = &mut self.reports else {
+            return Err(Fault::Protocol);
+        };
+        if !reports.allowed.take(now) {
+            return Err(Fault::Protocol);
+        }
+        let news = report.since(&reports.last);
+        reports.last.merge(&news);
+        effects.news.get_or_insert_default().merge(&news);
         Ok(())
     }
 

@@ -53,6 +53,70 @@ pub struct Status {
     pub operations: Vec<Operation>,
     /// Jobs that ended without a result, by reason, those that the node refused included.
     pub errors: Vec<Errors>,
+    /// The clients that report about themselves and are connected, the busiest first.
+    #[serde(default)]
+    pub edges: Vec<Edge>,
+    /// What all clients have reported since the node was started.
+    #[serde(default)]
+    pub edge_totals: EdgeCounts,
+}
+
+/// A client that reports about itself: all its connections together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Edge {
+    /// Its identity.
+    pub identity: String,
+    /// What software it says it is.
+    pub agent: String,
+    /// Its connections that have reported and are open.
+    pub connections: u64,
+    /// What it reported since the first of them was opened.
+    #[serde(flatten)]
+    pub counts: EdgeCounts,
+}
+
+/// What edges have counted, as far as this node was told; an edge with several nodes tells each thing
+/// to one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EdgeCounts {
+    /// Operations that the pool did.
+    pub pooled: u64,
+    /// Jobs whose answer the application awaited without holding its thread.
+    pub paused: u64,
+    /// Jobs whose answer a thread of the application waited for.
+    pub blocking: u64,
+    /// Jobs that were sent to a second node, which answered first.
+    pub hedges_won: u64,
+    /// Jobs that were sent to a second node in vain.
+    pub hedges_lost: u64,
+    /// Operations that ended as an error of the application.
+    pub failed: u64,
+    /// Operations that nobody waited for any more.
+    pub abandoned: u64,
+    /// Jobs that the application took back.
+    pub cancelled: u64,
+    /// Results that did not verify.
+    pub wrong_results: u64,
+    /// Operations that the edge did itself, by reason.
+    pub fallbacks: Vec<Errors>,
+}
+
+impl EdgeCounts {
+    /// Jobs given to the pool.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.paused.saturating_add(self.blocking)
+    }
+
+    /// Operations that the edge did itself.
+    #[must_use]
+    pub fn fallbacks(&self) -> u64 {
+        self.fallbacks
+            .iter()
+            .fold(0, |sum: u64, reason| sum.saturating_add(reason.jobs))
+    }
 }
 
 /// Jobs waiting in a class.
@@ -102,7 +166,7 @@ pub struct Operation {
 }
 
 /// Jobs that ended without a result.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Errors {
     /// The reason.
@@ -154,6 +218,8 @@ impl Status {
                 })
                 .filter(|errors| errors.jobs > 0)
                 .collect(),
+            edges: node.shared.edges.rows(),
+            edge_totals: node.shared.edges.totals(),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::message::{
     Welcome,
 };
 use crate::reader::Reader;
+use crate::report::{EdgeCounter, EdgeReport};
 use crate::{
     HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_OUTPUT_LEN,
     MAX_SPKI_LEN,
@@ -133,6 +134,7 @@ impl Message for ClientMessage {
                     out.extend_from_slice(&token.to_le_bytes())
                 });
             }
+            Self::Report(report) => frame(out, codes::REPORT, |out| put_report(out, report)),
         }
     }
 
@@ -159,6 +161,7 @@ impl Message for ClientMessage {
             k if k == codes::PING.code => Self::Ping {
                 token: r.u64("token")?,
             },
+            k if k == codes::REPORT.code => Self::Report(report(r)?),
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         reader.finish()?;
@@ -310,6 +313,23 @@ fn selector(r: &mut Reader<'_>) -> Result<KeySelector, WireError> {
             code: code.into(),
         }),
     }
+}
+
+/// The counters that are not 0, in the order of their codes.
+fn report(r: &mut Reader<'_>) -> Result<EdgeReport, WireError> {
+    let mut report = EdgeReport::default();
+    let mut last = 0;
+    for _ in 0..r.u8("count")? {
+        let code = r.u8("counter")?;
+        let counter = known("counter", code, EdgeCounter::from_code(code))?;
+        let value = r.u64("value")?;
+        if code <= last || value == 0 {
+            return Err(WireError::ReportOrder(code));
+        }
+        last = code;
+        report.set(counter, value);
+    }
+    Ok(report)
 }
 
 fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
@@ -530,6 +550,15 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
         out.extend_from_slice(encoded);
     }
     out[start] = length;
+}
+
+fn put_report(out: &mut Vec<u8>, report: &EdgeReport) {
+    let counted = || report.iter().filter(|(_, value)| *value > 0);
+    out.push(u8::try_from(counted().count()).expect("there are fewer than 256 counters"));
+    for (counter, value) in counted() {
+        out.push(counter.code());
+        out.extend_from_slice(&value.to_le_bytes());
+    }
 }
 
 fn put_selector(out: &mut Vec<u8>, selector: &KeySelector) {

@@ -11,6 +11,7 @@ use millrace_engine::key::{
 
 use crate::error::WireError;
 use crate::message::{Fault, KeyRefusal};
+use crate::report::EDGE_COUNTERS;
 use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 
 /// One kind of message: its number in the frame header, its name, and the most bytes its payload
@@ -47,6 +48,7 @@ kinds! {
     SUBMIT = 0x05 "Submit" MAX_PAYLOAD_LEN;
     CANCEL = 0x06 "Cancel" 8;
     PING = 0x07 "Ping" 8;
+    REPORT = 0x08 "Report" 1 + EDGE_COUNTERS * REPORTED_LEN;
 }
 
 kinds! {
@@ -60,6 +62,9 @@ kinds! {
     DRAIN = 0x86 "Drain" 0;
     FAULT = 0x87 "Fault" 1;
 }
+
+/// Bytes of one counter in a `Report`: its code and its number.
+const REPORTED_LEN: usize = 1 + 8;
 
 /// Tag of [`crate::message::KeySelector::Name`].
 pub const SELECT_NAME: u8 = 0x01;

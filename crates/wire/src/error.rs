@@ -92,6 +92,9 @@ pub enum WireError {
     /// A failed job with an output.
     #[error("job {0} failed and has an output")]
     OutputOfFailedJob(u64),
+    /// A report whose counters do not ascend, or have the value 0, which is left out.
+    #[error("counter {0:#04x} of a report is zero, or not above the one before it")]
+    ReportOrder(u8),
     /// The peer's highest version is below its lowest.
     #[error("the version range {min} to {max} is empty")]
     VersionRange {

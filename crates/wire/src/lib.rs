@@ -16,6 +16,7 @@
 //! - [`codec`]: each message as bytes and back, batch writers.
 //! - [`decoder`]: bytes of a stream, in whatever pieces they come, as messages.
 //! - [`codes`]: the numbers that stand for things, as tables.
+//! - [`report`]: what an edge tells about itself.
 //! - [`version`]: how the two ends agree on a version and on features.
 //! - [`error`]: what can be wrong with bytes from outside.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod decoder;
 pub mod error;
 pub mod message;
 mod reader;
+pub mod report;
 pub mod version;
 mod writer;
 
@@ -36,7 +38,8 @@ pub use message::{
     ClientMessage, Fault, Hello, JobCompletion, JobId, KeyHandle, KeyRefusal, KeySelector,
     NodeMessage, RequestId, SubmittedJob, Welcome,
 };
-pub use version::{FEATURES, VERSION_MAX, VERSION_MIN};
+pub use report::{EdgeCounter, EdgeReport};
+pub use version::{FEATURE_REPORTS, FEATURES, VERSION_MAX, VERSION_MIN};
 
 /// The protocol's name in the TLS handshake (ALPN, RFC 7301). The number changes only with the
 /// frame header itself; everything else is negotiated by `Hello` and `Welcome`.

@@ -14,6 +14,8 @@ use millrace_engine::operation::{Operation, Output};
 use millrace_engine::policy::{HashSet, OperationSet};
 use thiserror::Error;
 
+use crate::report::EdgeReport;
+
 /// Chosen by the client, unique among its open requests of that connection; echoed in the answer.
 pub type RequestId = u32;
 
@@ -60,6 +62,9 @@ pub enum ClientMessage {
         /// Echoed.
         token: u64,
     },
+    /// What the edge behind this connection has counted. Only with
+    /// [`FEATURE_REPORTS`](crate::FEATURE_REPORTS); not answered.
+    Report(EdgeReport),
 }
 
 /// From node to client.

@@ -17,8 +17,11 @@ pub const VERSION_MIN: u16 = 1;
 /// Highest protocol version spoken here.
 pub const VERSION_MAX: u16 = 1;
 
-/// Features known here. Version 1 has none.
-pub const FEATURES: u64 = 0;
+/// Feature: the client may send [`Report`](crate::ClientMessage::Report).
+pub const FEATURE_REPORTS: u64 = 1 << 0;
+
+/// Features known here.
+pub const FEATURES: u64 = FEATURE_REPORTS;
 
 /// Node side: the version and the features that are in force after this `Hello`.
 ///

@@ -16,8 +16,8 @@ use millrace_wire::codec::{CompleteWriter, SubmitWriter, parse_header};
 use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
 use millrace_wire::message::*;
 use millrace_wire::{
-    Decoder, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
-    MAX_OUTPUT_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN, Message, Peer, WireError,
+    Decoder, EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN,
+    MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN, Message, Peer, WireError,
 };
 use zeroize::Zeroizing;
 
@@ -150,7 +150,7 @@ fn headers_are_refused_before_their_payload_comes() {
         parse_header::<ClientMessage>([a, b, c, d, kind, flags, reserved, 0]).unwrap_err()
     };
     assert_eq!(header(8, 0x00, 0, 0), WireError::UnknownKind(0x00));
-    assert_eq!(header(8, 0x08, 0, 0), WireError::UnknownKind(0x08));
+    assert_eq!(header(8, 0x09, 0, 0), WireError::UnknownKind(0x09));
     assert_eq!(header(8, 0xff, 0, 0), WireError::UnknownKind(0xff));
     assert_eq!(header(8, 0x81, 0, 0), WireError::WrongDirection(0x81));
     assert_eq!(header(8, 0x07, 0x80, 0), WireError::Flags(0x80));
@@ -411,6 +411,45 @@ fn unknown_codes_are_named() {
     for (reason, detail) in [(0, 0), (1, 1), (2, 0), (2, 8), (6, 0)] {
         assert!(NodeMessage::decode(0x83, &[0, 0, 0, 0, reason, detail]).is_err());
     }
+}
+
+#[test]
+fn a_report_has_known_counters_in_order_and_no_zeros() {
+    let decode = |counters: &[(u8, u64)]| {
+        let mut payload = vec![u8::try_from(counters.len()).unwrap()];
+        for (code, value) in counters {
+            payload.push(*code);
+            payload.extend_from_slice(&value.to_le_bytes());
+        }
+        ClientMessage::decode(0x08, &payload).map(drop)
+    };
+    assert_eq!(decode(&[]), Ok(()));
+    assert_eq!(decode(&[(0x01, 1), (0x17, u64::MAX)]), Ok(()));
+    for unknown in [0x00, 0x0a, 0x0f, 0x18, 0xff] {
+        let error = WireError::UnknownCode {
+            field: "counter",
+            code: unknown.into(),
+        };
+        assert_eq!(decode(&[(unknown, 1)]), Err(error));
+    }
+    assert_eq!(decode(&[(0x01, 0)]), Err(WireError::ReportOrder(0x01)));
+    assert_eq!(
+        decode(&[(0x02, 1), (0x02, 1)]),
+        Err(WireError::ReportOrder(0x02))
+    );
+    assert_eq!(
+        decode(&[(0x03, 1), (0x02, 1)]),
+        Err(WireError::ReportOrder(0x02))
+    );
+    // More counters than there are do not even pass as a header.
+    let all = EdgeCounter::ALL.len();
+    let (limit, length) = (1 + 9 * all, 1 + 9 * (all + 1));
+    let header = frame(0x08, &vec![1; length]);
+    let error = client(&header).unwrap_err();
+    assert!(
+        matches!(error, WireError::TooLarge { kind: 0x08, limit: l, .. } if l == limit),
+        "{error}"
+    );
 }
 
 #[test]

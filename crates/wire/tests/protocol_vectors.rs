@@ -18,8 +18,8 @@ use millrace_engine::{BackendKind, OperationKind};
 use millrace_wire::codes::{self, Kind};
 use millrace_wire::message::*;
 use millrace_wire::{
-    HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_OUTPUT_LEN,
-    MAX_SPKI_LEN, Message,
+    EdgeCounter, FEATURE_REPORTS, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN,
+    MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_SPKI_LEN, Message,
 };
 
 fn root() -> PathBuf {
@@ -211,6 +211,15 @@ fn code_tables_are_those_of_the_code() {
     };
     assert_table("codes: refusals", named(KeyRefusal::CODES));
     assert_table("codes: key-types", named(codes::KEY_TYPES));
+    let counters = EdgeCounter::ALL.iter();
+    assert_table(
+        "codes: edge-counters",
+        counters.map(|c| [code(c.code()), c.name().to_owned()]),
+    );
+    assert_table(
+        "codes: features",
+        [[format!("{FEATURE_REPORTS:#04x}"), "edge-reports".to_owned()]],
+    );
     let selectors = [
         (codes::SELECT_NAME, "name"),
         (codes::SELECT_SPKI_SHA256, "spki_sha256"),

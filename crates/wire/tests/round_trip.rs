@@ -18,8 +18,8 @@ use millrace_engine::policy::{HashSet, OperationSet};
 use millrace_wire::codes::MAX_DSA_BITS;
 use millrace_wire::message::*;
 use millrace_wire::{
-    HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_SPKI_LEN,
-    Message,
+    EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
+    MAX_SPKI_LEN, Message,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -148,6 +148,10 @@ fn client_message() -> impl Strategy<Value = ClientMessage> {
         jobs().prop_map(ClientMessage::Submit),
         any::<u64>().prop_map(|job| ClientMessage::Cancel { job }),
         any::<u64>().prop_map(|token| ClientMessage::Ping { token }),
+        vec(any::<u64>(), EdgeCounter::ALL.len()).prop_map(|counts| {
+            let counts: Vec<_> = EdgeCounter::ALL.iter().copied().zip(counts).collect();
+            ClientMessage::Report(report(&counts))
+        }),
     ]
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_server::Status;
-use millrace_server::status::Operation;
+use millrace_server::status::{Edge, EdgeCounts, Operation};
 
 use crate::args::StatusArgs;
 use crate::exit::{ContextCode, Failure, fail};
@@ -48,10 +48,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     output::print(&page(&after.status))?;
     if after.status.operations.is_empty() {
         eprintln!("no operations yet");
+    } else {
+        output::print("\n")?;
+        table(&before, &after).print()?;
+    }
+    if after.status.edges.is_empty() {
         return Ok(());
     }
     output::print("\n")?;
-    table(&before, &after).print()
+    edges(&after.status.edges).print()
 }
 
 struct Sample {
@@ -171,6 +176,58 @@ fn table(before: &Sample, after: &Sample) -> Table {
     table
 }
 
+/// What the clients say about themselves.
+fn edges(edges: &[Edge]) -> Table {
+    let mut table = Table::new(&[
+        "client",
+        "agent",
+        ">conns",
+        ">jobs",
+        ">async",
+        ">hedged",
+        "fallbacks",
+    ]);
+    for edge in edges {
+        let counts = &edge.counts;
+        table.row(vec![
+            edge.identity.clone(),
+            edge.agent.clone(),
+            edge.connections.to_string(),
+            counts.jobs().to_string(),
+            percentage(counts.paused, counts.jobs()),
+            counts
+                .hedges_won
+                .saturating_add(counts.hedges_lost)
+                .to_string(),
+            fallbacks(counts),
+        ]);
+    }
+    table
+}
+
+/// How many, and the reasons, the most frequent first.
+fn fallbacks(counts: &EdgeCounts) -> String {
+    let mut reasons: Vec<_> = counts.fallbacks.iter().collect();
+    reasons.sort_by_key(|reason| std::cmp::Reverse(reason.jobs));
+    let reasons: Vec<String> = reasons
+        .iter()
+        .map(|reason| format!("{} {}", reason.jobs, reason.reason))
+        .collect();
+    if reasons.is_empty() {
+        "none".to_owned()
+    } else {
+        reasons.join(", ")
+    }
+}
+
+/// Rounded down, so that 100 % means all.
+fn percentage(part: u64, whole: u64) -> String {
+    match u128::from(part) * 100 / u128::from(whole.max(1)) {
+        _ if whole == 0 => "-".to_owned(),
+        percent => format!("{percent} %"),
+    }
+}
+
 /// Three digits and a unit.
 fn microseconds(value: f64) -> String {
     match value {
@@ -230,6 +287,14 @@ fn converse(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_of_them_is_what_100_percent_means() {
+        assert_eq!(percentage(0, 0), "-");
+        assert_eq!(percentage(999, 1000), "99 %");
+        assert_eq!(percentage(1000, 1000), "100 %");
+        assert_eq!(percentage(u64::MAX, u64::MAX), "100 %");
+    }
 
     #[test]
     fn times_are_readable() {

@@ -84,7 +84,7 @@ fn key() -> KeyData {
 }
 
 fn ready(now: Instant) -> Connection {
-    let mut connection = Connection::new("test".to_owned(), TIMINGS, now);
+    let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert!(matches!(
         sent(&mut connection)[..],
         [ClientMessage::Hello(_)]
@@ -99,7 +99,7 @@ fn ready(now: Instant) -> Connection {
 #[test]
 fn the_handshake_is_a_hello_and_a_welcome() {
     let now = Instant::now();
-    let mut connection = Connection::new("test".to_owned(), TIMINGS, now);
+    let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert!(!connection.is_ready());
     assert_eq!(connection.next_timer(), Some(now + TIMINGS.handshake));
     assert!(matches!(
@@ -119,7 +119,7 @@ fn what_does_not_begin_with_a_welcome_is_not_a_node() {
         NodeMessage::Pong { token: 1 },
         opened(0, 1),
     ] {
-        let mut connection = Connection::new("test".to_owned(), TIMINGS, now);
+        let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
         assert!(say(&mut connection, &message, now).is_err(), "{message:?}");
     }
     let mut connection = ready(now);
@@ -132,7 +132,7 @@ fn what_does_not_begin_with_a_welcome_is_not_a_node() {
 #[test]
 fn a_version_that_was_not_offered_is_not_accepted() {
     let now = Instant::now();
-    let mut connection = Connection::new("test".to_owned(), TIMINGS, now);
+    let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     let NodeMessage::Welcome(mut other) = welcome() else {
         unreachable!("it is one")
     };
@@ -143,7 +143,7 @@ fn a_version_that_was_not_offered_is_not_accepted() {
 #[test]
 fn no_welcome_in_time_is_the_end() {
     let now = Instant::now();
-    let mut connection = Connection::new("test".to_owned(), TIMINGS, now);
+    let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert_eq!(connection.tick(now + ms(999)), Ok(()));
     assert!(connection.tick(now + ms(1000)).is_err());
 }

@@ -4,6 +4,7 @@
 //! The pool without I/O: what only shows when time and the order of things are under control. What
 //! nodes do to jobs is tested in `tests/`, over sockets.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -12,12 +13,14 @@ use millrace_engine::operation::{Hash, Operation};
 use millrace_engine::policy::OperationSet;
 use millrace_engine::{Curve, Output};
 use millrace_wire::{
-    ClientMessage, Decoder, KeySelector, Message, NodeMessage, SubmittedJob, Welcome,
+    ClientMessage, Decoder, EdgeCounter, EdgeReport, KeySelector, Message, NodeMessage,
+    SubmittedJob, Welcome,
 };
 
 use super::*;
 use crate::config::Endpoint;
 use crate::key::KeySource;
+use crate::report::ReportSource;
 
 struct Pool {
     dispatcher: Dispatcher,
@@ -25,6 +28,7 @@ struct Pool {
     key: Arc<KeyData>,
     ends: Receiver<(u32, Result<Reply, ClientError>)>,
     tell: std::sync::mpsc::Sender<(u32, Result<Reply, ClientError>)>,
+    features: u64,
 }
 
 impl Pool {
@@ -41,7 +45,38 @@ impl Pool {
             key: Arc::new(KeyData::new(KeySource::Selector(selector))),
             ends,
             tell,
+            features: 0,
         }
+    }
+
+    /// One whose edge counts in `counts`, with nodes that want to know.
+    fn reporting(nodes: usize, counts: &Arc<Mutex<EdgeReport>>) -> Self {
+        let mut pool = Self::new(nodes);
+        let counts = Arc::clone(counts);
+        let source = ReportSource::new(move || *counts.lock().expect("no panic"));
+        pool.dispatcher.reporter = Some(Reporter::new(source));
+        pool.features = FEATURE_REPORTS;
+        pool
+    }
+
+    /// The reports that this node was sent.
+    fn reports(&mut self, at: usize) -> Vec<EdgeReport> {
+        let report = |message| match message {
+            ClientMessage::Report(report) => Some(report),
+            _ => None,
+        };
+        self.sent(at).into_iter().filter_map(report).collect()
+    }
+
+    /// A job from beginning to end.
+    fn serve_one(&mut self, number: u32) -> usize {
+        self.submit(number, 1000).expect("taken");
+        let nodes = self.dispatcher.nodes.len();
+        let served = (0..nodes).find_map(|at| Some((at, self.serve_keys(at).pop()?)));
+        let (at, job) = served.expect("some node has it");
+        self.answer(at, &job, good());
+        assert_eq!(self.ends(), [(number, Ok(()))]);
+        at
     }
 
     fn submit(&mut self, number: u32, millis: u64) -> Result<TaskId, ClientError> {
@@ -65,7 +100,7 @@ impl Pool {
             at,
             &NodeMessage::Welcome(Welcome {
                 version: 1,
-                features: 0,
+                features: self.features,
                 node: format!("n{at}"),
                 max_in_flight: 1000,
                 max_keys: 10,
@@ -373,4 +408,114 @@ fn a_node_that_never_says_whether_it_has_a_key_is_given_up() {
         pool.ends();
     }
     panic!("what the node does not answer is remembered for ever");
+}
+
+fn count(counts: &Arc<Mutex<EdgeReport>>, counter: EdgeCounter) {
+    counts.lock().expect("no panic").add(counter, 1);
+}
+
+#[test]
+fn an_edge_reports_once_per_second_while_there_is_something_new() {
+    let counts = Arc::default();
+    let mut pool = Pool::reporting(1, &counts);
+    pool.tick(5000);
+    assert_eq!(
+        pool.dispatcher.next_timer(),
+        None,
+        "nothing before the first job"
+    );
+    pool.submit(1, 1000).expect("taken");
+    let at = pool.connect();
+    let jobs = pool.serve_keys(at);
+    pool.answer(at, &jobs[0], good());
+    pool.ends();
+    count(&counts, EdgeCounter::Pooled);
+    pool.tick(999);
+    assert!(pool.reports(at).is_empty());
+    pool.tick(1);
+    let reports = pool.reports(at);
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].get(EdgeCounter::Pooled), 1);
+    // Idle: no report, and no timer for one.
+    assert_eq!(pool.dispatcher.next_timer(), None);
+    pool.tick(10_000);
+    assert!(pool.reports(at).is_empty());
+    for number in 2..12 {
+        pool.serve_one(number);
+        count(&counts, EdgeCounter::Pooled);
+    }
+    pool.tick(1000);
+    let reports = pool.reports(at);
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].get(EdgeCounter::Pooled), 11, "cumulative");
+    // Activity of which nothing came is no news.
+    pool.dispatcher.counted(pool.now);
+    pool.tick(1000);
+    assert!(pool.reports(at).is_empty());
+    assert_eq!(pool.dispatcher.next_timer(), None);
+}
+
+#[test]
+fn what_several_nodes_are_told_adds_up() {
+    let counts = Arc::default();
+    let mut pool = Pool::reporting(2, &counts);
+    pool.submit(0, 1000).expect("taken");
+    let nodes = [pool.connect(), pool.connect()];
+    let first = nodes
+        .into_iter()
+        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+    let (mut served, job) = first.expect("one of them has it");
+    pool.answer(served, &job, good());
+    pool.ends();
+    count(&counts, EdgeCounter::Pooled);
+    let mut told = [EdgeReport::default(); 2];
+    for number in 1..50 {
+        pool.tick(1000);
+        for at in nodes {
+            for report in pool.reports(at) {
+                assert_eq!(at, served, "the one that did the job is told");
+                told[at] = report;
+            }
+        }
+        let mut sum = told[0];
+        sum.merge(&told[1]);
+        assert_eq!(sum, *counts.lock().expect("no panic"));
+        served = pool.serve_one(number);
+        count(&counts, EdgeCounter::Pooled);
+    }
+}
+
+#[test]
+fn what_happened_without_a_node_is_told_to_the_next_one() {
+    let counts = Arc::default();
+    let mut pool = Pool::reporting(1, &counts);
+    pool.submit(1, 1000).expect("taken");
+    let at = pool.connect();
+    pool.serve_keys(at);
+    pool.now += Duration::from_secs(2);
+    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    count(&counts, EdgeCounter::FallbackNoNode);
+    pool.dispatcher.counted(pool.now);
+    pool.tick(1000);
+    assert_eq!(pool.dispatcher.next_timer(), None, "nobody to be told");
+    let at = pool.connect();
+    pool.tick(1000);
+    let reports = pool.reports(at);
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].get(EdgeCounter::FallbackNoNode), 1);
+    // The new connection counts from its own beginning.
+    assert_eq!(reports[0].fallbacks(), 1);
+}
+
+#[test]
+fn a_node_without_the_feature_is_told_nothing() {
+    let counts = Arc::default();
+    let mut pool = Pool::reporting(1, &counts);
+    pool.features = 0;
+    pool.submit(1, 1000).expect("taken");
+    let at = pool.connect();
+    pool.serve_keys(at);
+    count(&counts, EdgeCounter::Pooled);
+    pool.tick(1000);
+    assert!(pool.reports(at).is_empty());
 }

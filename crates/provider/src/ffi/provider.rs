@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use millrace_client::{PoolConfig, ReportSource};
+
 use super::core::{self, Core, guard};
 use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
 use super::libcrypto::{Lib, Ptr};
@@ -36,6 +38,7 @@ pub(crate) struct Provider {
 /// them: the pool (a thread, connections, open keys) and the tables. Never freed either.
 struct Shared {
     config: Config,
+    stats: Arc<Stats>,
     process: ProcessCell,
     tables: OnceLock<Tables>,
 }
@@ -50,6 +53,7 @@ impl Shared {
         let process = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
         let fresh: &'static Self = Box::leak(Box::new(Self {
             config,
+            stats: Arc::default(),
             process,
             tables: OnceLock::new(),
         }));
@@ -91,7 +95,14 @@ impl Provider {
     pub(crate) fn process(&self) -> &'static Arc<Process> {
         self.shared
             .process
-            .get(|| Process::new(remote::connect(self.config.pool())))
+            .get(|| Process::new(remote::connect(self.pool_config())))
+    }
+
+    /// The pool of this process: its reports are about what this process does, not its ancestors.
+    fn pool_config(&self) -> PoolConfig {
+        let (stats, before) = (Arc::clone(&self.stats), self.stats.report());
+        let source = ReportSource::new(move || stats.report().since(&before));
+        self.config.pool().report(source)
     }
 
     /// Lets go of keys at the pool that have no key object any more.
@@ -253,7 +264,7 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
                 core,
                 lib,
                 config: &shared.config,
-                stats: Arc::default(),
+                stats: Arc::clone(&shared.stats),
                 shared,
                 verbose: variable(LOG_VARIABLE).is_some(),
             });

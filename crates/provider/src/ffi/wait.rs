@@ -92,6 +92,8 @@ pub(crate) struct Job {
     wait_ctx: Ptr,
     /// Whether the wait context knows the descriptor.
     registered: Cell<bool>,
+    /// Whether it had to block.
+    blocked: Cell<bool>,
     functions: Functions,
     stats: Arc<Stats>,
     process: libc::pid_t,
@@ -131,6 +133,7 @@ impl Job {
             lib,
             wait_ctx,
             registered,
+            blocked: Cell::new(false),
             functions,
             stats,
             process,
@@ -172,7 +175,6 @@ impl Pause for Job {
 
     fn until(&self, done: &dyn Fn() -> bool) -> bool {
         let mut quick = 0;
-        let mut paused = false;
         loop {
             if done() {
                 self.drain();
@@ -182,10 +184,8 @@ impl Pause for Job {
             if unsafe { libc::getpid() } != self.process || given_up() {
                 return false;
             }
-            if !std::mem::replace(&mut paused, true) {
-                self.stats.paused.add();
-            }
             if quick >= QUICK_RESUMES || !self.register() {
+                self.blocked.set(true);
                 self.block();
                 continue;
             }
@@ -204,6 +204,10 @@ impl Pause for Job {
                 quick = 0;
             }
         }
+    }
+
+    fn blocked(&self) -> bool {
+        self.blocked.get()
     }
 }
 

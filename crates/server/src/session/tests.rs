@@ -4,6 +4,7 @@
 //! Conversations with a session, without a socket, a clock or an engine.
 
 use millrace_engine::{Curve, Hash as Digest, HashSet as Digests, KeyType};
+use millrace_wire::EdgeCounter;
 use zeroize::Zeroizing;
 
 use super::*;
@@ -473,4 +474,74 @@ fn ids_spread_over_the_table() {
             .collect();
         assert!(low.len() > 40, "step {step}: {} of 128", low.len());
     }
+}
+
+fn report(counts: &[(EdgeCounter, u64)]) -> ClientMessage {
+    let mut report = EdgeReport::default();
+    for (counter, count) in counts {
+        report.set(*counter, *count);
+    }
+    ClientMessage::Report(report)
+}
+
+fn reporting() -> Client {
+    let mut client = Client::silent(rules());
+    let hello = Hello {
+        min_version: 1,
+        max_version: 1,
+        features: u64::MAX,
+        agent: "edge/1".to_owned(),
+    };
+    let effects = client.say(ClientMessage::Hello(hello));
+    let [NodeMessage::Welcome(welcome)] = &effects.replies[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(welcome.features, FEATURE_REPORTS);
+    client
+}
+
+#[test]
+fn a_report_is_what_is_new_in_it() {
+    use EdgeCounter::{Blocking, FallbackBusy, Paused};
+    let mut client = reporting();
+    let mut news = |counts: &[(EdgeCounter, u64)]| {
+        let news = client.say(report(counts)).news.expect("a report");
+        [Paused, Blocking, FallbackBusy].map(|counter| news.get(counter))
+    };
+    assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [5, 1, 0]);
+    assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [0, 0, 0]);
+    // Backwards is not believed, and does not make room for counting the same again.
+    assert_eq!(news(&[(Paused, 2), (FallbackBusy, 3)]), [0, 0, 3]);
+    assert_eq!(news(&[(Paused, 6), (Blocking, 2)]), [1, 1, 0]);
+    assert_eq!(news(&[(Paused, u64::MAX)]), [u64::MAX - 6, 0, 0]);
+    assert_eq!(news(&[(Paused, u64::MAX)]), [0, 0, 0]);
+}
+
+#[test]
+fn a_report_needs_the_feature() {
+    let mut client = Client::greeted();
+    let refused = client.try_say(report(&[(EdgeCounter::Paused, 1)]));
+    assert_eq!(refused.err(), Some(Fault::Protocol));
+    let mut client = Client::silent(rules());
+    assert_eq!(client.try_say(report(&[])).err(), Some(Fault::Protocol));
+}
+
+#[test]
+fn a_minute_of_reports_may_come_at_once_and_not_one_more() {
+    let mut client = reporting();
+    for n in 1..=u64::from(REPORTS_AHEAD) {
+        client.say(report(&[(EdgeCounter::Paused, n)]));
+    }
+    client.now += Duration::from_secs(1);
+    client.say(report(&[]));
+    let refused = client.try_say(report(&[]));
+    assert_eq!(refused.err(), Some(Fault::Protocol));
+}
+
+#[test]
+fn a_draining_node_still_takes_reports() {
+    let mut client = reporting();
+    client.state.drain(&mut Effects::default());
+    let effects = client.say(report(&[(EdgeCounter::Paused, 1)]));
+    assert!(effects.news.is_some());
 }

@@ -13,7 +13,7 @@ use millrace_engine::operation::{Hash, Operation, Output};
 use millrace_engine::policy::{KeyPolicy, OperationSet};
 use millrace_engine::{BackendKind, OperationKind};
 use millrace_wire::message::*;
-use millrace_wire::{Decoder, Message, WireError};
+use millrace_wire::{Decoder, EdgeCounter, EdgeReport, Message, WireError};
 use zeroize::Zeroizing;
 
 /// The example key of RFC 8410 section 10.3.
@@ -155,7 +155,24 @@ pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
                 token: 0x0102_0304_0506_0708,
             },
         ),
+        (
+            "report",
+            ClientMessage::Report(report(&[
+                (EdgeCounter::Pooled, 1000),
+                (EdgeCounter::Paused, 1010),
+                (EdgeCounter::FallbackTimedOut, 10),
+            ])),
+        ),
     ]
+}
+
+/// A report with these numbers.
+pub(crate) fn report(counts: &[(EdgeCounter, u64)]) -> EdgeReport {
+    let mut report = EdgeReport::default();
+    for (counter, count) in counts {
+        report.set(*counter, *count);
+    }
+    report
 }
 
 /// Messages of a node by the names that they have in the specification.
@@ -273,6 +290,7 @@ pub(crate) fn assert_same_client(a: &ClientMessage, b: &ClientMessage) {
         (Submit(a), Submit(b)) => assert_same_jobs(a, b),
         (Cancel { job: a }, Cancel { job: b }) => assert_eq!(a, b),
         (Ping { token: a }, Ping { token: b }) => assert_eq!(a, b),
+        (Report(a), Report(b)) => assert_eq!(a, b),
         _ => panic!("{a:?} is not {b:?}"),
     }
 }

@@ -1,0 +1,68 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What an edge does when the pool is slow or says no, and what it tells its nodes about it.
+
+use millrace_tests::drive::Tls;
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::{Server, Site};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::wait;
+use millrace_tests::world::World;
+use serde_json::Value;
+
+/// Sum of one counter over the clients that a node shows.
+fn told(node: &Node, counter: &str) -> u64 {
+    let status = node.status();
+    let edges = status["edges"].as_array().expect("a list").clone();
+    edges.iter().filter_map(|edge| edge[counter].as_u64()).sum()
+}
+
+/// The value of one sample of a node's metrics.
+fn metric(node: &Node, sample: &str) -> Option<u64> {
+    let text = node.metrics();
+    let value = text.lines().find_map(|line| {
+        line.strip_prefix(sample)?
+            .strip_prefix(' ')
+            .map(str::to_owned)
+    });
+    value.and_then(|value| value.parse().ok())
+}
+
+#[test]
+fn an_edge_tells_its_node_how_its_application_waits() {
+    const HANDSHAKES: usize = 20;
+    for server in Server::ALL {
+        let world = World::new();
+        let node = world.node("node-1");
+        let identity = world.identity(KeyKind::P256);
+        let edge = EdgeOptions::to(node.endpoint()).preferred();
+        let gateway = world.gateway(server, edge, &[Site::with_key(&identity)]);
+        let address = gateway.address(KeyKind::P256);
+        world.client.handshakes(address, Tls::V13, HANDSHAKES);
+        wait::until("every handshake was reported", || {
+            told(&node, "pooled") == HANDSHAKES as u64
+        });
+        // HAProxy waits asynchronously, nginx without the preload library cannot.
+        let (how, not) = match server {
+            Server::Haproxy | Server::HaproxyMaster => ("paused", "blocking"),
+            Server::Nginx => ("blocking", "paused"),
+        };
+        assert_eq!(told(&node, how), HANDSHAKES as u64, "{server:?}");
+        assert_eq!(told(&node, not), 0, "{server:?}");
+        let sample = format!("millrace_edge_jobs_total{{how=\"{how}\"}}");
+        assert_eq!(metric(&node, &sample), Some(HANDSHAKES as u64));
+        let status = node.status();
+        let edge = &status["edges"][0];
+        assert_eq!(edge["fallbacks"], Value::Array(Vec::new()), "{edge}");
+        let agent = edge["agent"].as_str().unwrap_or_default();
+        assert!(agent.starts_with("millrace-provider/"), "{agent}");
+        // A client that is gone is no row any more, and stays in the totals.
+        drop(gateway);
+        wait::until("the client is gone", || {
+            node.status()["edges"] == Value::Array(Vec::new())
+        });
+        assert_eq!(node.status()["edge_totals"]["pooled"], HANDSHAKES as u64);
+    }
+}
