@@ -7,9 +7,15 @@
 //! no privilege. [`Namespace`] is for a server with a real device, whose traffic stays in there.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::drive::Tls;
 use crate::edge::Edge;
@@ -29,6 +35,8 @@ pub enum Key<'a> {
     Plain,
     /// The stub of a key in the pool.
     Stub(&'a str),
+    /// None: whoever is at the management interface signs.
+    External,
 }
 
 /// How one end is started.
@@ -82,21 +90,21 @@ impl<'a> End<'a> {
 
     fn start(&self, dir: &Path, role: &str, authority: &Authority) -> Running {
         let dir = fresh_folder(dir, role);
-        let key = dir.join("key.pem");
-        fs::write(
-            &key,
-            match self.key {
-                Key::Plain => &self.identity.key_pem,
-                Key::Stub(stub) => stub,
-            },
-        )
-        .expect("key");
+        let pem = match self.key {
+            Key::Plain => Some(self.identity.key_pem.as_str()),
+            Key::Stub(stub) => Some(stub),
+            Key::External => None,
+        };
+        let key_line = pem.map_or_else(String::new, |pem| {
+            let key = dir.join("key.pem");
+            fs::write(&key, pem).expect("key");
+            format!("key {}\n", key.display())
+        });
         let config = dir.join("openvpn.conf");
         let text = format!(
-            "proto udp4\nca {}\ncert {}\nkey {}\nverify-x509-name localhost name\nverb 4\n{}",
+            "proto udp4\nca {}\ncert {}\n{key_line}verify-x509-name localhost name\nverb 4\n{}",
             authority.file.display(),
             self.identity.certificate_file.display(),
-            key.display(),
             self.lines
         );
         fs::write(&config, text).expect("configuration of OpenVPN");
@@ -226,6 +234,59 @@ pub fn drop_privileges() -> &'static str {
 fn free_udp_port() -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     socket.local_addr().expect("a bound socket").port()
+}
+
+/// A client of the management interface that signs what OpenVPN asks it to. OpenVPN then has a
+/// library context of its own, into which it loads every active provider by its name.
+#[derive(Debug)]
+pub struct Signer {
+    socket: PathBuf,
+}
+
+impl Signer {
+    /// Waits for one OpenVPN. `sign` takes a digest. (Its thread ends with that OpenVPN, or with the test.)
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn start(dir: &Path, sign: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> Self {
+        let socket = fresh_folder(dir, "signer").join("management.sock");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        thread::spawn(move || {
+            if let Ok((connection, _)) = listener.accept() {
+                // OpenVPN hangs up when it ends.
+                drop(answer(&connection, sign));
+            }
+        });
+        Self { socket }
+    }
+
+    /// What OpenVPN has to be told to ask it.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        format!(
+            "management {} unix\nmanagement-client\nmanagement-hold\nmanagement-external-key nopadding",
+            self.socket.display()
+        )
+    }
+}
+
+fn answer(mut connection: &UnixStream, sign: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
+    // The third version says of which kind a signature is to be.
+    connection.write_all(b"version 3\nhold release\n")?;
+    for line in BufReader::new(connection).lines() {
+        let line = line?;
+        let Some((digest, kind)) = line
+            .strip_prefix(">PK_SIGN:")
+            .and_then(|request| request.split_once(','))
+        else {
+            continue;
+        };
+        assert_eq!(kind, "ECDSA", "signs with ECDSA");
+        let signature = STANDARD.encode(sign(&STANDARD.decode(digest).expect("base64")));
+        connection.write_all(format!("pk-sig\n{signature}\nEND\n").as_bytes())?;
+    }
+    Ok(())
 }
 
 /// A network of its own, which ends with its owner. Needs root.

@@ -16,7 +16,7 @@ use millrace_tests::gateway::Site;
 use millrace_tests::is_root;
 use millrace_tests::memory::Secret;
 use millrace_tests::node::Node;
-use millrace_tests::openvpn::{End, Key, Namespace, Tunnel, drop_privileges};
+use millrace_tests::openvpn::{End, Key, Namespace, Signer, Tunnel, drop_privileges};
 use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
 use millrace_tests::release;
@@ -365,6 +365,47 @@ fn openvpn_loads_the_provider_by_its_own_option() {
         );
     }
     assert_eq!(node.served().rsa_signatures(), 2);
+}
+
+/// With a key that is not in a file OpenVPN makes a library context of its own, and loads what `openssl.cnf` has
+/// activated into it by name. There the provider is in nobody's way; and who signs may do so with the pool.
+#[test]
+fn openvpn_with_a_library_context_of_its_own_connects() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::P256);
+    let stub = world.dir().join("stub.pem");
+    fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    for (tls, expected) in [(Tls::V12, 1), (Tls::V13, 2)] {
+        let (edge_of_signer, stub, dir) = (edge.clone(), stub.clone(), world.dir().to_owned());
+        let signer = Signer::start(world.dir(), move |digest| {
+            let input = dir.join("digest");
+            fs::write(&input, digest).expect("digest");
+            let mut sign = edge_of_signer.openssl(&["pkeyutl", "-sign", "-inkey"]);
+            run(sign.arg(&stub).arg("-in").arg(&input)).stdout
+        });
+        let server = End {
+            key: Key::External,
+            edge: Some(&edge),
+            ..End::plain(&identity)
+        };
+        let tunnel = Tunnel::point_to_point(
+            world.dir(),
+            &world.authority,
+            tls,
+            server.with(&signer.lines()),
+            End::plain(&identity),
+        );
+        let log = tunnel.server.log();
+        assert!(!log.contains("could not load"), "{log}");
+        assert_eq!(node.served().of("ecdsa-sign"), expected, "{log}");
+    }
 }
 
 /// A server for many clients with a device, without privileges: what is sent through the tunnel
