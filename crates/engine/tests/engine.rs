@@ -138,6 +138,41 @@ fn a_faulty_backend_is_quarantined_and_its_job_served_elsewhere() {
 }
 
 #[test]
+fn the_cheaper_backend_takes_over_and_it_shows() {
+    let dear = Scripted::new(BackendKind::Simd);
+    let cheap = Scripted::new(BackendKind::Software);
+    *dear.behaviour.lock().unwrap() = Behaviour::Work(Duration::from_micros(300));
+    let fixture = Fixture::new(&[&dear, &cheap], 1);
+    assert!(fixture.engine.choices().is_empty());
+    for id in 0..3_000 {
+        fixture.engine.submit(vec![fixture.slow_job(id)]);
+        assert!(fixture.sink.take(1)[0].result.is_ok());
+    }
+    let choices = fixture.engine.choices();
+    let choice = choices.iter().find(|choice| choice.together == Some(1));
+    let choice = choice.expect("a choice was made");
+    assert_eq!(choice.jobs, "rsa-4096");
+    assert_eq!(choice.serving, BackendKind::Software, "{choice:?}");
+    assert_eq!(choice.costs.len(), 2, "{choice:?}");
+    let served = (
+        dear.served.load(Ordering::SeqCst),
+        cheap.served.load(Ordering::SeqCst),
+    );
+    assert!(served.1 > 2 * served.0, "{served:?}");
+}
+
+#[test]
+fn jobs_for_which_there_is_no_choice_are_not_measured() {
+    let only = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&only], 1);
+    for id in 0..300 {
+        fixture.engine.submit(vec![fixture.slow_job(id)]);
+        assert!(fixture.sink.take(1)[0].result.is_ok());
+    }
+    assert!(fixture.engine.choices().is_empty());
+}
+
+#[test]
 fn when_every_backend_is_faulty_the_job_fails_and_nothing_wrong_gets_out() {
     let backends = [
         Scripted::new(BackendKind::Simd),

@@ -1,16 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which backend serves a job, and which one is passed over because it computed something wrong.
+//! The backends of an engine: which ones can serve a job, and which one is passed over because it
+//! computed something wrong. Who of several serves is decided in `choice.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{BackendStatus, Key, StartError};
+use super::choice::{Choices, Group, Known};
+use super::{BackendStatus, StartError};
 use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Unusable};
 use crate::error::KeyError;
-use crate::key::{KeyInfo, PrivateKey};
+use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::OperationKind;
 
 /// How long a backend is passed over after its first fault; doubled by each further one.
@@ -28,6 +30,16 @@ pub(crate) struct Backends {
     usable: Vec<Entry>,
     unusable: Vec<(Description, Unusable)>,
     started: Instant,
+    choices: Choices,
+}
+
+/// A key that was opened in every backend that takes it.
+pub(crate) struct Opened {
+    pub(crate) info: KeyInfo,
+    /// Its name in each backend, in the order of the backends.
+    pub(crate) names: Vec<Option<BackendKey>>,
+    /// By operation: the backends that do it with this key, as a mask.
+    pub(crate) able: [u32; OperationKind::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -68,14 +80,12 @@ impl Backends {
             usable,
             unusable,
             started: Instant::now(),
+            choices: Choices::new(),
         })
     }
 
     /// Opens a key in every backend that takes it. The first one that does says what it is.
-    pub(crate) fn open_key(
-        &self,
-        key: &PrivateKey,
-    ) -> Result<(KeyInfo, Vec<Option<BackendKey>>), KeyError> {
+    pub(crate) fn open_key(&self, key: &PrivateKey) -> Result<Opened, KeyError> {
         let mut names = vec![None; self.usable.len()];
         let mut info: Option<KeyInfo> = None;
         let mut refusal = KeyError::NotOffered;
@@ -95,9 +105,30 @@ impl Backends {
             }
         }
         match info {
-            Some(info) => Ok((info, names)),
+            Some(info) => Ok(Opened {
+                able: self.able(&names, info.key_type),
+                info,
+                names,
+            }),
             None => Err(refusal),
         }
+    }
+
+    /// By operation: who does it with a key that has these names, as a mask.
+    fn able(
+        &self,
+        names: &[Option<BackendKey>],
+        key_type: KeyType,
+    ) -> [u32; OperationKind::ALL.len()] {
+        let mut able = [0; OperationKind::ALL.len()];
+        for (index, (name, entry)) in names.iter().zip(&self.usable).enumerate() {
+            for (able, operation) in able.iter_mut().zip(OperationKind::ALL) {
+                if name.is_some() && entry.covers(*operation, key_type) {
+                    *able |= 1 << index;
+                }
+            }
+        }
+        able
     }
 
     pub(crate) fn close_key(&self, names: &[Option<BackendKey>]) {
@@ -108,23 +139,37 @@ impl Backends {
         }
     }
 
-    /// The backend for an operation, not among those in the mask `tried`. A quarantined one comes
-    /// last: what it computes is verified, so it is better than none.
-    pub(crate) fn choose(
-        &self,
-        key: &Key,
-        operation: OperationKind,
-        tried: u32,
-    ) -> Option<(usize, BackendKey)> {
-        let able = |(index, entry): (usize, &Entry)| {
-            let name = key.names.get(index).copied().flatten()?;
-            let free = tried & (1 << index) == 0;
-            (free && entry.covers(operation, key)).then_some((index, name))
-        };
-        let candidates = || self.usable.iter().enumerate().filter_map(able);
-        candidates()
-            .find(|(index, _)| !self.is_quarantined(*index))
-            .or_else(|| candidates().next())
+    /// The first backend, in order of preference, out of those in the mask `able`. A quarantined one
+    /// comes last: what it computes is verified, so it is better than none.
+    pub(crate) fn first(&self, able: u32) -> Option<usize> {
+        (able != 0).then(|| self.preferred(able).trailing_zeros() as usize)
+    }
+
+    /// Who serves `jobs` jobs of a group that wait together, out of those in the mask `able`.
+    pub(crate) fn decide(&self, group: Group, jobs: usize, able: u32) -> Option<usize> {
+        (able != 0).then(|| self.choices.decide(group, jobs, self.preferred(able)))
+    }
+
+    /// Those of the mask that are not in quarantine; all if all are.
+    fn preferred(&self, able: u32) -> u32 {
+        let quarantined = (0..self.usable.len())
+            .filter(|index| able & (1 << index) != 0 && self.is_quarantined(*index))
+            .fold(0, |mask: u32, index| mask | 1 << index);
+        match able & !quarantined {
+            0 => able,
+            free => free,
+        }
+    }
+
+    /// `jobs` jobs of a group that ran together on a backend took it so long in all.
+    pub(crate) fn record(&self, group: Group, jobs: usize, index: usize, spent: Duration) {
+        let cost_ns = spent.as_secs_f64() * 1e9 / jobs.max(1) as f64;
+        self.choices.record(group, jobs, index, cost_ns);
+    }
+
+    /// What is known about the cost of jobs for which there is a choice.
+    pub(crate) fn known(&self) -> Vec<Known> {
+        self.choices.known()
     }
 
     /// Passes over a backend for a while.
@@ -151,6 +196,11 @@ impl Backends {
     /// Whether every backend computes on the calling thread.
     pub(crate) fn all_on_cpu(&self) -> bool {
         self.usable.iter().all(|entry| entry.description.on_cpu)
+    }
+
+    /// Whether a backend computes on the calling thread.
+    pub(crate) fn is_on_cpu(&self, index: usize) -> bool {
+        self.usable[index].description.on_cpu
     }
 
     /// The largest batch that a backend computes together.
@@ -194,10 +244,10 @@ impl Backends {
 }
 
 impl Entry {
-    fn covers(&self, operation: OperationKind, key: &Key) -> bool {
+    fn covers(&self, operation: OperationKind, key_type: KeyType) -> bool {
         self.capabilities
             .iter()
-            .any(|row| row.covers(operation, key.info.key_type))
+            .any(|row| row.covers(operation, key_type))
     }
 }
 

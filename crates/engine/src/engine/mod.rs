@@ -13,6 +13,7 @@
 //! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; a job that a backend already holds ends when the
 //! backend answers, and whoever waits for it has a timer of its own.
 
+mod choice;
 mod dispatch;
 mod worker;
 
@@ -28,10 +29,11 @@ use thiserror::Error;
 use crate::backend::{Backend, BackendKey, BackendKind, Description};
 use crate::error::{JobError, KeyError};
 use crate::key::{KeyInfo, PrivateKey};
-use crate::operation::{Class, Operation, Output};
+use crate::operation::{Class, Operation, OperationKind, Output};
 use crate::queue::{FairQueue, Waiting};
 use crate::stats::{Snapshot, Statistics};
-use dispatch::Backends;
+use choice::Known;
+use dispatch::{Backends, Opened};
 use worker::Runner;
 
 /// Names a job within its session.
@@ -116,6 +118,8 @@ pub struct Key {
     class: Class,
     /// Its name in each backend, in the order of the backends.
     names: Vec<Option<BackendKey>>,
+    /// By operation: the backends that do it, as a mask.
+    able: [u32; OperationKind::ALL.len()],
     backends: Arc<Backends>,
 }
 
@@ -124,6 +128,13 @@ impl Key {
     #[must_use]
     pub fn info(&self) -> &KeyInfo {
         &self.info
+    }
+}
+
+impl Key {
+    /// The backends that do this with the key, as a mask.
+    fn able(&self, operation: OperationKind) -> u32 {
+        self.able[operation.index()]
     }
 }
 
@@ -216,6 +227,21 @@ pub struct BackendStatus {
     pub unusable: Option<String>,
     /// Whether it computed something wrong lately and is passed over.
     pub quarantined: bool,
+}
+
+/// What was measured, and chosen, for jobs of one kind that wait together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
+    pub jobs: String,
+    /// How many of them wait together, at most; none: any more than in the choices before.
+    pub together: Option<usize>,
+    /// Who serves them.
+    pub serving: BackendKind,
+    /// How often that changed.
+    pub switches: u64,
+    /// Smoothed time that a backend works on one job; only those that were measured.
+    pub costs: Vec<(BackendKind, Duration)>,
 }
 
 /// Runs jobs on backends. Cheap to clone; the threads end with [`Engine::stop`] or with the last
@@ -338,12 +364,13 @@ impl Engine {
     /// What is wrong with the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
-        let (info, names) = backends.open_key(key)?;
+        let Opened { info, names, able } = backends.open_key(key)?;
         let class = Class::of(info.key_type);
         Ok(Arc::new(Key {
             info,
             class,
             names,
+            able,
             backends: Arc::clone(backends),
         }))
     }
@@ -454,6 +481,24 @@ impl Engine {
         self.shared().backends.status()
     }
 
+    /// Who serves what, wherever several backends can, and what is known about their cost.
+    #[must_use]
+    pub fn choices(&self) -> Vec<Choice> {
+        let backends = &self.shared().backends;
+        let choice = |known: Known| Choice {
+            jobs: known.group,
+            together: known.most,
+            serving: backends.kind(known.serving),
+            switches: known.switches,
+            costs: known
+                .costs
+                .into_iter()
+                .map(|(index, ns)| (backends.kind(index), Duration::from_secs_f64(ns / 1e9)))
+                .collect(),
+        };
+        backends.known().into_iter().map(choice).collect()
+    }
+
     fn shared(&self) -> &Shared {
         &self.threads.shared
     }
@@ -518,14 +563,8 @@ impl Shared {
         if job.deadline <= queued.arrived {
             return Some(JobError::Expired);
         }
-        if self
-            .backends
-            .choose(&job.key, job.operation.kind(), 0)
-            .is_none()
-        {
-            return Some(JobError::NotOffered);
-        }
-        None
+        let offered = job.key.able(job.operation.kind()) != 0;
+        (!offered).then_some(JobError::NotOffered)
     }
 
     /// Runs a tiny batch of the fast class right here if nothing waits before it; gives it back

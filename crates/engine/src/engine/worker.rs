@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::choice::Group;
 use super::{Completion, Job, JobId, Key, Outbox, Queued, Session, Shared, lock};
 use crate::backend::{BackendKey, Done, Queue, Task};
 use crate::engine::dispatch::Backends;
 use crate::error::{BackendError, JobError};
-use crate::operation::Class;
+use crate::operation::{Class, OperationKind};
 
 /// Completions are handed out at least this often while a batch is being computed: a result should
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
@@ -83,6 +84,23 @@ pub(crate) struct Runner {
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
     done: Vec<Done>,
+    /// What of the batch was decided together and is measured together.
+    shares: Vec<Share>,
+}
+
+/// The jobs of a batch that cost the same and that more than one backend can serve.
+struct Share {
+    group: Group,
+    /// Who can serve them, as a mask.
+    able: u32,
+    jobs: usize,
+    backend: usize,
+    left: usize,
+    placed: Instant,
+    /// How long a backend on the CPU was busy with them.
+    busy: Duration,
+    /// Whether one of them failed, so that the time says nothing.
+    spoiled: bool,
 }
 
 /// One backend as this runner sees it.
@@ -101,6 +119,8 @@ struct InFlight {
     backend: usize,
     /// Backends that had this job, as a mask.
     tried: u32,
+    /// The share of the batch that it belongs to on its first try, if there was a choice.
+    share: Option<usize>,
 }
 
 impl Runner {
@@ -115,12 +135,14 @@ impl Runner {
             in_flight: Vec::new(),
             free: Vec::new(),
             done: Vec::new(),
+            shares: Vec::new(),
         }
     }
 
     /// Runs a batch to its end. `behind` tells how many jobs wait behind it.
     pub(crate) fn run(&mut self, shared: &Shared, batch: Vec<Queued>, behind: impl Fn() -> usize) {
         let mut outbox = Outbox::default();
+        self.share_out(shared, &batch);
         for Queued { job, arrived } in batch {
             let Job {
                 id,
@@ -130,6 +152,7 @@ impl Runner {
                 input,
                 deadline: _,
             } = job;
+            let share = self.share_of(&key, operation.kind());
             let origin = InFlight {
                 id,
                 session,
@@ -137,6 +160,7 @@ impl Runner {
                 arrived,
                 backend: 0,
                 tried: 0,
+                share,
             };
             // The token and the backend's name of the key are filled in by `place`.
             let task = Task {
@@ -161,7 +185,87 @@ impl Runner {
         outbox.flush(shared);
     }
 
-    /// Gives a task to the best backend that has not had it, or ends its job with `otherwise`.
+    /// Decides who serves the jobs of a batch for which there is a choice, all of one kind together.
+    fn share_out(&mut self, shared: &Shared, batch: &[Queued]) {
+        self.shares.clear();
+        let placed = Instant::now();
+        for Queued { job, .. } in batch {
+            let kind = job.operation.kind();
+            let able = job.key.able(kind);
+            if able.count_ones() < 2 {
+                continue;
+            }
+            match self.share_of(&job.key, kind) {
+                Some(share) => self.shares[share].jobs += 1,
+                None => self.shares.push(Share {
+                    group: Group::of(kind, job.key.info.key_type),
+                    able,
+                    jobs: 1,
+                    backend: 0,
+                    left: 0,
+                    placed,
+                    busy: Duration::ZERO,
+                    spoiled: false,
+                }),
+            }
+        }
+        for share in &mut self.shares {
+            let decided = shared.backends.decide(share.group, share.jobs, share.able);
+            share.backend = decided.unwrap_or(0);
+            share.left = share.jobs;
+        }
+    }
+
+    fn share_of(&self, key: &Key, kind: OperationKind) -> Option<usize> {
+        let able = key.able(kind);
+        if able.count_ones() < 2 {
+            return None;
+        }
+        let group = Group::of(kind, key.info.key_type);
+        let same = |share: &Share| share.group == group && share.able == able;
+        self.shares.iter().position(same)
+    }
+
+    /// One job of a share went elsewhere or failed.
+    fn spoil(&mut self, share: Option<usize>) {
+        if let Some(share) = share.and_then(|share| self.shares.get_mut(share)) {
+            share.spoiled = true;
+        }
+    }
+
+    /// Tasks of a backend on the CPU took it so long together.
+    fn charge(&mut self, elapsed: Duration) {
+        let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
+        for done in &self.done {
+            let origin = self.in_flight.get(done.task.token as usize);
+            let share = origin.and_then(|origin| origin.as_ref()?.share);
+            if let Some(share) = share.and_then(|share| self.shares.get_mut(share)) {
+                share.busy += each;
+            }
+        }
+    }
+
+    /// A job of a share ended with a result. With the last one the share is measured.
+    fn count(&mut self, shared: &Shared, share: usize) {
+        let Some(share) = self.shares.get_mut(share) else {
+            return;
+        };
+        share.left = share.left.saturating_sub(1);
+        if share.left > 0 || share.spoiled {
+            return;
+        }
+        let spent = if shared.backends.is_on_cpu(share.backend) {
+            share.busy
+        } else {
+            share.placed.elapsed()
+        };
+        shared
+            .backends
+            .record(share.group, share.jobs, share.backend, spent);
+    }
+
+    /// Gives a task to the backend that was decided on, or else to the best one that has not had it,
+    /// or ends its job with `otherwise`.
     fn place(
         &mut self,
         shared: &Shared,
@@ -170,12 +274,18 @@ impl Runner {
         otherwise: JobError,
         outbox: &mut Outbox,
     ) {
-        let kind = task.operation.kind();
-        while let Some((index, name)) = shared.backends.choose(&origin.key, kind, origin.tried) {
+        let able = origin.key.able(task.operation.kind());
+        let mut decided = origin.share.map(|share| self.shares[share].backend);
+        while let Some(index) = decided
+            .take()
+            .or_else(|| shared.backends.first(able & !origin.tried))
+        {
             origin.tried |= 1 << index;
-            if !self.open(shared, index) {
+            let name = origin.key.names.get(index).copied().flatten();
+            let (Some(name), true) = (name, self.open(shared, index)) else {
+                self.spoil(origin.share.take());
                 continue;
-            }
+            };
             origin.backend = index;
             task.key = name;
             task.token = self.remember(origin);
@@ -231,6 +341,7 @@ impl Runner {
                 continue;
             };
             let (waiting, done) = (&mut slot.waiting, &mut self.done);
+            let start = (!self.shares.is_empty()).then(Instant::now);
             let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
                 let taken = if waiting.is_empty() {
                     0
@@ -244,6 +355,9 @@ impl Runner {
                     slot.busy = in_flight > 0;
                     progress |= taken > 0 || !self.done.is_empty();
                     left = true;
+                    if let Some(start) = start {
+                        self.charge(start.elapsed());
+                    }
                 }
                 Err(_) => self.abandon(shared, index, outbox),
             }
@@ -272,14 +386,20 @@ impl Runner {
             result,
             service_time,
         } = done;
-        let Some(origin) = self.recall(task.token) else {
+        let Some(mut origin) = self.recall(task.token) else {
             return;
         };
         let kind = shared.backends.kind(origin.backend);
         let series = shared.statistics.series(kind, task.operation.kind());
         let result = match result {
-            Ok(output) => Ok(output),
+            Ok(output) => {
+                if let Some(share) = origin.share {
+                    self.count(shared, share);
+                }
+                Ok(output)
+            }
             Err(error) => {
+                self.spoil(origin.share.take());
                 series.failed.fetch_add(1, Ordering::Relaxed);
                 if error == BackendError::Fault {
                     shared.statistics.faults.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +444,8 @@ impl Runner {
         slot.busy = false;
         let waiting = std::mem::take(&mut slot.waiting);
         for task in waiting {
-            if let Some(origin) = self.recall(task.token) {
+            if let Some(mut origin) = self.recall(task.token) {
+                self.spoil(origin.share.take());
                 self.place(shared, origin, task, JobError::Failed, outbox);
             }
         }

@@ -22,6 +22,8 @@ pub(crate) enum Behaviour {
     Answer,
     Fail(BackendError),
     Panic,
+    /// Answers after having used the core for so long.
+    Work(Duration),
 }
 
 #[derive(Debug)]
@@ -176,6 +178,13 @@ impl Queue for ScriptedQueue {
         let result = match behaviour {
             Behaviour::Answer => Ok(Output::new(task.input.clone())),
             Behaviour::Fail(error) => Err(error),
+            Behaviour::Work(time) => {
+                let start = Instant::now();
+                while start.elapsed() < time {
+                    std::hint::spin_loop();
+                }
+                Ok(Output::new(task.input.clone()))
+            }
             Behaviour::Panic => panic!("scripted panic"),
         };
         self.backend.served.fetch_add(1, Ordering::SeqCst);

@@ -1,0 +1,500 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which of several backends serves jobs of one kind, by what each was measured to cost.
+//!
+//! Jobs that cost the same form a [`Group`] (all private operations of RSA keys of one size, say). For
+//! each group and each number of jobs that a worker has together, the table keeps what a job costs on
+//! each backend: the time that the backend was busy, divided by the jobs. The cheapest serves.
+//!
+//! - **Real jobs are the measurement.** What serves is measured all the time. What does not is tried with
+//!   at most one job in [`EXPLORED`], in whole batches like those that wait; while nothing is known of it
+//!   often, later seldom ([`RENEWED`]).
+//! - **It does not flap.** Costs are smoothed, a hiccup counts as twice the usual at most, and another
+//!   backend takes over only if it costs a tenth less ([`MARGIN`]).
+//! - **Until something is known, the order of the backends decides.**
+//!
+//! Pure: no clock, no thread, no randomness. What comes out depends on what went in, in that order.
+
+use crate::key::{Curve, KeyType, MIN_MODULUS_BITS};
+use crate::operation::OperationKind;
+
+/// At most one job in so many is served by a backend that is not the cheapest known.
+const EXPLORED: u64 = 100;
+
+/// A backend that is known to cost more is tried again after so many jobs for each job that it gets.
+const RENEWED: u64 = 1_000;
+
+/// Measurements of a backend before it may take over, or be replaced.
+const SETTLED: u32 = 4;
+
+/// Measurements are smoothed over about so many.
+const SMOOTHING: f64 = 16.0;
+
+/// What a single measurement counts for at most, as a multiple of what is known: a worker may have been
+/// interrupted for longer than the work took.
+const HICCUP: f64 = 2.0;
+
+/// Another backend takes over if it costs at most this share.
+const MARGIN: f64 = 0.9;
+
+/// Steps of RSA and DH sizes: key sizes in use are multiples of 512 or rare.
+const STEP_BITS: u16 = 512;
+/// 2048 to 8192 bits.
+const STEPS: usize = 13;
+
+/// Numbers of jobs that are told apart: 1, 2, 3, 4, to 8, to 16, to 32, to 64, to 128, more.
+const SIZES: usize = 10;
+
+/// Jobs that cost the same on any backend, as far as that can be told beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group(usize);
+
+const EC_SIGN: usize = STEPS;
+const EC_DERIVE: usize = EC_SIGN + 3;
+const X25519: usize = EC_DERIVE + 3;
+const ED25519: usize = X25519 + 1;
+const DH: usize = ED25519 + 1;
+const DSA: usize = DH + STEPS;
+const GROUPS: usize = DSA + STEPS;
+
+impl Group {
+    pub(crate) fn of(operation: OperationKind, key_type: KeyType) -> Self {
+        let step = |bits: u16| {
+            let above = bits.saturating_sub(MIN_MODULUS_BITS);
+            usize::from(above.div_ceil(STEP_BITS)).min(STEPS - 1)
+        };
+        Self(match key_type {
+            KeyType::Rsa { bits } => step(bits),
+            KeyType::Ec(curve) => {
+                let first = match operation {
+                    OperationKind::Ecdh => EC_DERIVE,
+                    _ => EC_SIGN,
+                };
+                first
+                    + match curve {
+                        Curve::P256 => 0,
+                        Curve::P384 => 1,
+                        Curve::P521 => 2,
+                    }
+            }
+            KeyType::X25519 => X25519,
+            KeyType::Ed25519 => ED25519,
+            KeyType::Dh { bits } => DH + step(bits),
+            KeyType::Dsa { bits } => DSA + step(bits),
+        })
+    }
+
+    /// Its name, for people.
+    pub(crate) fn name(self) -> String {
+        let bits = |step: usize| usize::from(MIN_MODULUS_BITS) + step * usize::from(STEP_BITS);
+        let curve = |at: usize| ["p-256", "p-384", "p-521"].get(at).copied().unwrap_or("?");
+        match self.0 {
+            at if at < EC_SIGN => format!("rsa-{}", bits(at)),
+            at if at < EC_DERIVE => format!("{} sign", curve(at - EC_SIGN)),
+            at if at < X25519 => format!("{} derive", curve(at - EC_DERIVE)),
+            X25519 => "x25519".to_owned(),
+            ED25519 => "ed25519".to_owned(),
+            at if at < DSA => format!("dh-{}", bits(at - DH)),
+            at => format!("dsa-{}", bits(at - DSA)),
+        }
+    }
+}
+
+/// Which row of a group so many jobs together belong to.
+fn size_of(jobs: usize) -> usize {
+    match jobs {
+        0..=4 => jobs.saturating_sub(1),
+        _ => (jobs.next_power_of_two().ilog2() as usize + 1).min(SIZES - 1),
+    }
+}
+
+/// The most jobs of a row; none for the last.
+fn most_of(size: usize) -> Option<usize> {
+    match size {
+        0..4 => Some(size + 1),
+        _ if size < SIZES - 1 => Some(1 << (size - 1)),
+        _ => None,
+    }
+}
+
+/// Costs and choices of one engine's backends. Locked by its user, one group at a time.
+#[derive(Debug)]
+pub(crate) struct Choices {
+    groups: Vec<std::sync::Mutex<Option<Box<Row>>>>,
+}
+
+/// One group.
+#[derive(Debug, Default)]
+struct Row {
+    /// Jobs for which there was a choice.
+    jobs: u64,
+    /// Of those, jobs that went to another backend than the cheapest known.
+    explored: u64,
+    sizes: [Cell; SIZES],
+}
+
+/// One group and number of jobs.
+#[derive(Debug, Default)]
+struct Cell {
+    /// By backend.
+    arms: Vec<Arm>,
+    /// Who serves.
+    serving: Option<usize>,
+    /// How often that changed.
+    switches: u64,
+}
+
+/// One backend in a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arm {
+    /// Smoothed, per job.
+    cost_ns: f64,
+    measured: u32,
+    /// The group's count of jobs when it was last tried or measured.
+    last: u64,
+}
+
+/// What is known about one group and number of jobs, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Known {
+    pub(crate) group: String,
+    /// The most jobs together that this is about; none: any more than the row before.
+    pub(crate) most: Option<usize>,
+    pub(crate) serving: usize,
+    pub(crate) switches: u64,
+    /// By backend: nanoseconds per job; only those that were measured.
+    pub(crate) costs: Vec<(usize, f64)>,
+}
+
+impl Choices {
+    pub(crate) fn new() -> Self {
+        Self {
+            groups: (0..GROUPS).map(|_| std::sync::Mutex::default()).collect(),
+        }
+    }
+
+    /// Who serves `jobs` jobs of a group that wait together, out of the backends in the mask
+    /// `candidates` (not empty), the preferred first.
+    pub(crate) fn decide(&self, group: Group, jobs: usize, candidates: u32) -> usize {
+        let preferred = candidates.trailing_zeros() as usize;
+        if candidates.count_ones() <= 1 {
+            return preferred;
+        }
+        let mut row = super::lock(&self.groups[group.0]);
+        let row = row.get_or_insert_default();
+        row.decide(size_of(jobs), jobs as u64, candidates)
+    }
+
+    /// `jobs` jobs of a group that ran together took a backend so many nanoseconds each.
+    pub(crate) fn record(&self, group: Group, jobs: usize, backend: usize, cost_ns: f64) {
+        let mut row = super::lock(&self.groups[group.0]);
+        let row = row.get_or_insert_default();
+        let now = row.jobs;
+        row.sizes[size_of(jobs)].record(backend, cost_ns, now);
+    }
+
+    /// What is known wherever there was a choice.
+    pub(crate) fn known(&self) -> Vec<Known> {
+        let mut known = Vec::new();
+        for (group, row) in self.groups.iter().enumerate() {
+            let row = super::lock(row);
+            for (size, cell) in row.iter().flat_map(|row| row.sizes.iter().enumerate()) {
+                if let Some(serving) = cell.serving {
+                    known.push(Known {
+                        group: Group(group).name(),
+                        most: most_of(size),
+                        serving,
+                        switches: cell.switches,
+                        costs: cell.costs().collect(),
+                    });
+                }
+            }
+        }
+        known
+    }
+}
+
+impl Row {
+    fn decide(&mut self, size: usize, jobs: u64, candidates: u32) -> usize {
+        self.jobs += jobs;
+        let now = self.jobs;
+        let cell = &mut self.sizes[size];
+        let serving = cell.serving(candidates);
+        let room = now / EXPLORED;
+        if self.explored + jobs > room {
+            return serving;
+        }
+        let Some(other) = cell.due(candidates & !(1 << serving), now, RENEWED * jobs) else {
+            return serving;
+        };
+        self.explored += jobs;
+        // Also if its measurement never comes: a backend that fails is not tried all the time.
+        cell.arm(other).last = now;
+        other
+    }
+}
+
+impl Cell {
+    fn arm(&mut self, backend: usize) -> &mut Arm {
+        if self.arms.len() <= backend {
+            self.arms.resize(backend + 1, Arm::default());
+        }
+        &mut self.arms[backend]
+    }
+
+    /// Who serves, out of these. Who is left out for a while keeps its place.
+    fn serving(&mut self, candidates: u32) -> usize {
+        let preferred = candidates.trailing_zeros() as usize;
+        let serving = *self.serving.get_or_insert(preferred);
+        if candidates & (1 << serving) != 0 {
+            return serving;
+        }
+        let able = |(backend, _): &(usize, f64)| candidates & (1 << backend) != 0;
+        let best = self.costs().filter(able).min_by(|a, b| a.1.total_cmp(&b.1));
+        best.map_or(preferred, |(backend, _)| backend)
+    }
+
+    /// Who of these has to be measured, if anybody: the one that was not for the longest time.
+    fn due(&mut self, others: u32, now: u64, renewed: u64) -> Option<usize> {
+        let candidates = (0..u32::BITS as usize).filter(|backend| others & (1 << backend) != 0);
+        let oldest =
+            candidates.min_by_key(|backend| self.arms.get(*backend).map_or(0, |arm| arm.last))?;
+        let arm = *self.arm(oldest);
+        let due = arm.measured < SETTLED || now.saturating_sub(arm.last) >= renewed;
+        due.then_some(oldest)
+    }
+
+    fn record(&mut self, backend: usize, cost_ns: f64, now: u64) {
+        let arm = self.arm(backend);
+        arm.last = now;
+        arm.measured = arm.measured.saturating_add(1);
+        if arm.measured == 1 {
+            arm.cost_ns = cost_ns;
+        } else if arm.measured <= SETTLED {
+            // The least of the first few: one hiccup among them would be remembered for long.
+            arm.cost_ns = arm.cost_ns.min(cost_ns);
+        } else {
+            let weight = f64::from(arm.measured).min(SMOOTHING);
+            let cost_ns = cost_ns.min(arm.cost_ns * HICCUP);
+            arm.cost_ns += (cost_ns - arm.cost_ns) / weight;
+        }
+        self.reconsider();
+    }
+
+    /// Lets the cheapest take over, if it is that by a margin.
+    fn reconsider(&mut self) {
+        let settled = |backend: usize| {
+            let arm = self.arms.get(backend)?;
+            (arm.measured >= SETTLED).then_some(arm.cost_ns)
+        };
+        let Some((serving, cost)) = self.serving.and_then(|at| Some((at, settled(at)?))) else {
+            return;
+        };
+        let best = (0..self.arms.len())
+            .filter_map(|backend| Some((backend, settled(backend)?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((best, best_cost)) = best
+            && best != serving
+            && best_cost <= cost * MARGIN
+        {
+            self.serving = Some(best);
+            self.switches += 1;
+        }
+    }
+
+    fn costs(&self) -> impl Iterator<Item = (usize, f64)> {
+        let measured = self
+            .arms
+            .iter()
+            .enumerate()
+            .filter(|(_, arm)| arm.measured > 0);
+        measured.map(|(backend, arm)| (backend, arm.cost_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RSA: Group = Group(0);
+
+    /// Lets `jobs` jobs be served in batches of `size` where each backend costs what `cost` says for
+    /// the so-many-th batch. How many went to each backend.
+    fn serve(
+        choices: &Choices,
+        jobs: usize,
+        size: usize,
+        candidates: u32,
+        mut cost: impl FnMut(usize, usize) -> f64,
+    ) -> [usize; 4] {
+        let mut served = [0; 4];
+        for batch in 0..jobs.div_ceil(size) {
+            let backend = choices.decide(RSA, size, candidates);
+            assert!(candidates & (1 << backend) != 0);
+            served[backend] += size;
+            choices.record(RSA, size, backend, cost(backend, batch));
+        }
+        served
+    }
+
+    fn serving(choices: &Choices, most: usize) -> (usize, u64) {
+        let known = choices.known();
+        let cell = known.iter().find(|known| known.most == Some(most));
+        cell.map(|cell| (cell.serving, cell.switches))
+            .expect("something was served")
+    }
+
+    #[test]
+    fn the_preferred_one_serves_until_another_is_known_to_be_cheaper() {
+        let choices = Choices::new();
+        let costs = [300.0, 100.0];
+        let first = serve(&choices, 99, 1, 0b11, |backend, _| costs[backend]);
+        assert_eq!(first[..2], [99, 0]);
+        serve(&choices, 1_000, 1, 0b11, |backend, _| costs[backend]);
+        assert_eq!(serving(&choices, 1), (1, 1));
+        let later = serve(&choices, 100_000, 1, 0b11, |backend, _| costs[backend]);
+        // Known well by now: seldom tried again.
+        assert!((50..=150).contains(&later[0]), "{later:?}");
+    }
+
+    #[test]
+    fn each_number_of_jobs_has_a_choice_of_its_own() {
+        let choices = Choices::new();
+        // Lanes: a batch costs 250 whatever is in it. The library: 200 each.
+        for (size, expected) in [(1, 1), (2, 0), (4, 0)] {
+            let costs = [250.0 / size as f64, 200.0];
+            serve(&choices, 20_000 * size, size, 0b11, |backend, _| {
+                costs[backend]
+            });
+            assert_eq!(serving(&choices, size).0, expected, "{size} together");
+        }
+    }
+
+    #[test]
+    fn who_got_slower_is_replaced_and_comes_back() {
+        let choices = Choices::new();
+        serve(&choices, 10_000, 4, 0b11, |backend, _| {
+            [60.0, 200.0][backend]
+        });
+        assert_eq!(serving(&choices, 4), (0, 0));
+        serve(&choices, 10_000, 4, 0b11, |backend, _| {
+            [900.0, 200.0][backend]
+        });
+        assert_eq!(serving(&choices, 4), (1, 1));
+        serve(&choices, 100_000, 4, 0b11, |backend, _| {
+            [60.0, 200.0][backend]
+        });
+        assert_eq!(serving(&choices, 4), (0, 2));
+    }
+
+    #[test]
+    fn hiccups_do_not_change_the_choice() {
+        let choices = Choices::new();
+        let cost = |backend: usize, batch: usize| {
+            let hiccup = if batch % 64 == 7 { 100.0 } else { 1.0 };
+            [100.0, 150.0][backend] * hiccup
+        };
+        serve(&choices, 100_000, 4, 0b11, cost);
+        assert_eq!(serving(&choices, 4), (0, 0));
+    }
+
+    #[test]
+    fn who_is_left_out_serves_nothing_and_keeps_its_place() {
+        let choices = Choices::new();
+        let costs = [50.0, 200.0, 100.0];
+        serve(&choices, 50_000, 4, 0b111, |backend, _| costs[backend]);
+        // In quarantine: the best of the others stands in.
+        let served = serve(&choices, 396, 4, 0b110, |backend, _| costs[backend]);
+        assert!(served[0] == 0 && served[2] >= 390, "{served:?}");
+        let served = serve(&choices, 400, 4, 0b111, |backend, _| costs[backend]);
+        assert!(served[0] >= 390, "{served:?}");
+    }
+
+    #[test]
+    fn a_backend_that_is_never_measured_is_tried_within_bounds() {
+        let choices = Choices::new();
+        let mut tried = 0;
+        for _ in 0..10_000 {
+            match choices.decide(RSA, 1, 0b11) {
+                0 => choices.record(RSA, 1, 0, 100.0),
+                _ => tried += 1,
+            }
+        }
+        assert!((1..=100).contains(&tried), "{tried}");
+    }
+
+    #[test]
+    fn sizes_and_groups_are_told_apart() {
+        let sizes: Vec<usize> = [1, 2, 3, 4, 5, 8, 9, 16, 64, 65, 128, 129, 256, 4_096]
+            .into_iter()
+            .map(size_of)
+            .collect();
+        assert_eq!(sizes, [0, 1, 2, 3, 4, 4, 5, 5, 7, 8, 8, 9, 9, 9]);
+        for most in (0..SIZES).filter_map(most_of) {
+            assert_eq!(most_of(size_of(most)), Some(most));
+        }
+        let mut names: Vec<String> = (0..GROUPS).map(|at| Group(at).name()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), GROUPS);
+        let sign = OperationKind::RsaPssSign;
+        for (bits, name) in [
+            (2_048, "rsa-2048"),
+            (2_049, "rsa-2560"),
+            (8_192, "rsa-8192"),
+        ] {
+            assert_eq!(Group::of(sign, KeyType::Rsa { bits }).name(), name);
+        }
+        let p256 = KeyType::Ec(Curve::P256);
+        assert_ne!(
+            Group::of(OperationKind::Ecdh, p256),
+            Group::of(OperationKind::EcdsaSign, p256)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn exploring_stays_within_its_share(
+            sizes in prop::collection::vec(1_usize..300, 1..2_000),
+            candidates in 1_u32..16,
+        ) {
+            let choices = Choices::new();
+            let (mut jobs, mut explored) = (0_u64, 0_u64);
+            for size in sizes {
+                // Nobody is ever measured, so whoever is preferred serves.
+                let backend = choices.decide(RSA, size, candidates);
+                prop_assert!(candidates & (1 << backend) != 0);
+                jobs += size as u64;
+                if backend != candidates.trailing_zeros() as usize {
+                    explored += size as u64;
+                }
+                prop_assert!(explored * EXPLORED <= jobs);
+            }
+        }
+
+        #[test]
+        fn it_settles_near_the_cheapest_and_stays(
+            costs in prop::collection::vec(10.0_f64..1_000.0, 2..=4),
+            noise in prop::collection::vec(0.97_f64..1.03, 64),
+            size in 1_usize..=4,
+        ) {
+            let choices = Choices::new();
+            let candidates = (1_u32 << costs.len()) - 1;
+            let cost = |backend: usize, batch: usize| {
+                costs[backend] * noise[(batch * 7 + backend * 13) % noise.len()]
+            };
+            serve(&choices, 8_000 * size, size, candidates, cost);
+            let (backend, switches) = serving(&choices, size);
+            let cheapest = costs.iter().copied().fold(f64::MAX, f64::min);
+            prop_assert!(costs[backend] * MARGIN <= cheapest * 1.05, "{} of {:?}", backend, costs);
+            prop_assert!(switches < costs.len() as u64);
+            // The same again: nothing depends on anything but what went in.
+            let again = Choices::new();
+            serve(&again, 8_000 * size, size, candidates, cost);
+            prop_assert_eq!(choices.known(), again.known());
+        }
+    }
+}
