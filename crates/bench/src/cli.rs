@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 mod crypto;
+mod sizes;
 
 pub use self::crypto::{CryptoArgs, CryptoKey, CryptoPart, LanesKind, run_crypto};
+pub use self::sizes::{SizesArgs, SizesWorkerArgs, run_sizes, run_sizes_worker};
 use crate::error::BenchError;
 pub use crate::keys::KeyKind;
 use crate::pool;

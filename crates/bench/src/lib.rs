@@ -38,6 +38,7 @@ mod pool;
 mod process;
 mod progress;
 mod report;
+mod sizes;
 mod speed;
 mod stats;
 mod tls;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Latencies of one round, or of several merged.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ impl Latencies {
 }
 
 /// Median, minimum and maximum of what was measured in several rounds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,

@@ -76,6 +76,21 @@ pub enum KeyKind {
     MlDsa65,
 }
 
+impl std::fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rsa(bits) => write!(f, "RSA-{bits}"),
+            Self::Dsa => f.write_str("DSA-2048"),
+            Self::P256 => f.write_str("P-256"),
+            Self::X25519 => f.write_str("X25519"),
+            Self::Ed25519 => f.write_str("Ed25519"),
+            Self::Dh => f.write_str("Diffie-Hellman"),
+            Self::MlKem768 => f.write_str("ML-KEM-768"),
+            Self::MlDsa65 => f.write_str("ML-DSA-65"),
+        }
+    }
+}
+
 impl Libcrypto {
     /// Opens a library, which stays mapped as long as the process lives.
     ///
@@ -138,7 +153,7 @@ impl Libcrypto {
     /// # Errors
     /// [`LibcryptoError::Missing`] if the library has no such algorithm.
     pub fn key(&self, kind: KeyKind) -> Result<Key, LibcryptoError> {
-        let missing = || LibcryptoError::Missing(format!("{kind:?}"));
+        let missing = || LibcryptoError::Missing(kind.to_string());
         let own = PublicKeyContext::generate(self.lib, kind).ok_or_else(missing)?;
         // A peer for agreements; its public half is what a client would send.
         let peer = match kind {

@@ -3,6 +3,10 @@
 
 //! The calls into a libcrypto that was opened at run time. Each wrapper owns what it made and frees it;
 //! none of them is `Send`, because OpenSSL's contexts are not to be used by two threads at once.
+#![expect(
+    clippy::needless_pass_by_ref_mut,
+    reason = "what the pointers lead to is changed"
+)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -4,7 +4,7 @@
 //! `millrace bench`: hands over to the bench crate, which measures and verifies.
 
 use anyhow::Result;
-use millrace_bench::cli::{run_crypto, run_pool, run_tls};
+use millrace_bench::cli::{run_crypto, run_pool, run_sizes, run_sizes_worker, run_tls};
 
 use crate::args::BenchCommand;
 
@@ -13,7 +13,9 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Crypto(args) => run_crypto(&args)?,
         BenchCommand::Pool(args) => run_pool(&args)?,
+        BenchCommand::Sizes(args) => run_sizes(&args)?,
         BenchCommand::Tls(args) => run_tls(&args)?,
+        BenchCommand::SizesWorker(args) => run_sizes_worker(&args)?,
     }
     Ok(())
 }
