@@ -24,12 +24,12 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test test-debian13 test-long check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'A fresh Debian machine needs only Rust: demo, test and check install the rest.'
 
@@ -46,11 +46,15 @@ install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for pack
 demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
 	@scripts/demo.sh
 
-test: setup ## Everything that has to pass: unit, integration and whole-system tests
+test: setup ## Everything that has to pass: unit, integration and whole-system tests, on both Debian releases
 	@scripts/test.sh $(CARGO_FLAGS)
 
-test-long: setup ## The whole-system tests at length, for the better part of an hour
+test-debian13: setup ## Only the tests that face servers and OpenSSL, with Debian 13's in an unpacked folder
+	@scripts/test-debian13.sh $(CARGO_FLAGS)
+
+test-long: setup ## The whole-system tests at length, on both releases, for hours
 	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
+	@MILLRACE_LONG=1 scripts/test-debian13.sh $(CARGO_FLAGS)
 
 check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 	@scripts/check.sh $(CARGO_FLAGS)

@@ -2,8 +2,9 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Every test of the workspace, in the dev profile. The binary and the provider are built first,
-# because whole-system tests start them as real programs. Arguments go to cargo (CI: --locked).
+# Every test of the workspace, in the dev profile, and those that face servers and OpenSSL once more
+# with Debian 13's. The binary and the provider are built first, because whole-system tests start them
+# as real programs. Arguments go to cargo (CI: --locked).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,5 +13,12 @@ step() { printf '\n== test: %s\n' "$*"; }
 step "build"
 cargo build --workspace "$@"
 step "unit, integration and whole-system tests"
-cargo test --workspace --no-fail-fast "$@"
+status=0
+cargo test --workspace --no-fail-fast "$@" || status=$?
+step "the same servers and clients, of Debian 13"
+scripts/test-debian13.sh "$@" || status=$?
+if ((status != 0)); then
+    printf '\n== test: FAILED\n'
+    exit "$status"
+fi
 printf '\n== test: passed\n'

@@ -5,7 +5,8 @@
 //! stack that a job takes. Needs a C compiler and OpenSSL's headers, and says so if they are missing.
 //!
 //! `MILLRACE_TEST_OPENSSL` names the folder of another OpenSSL (with `include/`, and the libraries in it
-//! or in `lib/`), to try the same module with it.
+//! or in `lib/`), to try the same module with it; `MILLRACE_TEST_ROOT` an unpacked release whose
+//! programs and OpenSSL are used instead of this machine's.
 
 mod common;
 
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
-use common::{Bench, Running, eventually, must};
+use common::{Bench, Running, application, eventually, must};
 use millrace_backends::Software;
 use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
 use millrace_testkit::faulty::FaultyBackend;
@@ -96,7 +97,7 @@ fn with_node() -> Bench {
 
 fn command(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) -> Command {
     let name = key.split('.').next().expect("name");
-    let mut command = Command::new(binary);
+    let mut command = application(binary);
     command
         .args([what, key, &format!("{name}.pub"), &format!("{name}.crt")])
         .current_dir(bench.dir.path())

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use common::{Bench, Running, eventually, must};
+use common::{Bench, Running, application, eventually, must};
 use millrace_backends::Software;
 use millrace_engine::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;
@@ -73,7 +73,7 @@ fn nginx(bench: &Bench, config: &str, key: &str) -> Running {
          ssl_certificate_key {dir}/{key}; ssl_session_cache off; return 200 ok; }}\n}}\n"
     );
     bench.write("nginx.conf", text.as_bytes());
-    let mut command = Command::new("nginx");
+    let mut command = application("nginx");
     command
         .arg("-c")
         .arg(bench.path("nginx.conf"))
@@ -137,7 +137,7 @@ fn haproxy_serves_others_while_one_waits() {
              \x20 http-request return status 200\n"
         );
         bench.write("haproxy.cfg", text.as_bytes());
-        let mut command = Command::new("haproxy");
+        let mut command = application("haproxy");
         command.arg("-db").arg("-f").arg(bench.path("haproxy.cfg"));
         environment(&bench, &mut command, config);
         let mut server = Running::start(&mut command);

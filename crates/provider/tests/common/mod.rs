@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -44,6 +45,21 @@ impl Drop for RunningNode {
             let _ = thread.join();
         }
     }
+}
+
+/// A program of this machine, or of the unpacked release that `MILLRACE_TEST_ROOT` names; see
+/// `scripts/in-root.sh`.
+pub(crate) fn application(program: impl AsRef<OsStr>) -> Command {
+    let Some(root) = std::env::var_os("MILLRACE_TEST_ROOT").filter(|root| !root.is_empty()) else {
+        return Command::new(program);
+    };
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(workspace.join("scripts/in-root.sh"));
+    command
+        .arg(workspace.join(root))
+        .arg(program)
+        .env("MILLRACE_ROOT_BINDS", env!("CARGO_TARGET_TMPDIR"));
+    command
 }
 
 /// A copy of the module under test, made once: a build that runs beside the tests may replace the
@@ -181,7 +197,7 @@ impl Bench {
     }
 
     pub(crate) fn command(&self, line: &str) -> Command {
-        let mut command = Command::new("openssl");
+        let mut command = application("openssl");
         command
             .args(line.split_whitespace())
             .current_dir(self.dir.path())
