@@ -205,11 +205,14 @@ impl Running {
         });
     }
 
-    /// All processes of the server.
+    /// The processes that have read the keys.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let mut all = process::children(self.process.id());
-        all.push(self.process.id());
+        // The first process of lighttpd starts the others before it reads anything.
+        if self.daemon != Daemon::Lighttpd {
+            all.push(self.process.id());
+        }
         all
     }
 }
@@ -311,7 +314,7 @@ impl Setup<'_> {
     fn lighttpd(&self) -> String {
         let mut text = format!(
             "server.document-root = \"{}\"\nindex-file.names = ( \"index.html\" )\n\
-             server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.modules = ( \"mod_openssl\" )\n\
+             server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.max-worker = 2\nserver.modules = ( \"mod_openssl\" )\n\
              ssl.openssl.ssl-conf-cmd = ( \"MinProtocol\" => \"TLSv1.2\" )\n",
             self.pages().display(),
             free_port()

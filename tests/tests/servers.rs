@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use millrace_tests::artifacts;
 use millrace_tests::clients::Program;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::{Edge, EdgeOptions};
@@ -455,4 +456,27 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     let said = succeed(&mut there.enter(&curl));
     assert_eq!(said, "through the tunnel");
     assert_eq!(node.served().rsa_signatures(), 1);
+}
+
+/// What the guide tells people to write is what these tests write.
+#[test]
+fn the_guide_says_what_is_tested_here() {
+    let path = artifacts::workspace().join("docs/guide/other-servers.md");
+    let guide = fs::read_to_string(path).expect("the guide");
+    let mut lines = vec![
+        "key www.key".to_owned(),
+        "providers default millrace".to_owned(),
+        "curl --cert www.crt --key www.key".to_owned(),
+        "?millrace.pool=yes".to_owned(),
+    ];
+    for (daemon, folder) in [
+        (Daemon::Apache, "/etc/apache2"),
+        (Daemon::Lighttpd, "/etc/lighttpd"),
+        (Daemon::Stunnel, "/etc/stunnel"),
+    ] {
+        lines.push(daemon.key_line(&format!("{folder}/www.key")));
+    }
+    for line in lines {
+        assert!(guide.contains(&line), "{line}");
+    }
 }

@@ -6,7 +6,7 @@
 //! 1. The provider's section of `openssl.cnf`, key by key.
 //! 2. A file of its own, TOML, with the same keys: `$MILLRACE_CLIENT_CONF`, or what
 //!    `millrace_config` in the section names, or [`DEFAULT_FILE`] if it exists. An application that
-//!    makes a library context of its own (OpenVPN, curl) sees only this one.
+//!    loads the module by its name (OpenVPN with `providers`) sees only this one.
 //!
 //! The section wins over the file, the file over the defaults.
 //!
