@@ -7,6 +7,8 @@
 //! Help texts are the documentation comments here; the man pages and `docs/reference` are generated
 //! from the same comments.
 
+mod ceiling;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use millrace_bench::cli::{CryptoArgs, PoolArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
+
+pub(crate) use self::ceiling::CeilingArgs;
 
 /// Exit codes, as the last lines of the long help say them.
 const EXIT_CODES: &str = "\
@@ -53,6 +57,8 @@ pub(crate) enum Command {
     Cert(CertCommand),
     Status(StatusArgs),
     Gateway(GatewayArgs),
+    #[command(subcommand)]
+    Inspect(InspectCommand),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsArgs),
@@ -454,6 +460,12 @@ pub(crate) enum Application {
     Haproxy,
     /// Stock nginx
     Nginx,
+}
+
+/// Say what this machine has, whether it is used, and what it could ever give
+#[derive(Debug, Subcommand)]
+pub(crate) enum InspectCommand {
+    Ceiling(CeilingArgs),
 }
 
 /// Measure; every figure comes from a run that checked its answers.

@@ -1,0 +1,67 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What was typed for `millrace inspect ceiling`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+const CEILING_EXAMPLE: &str = "\
+Examples:
+  millrace inspect ceiling --pid $(pidof haproxy)
+  millrace inspect ceiling --pid $(cat /run/nginx.pid) --seconds 30 --json
+  millrace inspect ceiling --pid 4711 --rate 1200 --svg ceiling.svg
+  millrace inspect ceiling -- openssl speed -seconds 3 rsa2048
+
+Descendants of a process are sampled with it. Sampling interrupts it for about
+2 microseconds, 997 times per second of its CPU time (0.2 %). It needs root, or
+CAP_PERFMON and CAP_SYS_PTRACE.";
+
+/// Sample a live process: the most that any accelerator could give it
+///
+/// Says which share of its CPU time is private-key work, symmetric
+/// encryption, hashing, the kernel and so on, and how many times as fast it
+/// could become at most if somebody else did the private-key work. The first
+/// time a libcrypto is seen it is calibrated for about 15 seconds: each
+/// operation runs by itself in the `openssl` program, so that the functions of
+/// a stripped library can be told apart.
+#[derive(Debug, Args)]
+#[command(after_long_help = CEILING_EXAMPLE)]
+pub(crate) struct CeilingArgs {
+    /// Process to sample, with its descendants; several by spaces or commas
+    #[arg(
+        long,
+        value_name = "PID",
+        num_args = 1..,
+        value_delimiter = ',',
+        required_unless_present = "command",
+        conflicts_with = "command"
+    )]
+    pub(crate) pid: Vec<u32>,
+    /// For how long [default: 10; with a command, until it ends]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: Option<u64>,
+    /// Samples per second of CPU time
+    #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) frequency: u32,
+    /// Requests per second that are being served, if you know: adds the CPU time per request
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) rate: Option<f64>,
+    /// Calibrate again, and keep nothing
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Also list the functions that most time goes to
+    #[arg(long)]
+    pub(crate) functions: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also write a plot
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// A command to start, sample and, if it has not ended after --seconds, end
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}

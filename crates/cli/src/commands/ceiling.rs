@@ -1,0 +1,298 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace inspect ceiling`: samples processes, and says what an accelerator could give them.
+
+use std::io::{IsTerminal, stderr};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use millrace_bench::plot::{self, Axis, BarChart, Bars, Value};
+use millrace_inspect::sampler::{Calibrations, Ceiling, Class, Profile, Sampler, Samples, Share};
+use serde::Serialize;
+
+use crate::args::CeilingArgs;
+use crate::output::{self, Table};
+
+/// How long processes are sampled if nobody says otherwise: 10,000 samples of a busy processor.
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
+
+/// The longest that a command is sampled: after that it is ended.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Between two looks at whether a command has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Fewer samples than this say nothing about a share.
+const FEW: u64 = 200;
+
+/// Version of the JSON: raised when a field changes its meaning.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    report: &'static str,
+    #[serde(flatten)]
+    profile: &'a Profile,
+    ceiling: Ceiling,
+    requests_per_s: Option<f64>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
+    let samples = if args.command.is_empty() {
+        sample_processes(args)?
+    } else {
+        sample_command(args)?
+    };
+    if samples.total() == 0 {
+        bail!("no samples: the processes used no CPU time meanwhile; put load on them");
+    }
+    let profile = samples.profile(&calibrate(args, &samples));
+    if let Some(path) = &args.svg {
+        plot::write(&chart(&profile).render()?, path)?;
+    }
+    if args.json {
+        return output::print_json(&Report {
+            schema: SCHEMA,
+            report: "ceiling",
+            ceiling: profile.ceiling(),
+            profile: &profile,
+            requests_per_s: args.rate,
+        });
+    }
+    print(args, &profile)
+}
+
+fn sample_processes(args: &CeilingArgs) -> Result<Samples> {
+    let time = args.seconds.map_or(DEFAULT_TIME, Duration::from_secs);
+    let sampler = Sampler::start(&args.pid, args.frequency)?;
+    let bar = bar(time.as_secs(), "sampling");
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        bar.set_position(time.saturating_sub(left).as_secs());
+        thread::sleep(left.min(Duration::from_millis(250)));
+    }
+    bar.finish_and_clear();
+    Ok(sampler.stop()?)
+}
+
+/// A child that does not outlive this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // Both do nothing if it has just ended.
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+}
+
+fn sample_command(args: &CeilingArgs) -> Result<Samples> {
+    let Some((program, rest)) = args.command.split_first() else {
+        bail!("no command");
+    };
+    let child = Command::new(program)
+        .args(rest)
+        .stdin(Stdio::null())
+        // Standard output is for the report.
+        .stdout(stderr())
+        .spawn();
+    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    let mut child = Running(child);
+    let sampler = Sampler::start(&[child.0.id()], args.frequency)?;
+    let end = Instant::now() + args.seconds.map_or(LONGEST, Duration::from_secs);
+    let status = loop {
+        let status = child.0.try_wait().context("waiting for the command")?;
+        if status.is_some() || Instant::now() >= end {
+            break status;
+        }
+        thread::sleep(LOOK);
+    };
+    let samples = sampler.stop()?;
+    if let Some(status) = status.filter(|status| !status.success()) {
+        eprintln!("the command failed ({status})");
+    }
+    Ok(samples)
+}
+
+/// Calibrates what the samples are in. Without calibration there is a profile too, a coarser one that
+/// says so.
+fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
+    let mut calibrations = if args.no_cache {
+        Calibrations::without_cache()
+    } else {
+        Calibrations::with_cache()
+    };
+    for library in samples.libcryptos() {
+        let mut shown: Option<ProgressBar> = None;
+        let result = calibrations.ensure(&library, &mut |what, step, steps| {
+            let shown = shown.get_or_insert_with(|| bar(steps as u64, "calibrating libcrypto"));
+            shown.set_position(step as u64);
+            shown.set_message(format!("calibrating libcrypto, once: {what}"));
+        });
+        if let Some(shown) = shown {
+            shown.finish_and_clear();
+        }
+        if let Err(error) = result {
+            eprintln!("{error}");
+        }
+    }
+    calibrations
+}
+
+fn bar(steps: u64, message: &'static str) -> ProgressBar {
+    if !stderr().is_terminal() {
+        eprintln!("{message} ...");
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}");
+    ProgressBar::new(steps)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(message)
+}
+
+fn print(args: &CeilingArgs, profile: &Profile) -> Result<()> {
+    let seen = match profile.cpu_seconds {
+        Some(counted) => format!(" (the system counted {counted:.2} s)"),
+        None => String::new(),
+    };
+    output::print(&format!(
+        "{} samples in {:.1} s: {:.2} s of CPU time{seen}\n\n",
+        profile.samples, profile.seconds, profile.sampled_cpu_seconds
+    ))?;
+    let per_request = args.rate.filter(|rate| *rate > 0.0).map(|rate| {
+        // CPU time of one request, in milliseconds.
+        1e3 * profile.sampled_cpu_seconds / (rate * profile.seconds)
+    });
+    classes(profile, per_request).print()?;
+    if args.functions {
+        output::print("\n")?;
+        functions(profile).print()?;
+    }
+    output::print(&format!("\n{}\n", words(profile)))
+}
+
+fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
+    let mut columns = vec![
+        "class",
+        ">share",
+        ">95 % interval",
+        ">samples",
+        "offloadable",
+    ];
+    if per_request.is_some() {
+        columns.push(">ms per request");
+    }
+    let mut table = Table::new(&columns);
+    for (class, share) in &profile.classes {
+        let offloadable = match class {
+            class if class.is_private_key() => "by a pool",
+            class if class.is_symmetric() => "inline only",
+            _ => "",
+        };
+        let mut row = vec![
+            class.to_string(),
+            percent(share.share),
+            format!("{} to {}", percent(share.low), percent(share.high)),
+            format!("{:.0}", share.samples),
+            offloadable.to_owned(),
+        ];
+        row.extend(per_request.map(|ms| format!("{:.4}", ms * share.share)));
+        table.row(row);
+    }
+    table
+}
+
+fn functions(profile: &Profile) -> Table {
+    let mut table = Table::new(&["file", "function", "class", ">share"]);
+    for one in &profile.functions {
+        table.row(vec![
+            one.object.clone(),
+            one.function.clone(),
+            one.class.to_string(),
+            percent(one.share.share),
+        ]);
+    }
+    table
+}
+
+/// What it means.
+fn words(profile: &Profile) -> String {
+    let ceiling = profile.ceiling();
+    let mut text = ceiling.words();
+    let Share { share, .. } = ceiling.symmetric;
+    if share >= 0.01 {
+        text.push_str(&format!(
+            "\nAnother {} is symmetric encryption: for kernel TLS or an inline accelerator, not for a pool.",
+            percent(share)
+        ));
+    }
+    let unclassified = ceiling.unclassified.share;
+    if unclassified >= 0.01 {
+        let gain = 1.0 / (1.0 - (ceiling.private_key.share + unclassified).min(0.999));
+        text.push_str(&format!(
+            "\n{} could not be classified; if all of it were private-key work, the bound would be {gain:.2}x.",
+            percent(unclassified)
+        ));
+    }
+    if profile.samples < FEW {
+        text.push_str("\nThese are few samples: sample for longer, or under load.");
+    }
+    if !profile.kernel_visible {
+        text.push_str(
+            "\nThe kernel's side could not be sampled (that needs CAP_PERFMON): its share is what the CPU \
+             time leaves.",
+        );
+    }
+    if profile.lost > 0 {
+        text.push_str(&format!("\n{} samples were lost.", profile.lost));
+    }
+    for note in &profile.notes {
+        text.push('\n');
+        text.push_str(note);
+        text.push('.');
+    }
+    text
+}
+
+fn chart(profile: &Profile) -> BarChart {
+    let value = |share: &Share| Value {
+        middle: share.share * 100.0,
+        range: Some((share.low * 100.0, share.high * 100.0)),
+    };
+    let bars = |name: &str, fits: &dyn Fn(Class) -> bool| Bars {
+        name: name.to_owned(),
+        values: profile
+            .classes
+            .iter()
+            .map(|(class, share)| fits(*class).then(|| value(share)))
+            .collect(),
+    };
+    BarChart {
+        title: format!(
+            "Where the CPU time goes: at most {:.2}x as fast without private-key work",
+            profile.ceiling().gain
+        ),
+        axis: Axis::linear("share of the CPU time (%)"),
+        categories: profile
+            .classes
+            .iter()
+            .map(|(class, _)| class.to_string())
+            .collect(),
+        series: vec![
+            bars("a pool can take it", &Class::is_private_key),
+            bars("stays", &|class| !class.is_private_key()),
+        ],
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
