@@ -12,6 +12,10 @@
 //! report.rs  sections: what is known, what could not be read, and why
 //! machine.rs maker, system, kernel, memory
 //! cpu/       the processors, their extensions for cryptography, and who hides some
+//! kernel/    which implementation the kernel takes for an algorithm
+//! qat/       Intel QAT, all generations
+//! accelerators.rs  graphics processors, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
+//! network.rs kernel TLS, offloading cards, WireGuard, OpenVPN's data channel, IPsec
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
@@ -19,10 +23,14 @@
 //! done here.
 #![forbid(unsafe_code)]
 
+pub mod accelerators;
 pub mod cpu;
 pub mod elf;
+pub mod kernel;
 pub mod live;
 pub mod machine;
+pub mod network;
+pub mod qat;
 pub mod report;
 pub mod root;
 pub mod sampler;

@@ -31,9 +31,13 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
+use crate::kernel::{self, Kernel};
 use crate::live::{Answer, Question};
 use crate::machine::{self, Machine};
+use crate::network::{self, Network};
+use crate::qat::{self, Qat};
 use crate::root::{ATTRIBUTE_BYTES, Kind, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
 
 /// Unread things that one section names; a hostile tree may have any number. The others are counted in
@@ -51,6 +55,14 @@ pub struct Report {
     pub machine: Section<Machine>,
     /// The processors
     pub cpu: Section<Cpu>,
+    /// Which implementation the kernel takes
+    pub kernel: Section<Kernel>,
+    /// Intel QAT
+    pub qat: Section<Qat>,
+    /// Other accelerators
+    pub accelerators: Section<Accelerators>,
+    /// Cryptography in the network
+    pub network: Section<Network>,
 }
 
 impl Report {
@@ -65,6 +77,10 @@ impl Report {
             live: root.is_live(),
             machine: machine::section(root),
             cpu: cpu::section(root),
+            kernel: kernel::section(root),
+            qat: qat::section(root),
+            accelerators: accelerators::section(root),
+            network: network::section(root),
         }
     }
 }

@@ -1,0 +1,252 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Accelerators beside QAT: graphics processors, virtio-crypto, Intel's data-streaming and analytics
+//! engines, and the two doors that let programs reach the kernel's cryptography (`/dev/crypto`,
+//! `AF_ALG`). Engines of Arm systems-on-chip have no files of their own: they are known by their drivers
+//! in the kernel's table ([`crate::kernel`]).
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::{Look, Section};
+use crate::root::{Kind, Root};
+
+/// Bound on devices of one kind: a machine of eight sockets has fewer than 100.
+const MAX_DEVICES: usize = 256;
+
+/// NVIDIA's PCI vendor number.
+const VENDOR_NVIDIA: &str = "0x10de";
+
+/// The number of a crypto device in virtio (specification 1.2, section 5).
+const VIRTIO_CRYPTO: &str = "0x0014";
+
+/// Accelerators beside QAT.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Accelerators {
+    /// Graphics processors of NVIDIA
+    pub gpus: Vec<Gpu>,
+    /// Version of NVIDIA's kernel driver; null if none is loaded
+    pub nvidia_driver: Option<String>,
+    /// Devices of virtio-crypto
+    pub virtio_crypto: Vec<Bound>,
+    /// Intel's data-streaming accelerators (copies, checksums; no encryption)
+    pub dsa: Vec<Engine>,
+    /// Intel's in-memory analytics accelerators (compression; no encryption)
+    pub iaa: Vec<Engine>,
+    /// Whether programs reach the kernel's cryptography by `/dev/crypto`
+    pub dev_crypto: bool,
+    /// Whether programs reach it by AF_ALG; null if nothing says so
+    pub af_alg: Option<bool>,
+}
+
+/// A graphics processor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Gpu {
+    /// Bus address
+    pub address: String,
+    /// PCI device number
+    pub device_id: String,
+    /// What its driver calls it; null without driver
+    pub model: Option<String>,
+    /// What it can compute, where this program knows the device number
+    pub compute_capability: Option<String>,
+    /// The driver that has it; null if none has
+    pub driver: Option<String>,
+    /// NUMA node
+    pub numa_node: Option<u32>,
+}
+
+/// A device that a driver may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Bound {
+    /// Its name on the bus
+    pub name: String,
+    /// The driver that has it; null if none has
+    pub driver: Option<String>,
+}
+
+/// An engine of Intel's `idxd` driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Engine {
+    /// `dsa0`, `iax1`
+    pub name: String,
+    /// Whether it is switched on
+    pub enabled: bool,
+}
+
+/// PCI device numbers of processors that a pool could use, and their compute capability.
+///
+/// Source: the PCI ID database; compute capabilities from NVIDIA's list of GPUs.
+const CAPABILITIES: [(&str, &str); 20] = [
+    ("0x20b0", "8.0"),
+    ("0x20b1", "8.0"),
+    ("0x20b2", "8.0"),
+    ("0x20b3", "8.0"),
+    ("0x20b5", "8.0"),
+    ("0x20f1", "8.0"),
+    ("0x2235", "8.6"),
+    ("0x2236", "8.6"),
+    ("0x2237", "8.6"),
+    ("0x26b5", "8.9"),
+    ("0x26b9", "8.9"),
+    ("0x27b8", "8.9"),
+    ("0x2330", "9.0"),
+    ("0x2331", "9.0"),
+    ("0x2335", "9.0"),
+    ("0x2339", "9.0"),
+    ("0x233a", "9.0"),
+    ("0x2342", "9.0"),
+    ("0x2901", "10.0"),
+    ("0x2941", "10.0"),
+];
+
+/// Looks for them.
+#[must_use]
+pub fn section(root: &Root) -> Section<Accelerators> {
+    let mut look = Look::new(root);
+    let accelerators = Accelerators {
+        gpus: gpus(&mut look),
+        nvidia_driver: look
+            .text_if_there("proc/driver/nvidia/version")
+            .and_then(|text| driver_version(&text)),
+        virtio_crypto: virtio_crypto(&mut look),
+        dsa: engines(&mut look, "dsa"),
+        iaa: engines(&mut look, "iax"),
+        dev_crypto: root
+            .kind("dev/crypto")
+            .is_ok_and(|kind| kind == Kind::CharacterDevice)
+            || is_module(&mut look, "cryptodev"),
+        af_alg: af_alg(&mut look),
+    };
+    look.section(Some(accelerators))
+}
+
+fn gpus(look: &mut Look<'_>) -> Vec<Gpu> {
+    const PCI: &str = "sys/bus/pci/devices";
+    let mut gpus = Vec::new();
+    for address in look.names(PCI) {
+        let mut text = |name: &str| {
+            let text = look.text_if_there(&format!("{PCI}/{address}/{name}"))?;
+            Some(text.trim().to_owned())
+        };
+        let is_one = text("vendor").as_deref() == Some(VENDOR_NVIDIA)
+            // Display controllers: 0300 with a monitor, 0302 without.
+            && text("class").is_some_and(|class| class.starts_with("0x03"));
+        let Some(device_id) = text("device").filter(|_| is_one) else {
+            continue;
+        };
+        if gpus.len() == MAX_DEVICES {
+            break;
+        }
+        let numa_node = text("numa_node").and_then(|node| node.parse().ok());
+        let information = format!("proc/driver/nvidia/gpus/{address}/information");
+        let known = CAPABILITIES.iter().find(|(id, _)| *id == device_id);
+        gpus.push(Gpu {
+            model: look
+                .text_if_there(&information)
+                .and_then(|text| model(&text)),
+            compute_capability: known.map(|(_, capability)| (*capability).to_owned()),
+            driver: look
+                .root()
+                .link(&format!("{PCI}/{address}/driver"))
+                .last_name(),
+            numa_node,
+            device_id,
+            address,
+        });
+    }
+    gpus
+}
+
+/// `Model: 		 NVIDIA H100 80GB HBM3`
+fn model(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+    let line = line.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`: the first word
+/// of digits and dots.
+fn driver_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
+    let is_version = |word: &&str| {
+        word.contains('.')
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    };
+    line.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+fn virtio_crypto(look: &mut Look<'_>) -> Vec<Bound> {
+    const VIRTIO: &str = "sys/bus/virtio/devices";
+    let mut found = Vec::new();
+    for name in look.names(VIRTIO) {
+        let number = look.text_if_there(&format!("{VIRTIO}/{name}/device"));
+        if number.is_some_and(|number| number.trim() == VIRTIO_CRYPTO) && found.len() < MAX_DEVICES
+        {
+            let driver = look
+                .root()
+                .link(&format!("{VIRTIO}/{name}/driver"))
+                .last_name();
+            found.push(Bound { name, driver });
+        }
+    }
+    found
+}
+
+fn engines(look: &mut Look<'_>, stem: &str) -> Vec<Engine> {
+    const DSA: &str = "sys/bus/dsa/devices";
+    let mut found = Vec::new();
+    for name in look.names(DSA) {
+        let number = name.strip_prefix(stem).unwrap_or_default();
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        let state = look.text_if_there(&format!("{DSA}/{name}/state"));
+        let enabled = state.is_some_and(|state| state.trim() == "enabled");
+        if found.len() < MAX_DEVICES {
+            found.push(Engine { name, enabled });
+        }
+    }
+    found
+}
+
+/// Whether a module is loaded, or built in and shown as one.
+pub(crate) fn is_module(look: &mut Look<'_>, name: &str) -> bool {
+    let loaded = look.table("proc/modules").is_some_and(|text| {
+        text.lines()
+            .any(|line| line.split_ascii_whitespace().next() == Some(name))
+    });
+    loaded || look.root().kind(&format!("sys/module/{name}")).is_ok()
+}
+
+fn af_alg(look: &mut Look<'_>) -> Option<bool> {
+    if is_module(look, "af_alg") {
+        return Some(true);
+    }
+    let protocols = look.text_if_there("proc/net/protocols")?;
+    Some(
+        protocols
+            .lines()
+            .any(|line| line.split_ascii_whitespace().next() == Some("ALG")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_say_what_they_are() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC version:  gcc 12.2\n";
+        assert_eq!(driver_version(text).as_deref(), Some("580.159.04"));
+        assert_eq!(driver_version("GCC version: 12.2"), None);
+        assert_eq!(
+            model("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 5\n").as_deref(),
+            Some("NVIDIA H100 80GB HBM3")
+        );
+        assert_eq!(model("Model:\n"), None);
+    }
+}

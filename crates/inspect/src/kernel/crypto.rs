@@ -1,0 +1,299 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `/proc/crypto`: which implementations the kernel has of an algorithm, and which of them it takes.
+//!
+//! The kernel takes the implementation with the highest priority among those that are instantiated. A
+//! device driver that is loaded, up, and second by priority gets nothing to do: that is what most
+//! "accelerated" gateways look like (QAT's drivers went from 4001 to 100 in August 2025).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bound on entries: a kernel with every module loaded has about 400.
+pub const MAX_ENTRIES: usize = 4096;
+
+/// Bound on one name, in bytes: the kernel's own (`CRYPTO_MAX_ALG_NAME`) is 128.
+const MAX_NAME: usize = 256;
+
+/// One implementation of one algorithm.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Algorithm {
+    /// What it computes: `cbc(aes)`, `rfc4106(gcm(aes))`, `rsa`.
+    pub name: String,
+    /// Who computes it: `cbc-aes-aesni`, `qat_aes_cbc`, `pkcs1pad(rsa-generic,sha256)`.
+    pub driver: String,
+    /// The module that brought it; `kernel` where it is built in.
+    pub module: String,
+    /// The highest wins.
+    pub priority: i64,
+    /// `skcipher`, `aead`, `akcipher`, …
+    pub kind: String,
+    /// Whether its self-test has passed.
+    pub tested: bool,
+    /// Whether other parts of the kernel may not ask for it by name.
+    pub internal: bool,
+    /// Whether it answers later, as hardware does.
+    pub asynchronous: bool,
+}
+
+/// Where an implementation computes, as far as its driver's name tells.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Portable code.
+    Generic,
+    /// The processor's vector or crypto instructions.
+    Instructions,
+    /// A device beside the processor.
+    Device,
+    /// A template or something that is not known.
+    Other,
+}
+
+/// What parts of driver names stand for devices: substring, and the device in words.
+///
+/// Source: the `cra_driver_name` of the drivers below `drivers/crypto` of Linux 6.18.
+const DEVICES: [(&str, &str); 34] = [
+    ("qat", "Intel QAT"),
+    ("virtio", "virtio-crypto"),
+    ("caam", "NXP CAAM"),
+    ("marvell-cesa", "Marvell CESA"),
+    ("mv-", "Marvell CESA"),
+    ("safexcel", "Inside Secure SafeXcel"),
+    ("crypto-safexcel", "Inside Secure SafeXcel"),
+    ("sun4i-ss", "Allwinner Security System"),
+    ("sun8i-ce", "Allwinner Crypto Engine"),
+    ("sun8i-ss", "Allwinner Security System"),
+    ("rk-", "Rockchip crypto"),
+    ("rk3", "Rockchip crypto"),
+    ("omap-", "TI OMAP crypto"),
+    ("sa2ul", "TI SA2UL"),
+    ("qce", "Qualcomm Crypto Engine"),
+    ("ccree", "Arm CryptoCell"),
+    ("-ccree", "Arm CryptoCell"),
+    ("ccp", "AMD CCP"),
+    ("chcr", "Chelsio"),
+    ("n5_", "Cavium Nitrox"),
+    ("nitrox", "Cavium Nitrox"),
+    ("cpt_", "Marvell OcteonTX CPT"),
+    ("otx_", "Marvell OcteonTX CPT"),
+    ("hisi_", "HiSilicon SEC/HPRE"),
+    ("hpre", "HiSilicon HPRE"),
+    ("mxs-dcp", "NXP DCP"),
+    ("-dcp", "NXP DCP"),
+    ("stm32", "ST STM32 crypto"),
+    ("mtk-eip", "MediaTek EIP"),
+    ("eip93", "Inside Secure EIP-93"),
+    ("ipsec-bcm", "Broadcom SPU"),
+    ("spu-", "Broadcom SPU"),
+    ("iaa", "Intel IAA"),
+    ("deflate-iaa", "Intel IAA"),
+];
+
+/// What parts of driver names stand for instructions of the processor.
+const INSTRUCTIONS: [&str; 24] = [
+    "aesni",
+    "vaes",
+    "avx",
+    "sse",
+    "ssse3",
+    "sha-ni",
+    "-ni",
+    "pclmul",
+    "pclmulqdq",
+    "neon",
+    "-ce",
+    "ce-",
+    "arm64",
+    "asm",
+    "sve",
+    "riscv",
+    "zvk",
+    "s390",
+    "power",
+    "p10",
+    "p8_",
+    "vsx",
+    "-lib",
+    "padlock",
+];
+
+impl Algorithm {
+    /// Where it computes.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        if self.device().is_some() {
+            return Engine::Device;
+        }
+        let driver = self.driver.to_ascii_lowercase();
+        if driver.contains("generic") && !INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
+            return Engine::Generic;
+        }
+        if INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
+            return Engine::Instructions;
+        }
+        Engine::Other
+    }
+
+    /// The device that computes it, if one does.
+    #[must_use]
+    pub fn device(&self) -> Option<&'static str> {
+        let driver = self.driver.to_ascii_lowercase();
+        DEVICES
+            .iter()
+            .find(|(part, _)| driver.starts_with(part) || (part.len() > 3 && driver.contains(part)))
+            .map(|(_, device)| *device)
+    }
+}
+
+/// Reads `/proc/crypto`.
+#[must_use]
+pub fn algorithms(text: &str) -> Vec<Algorithm> {
+    let mut found = Vec::new();
+    let mut entry = Algorithm::default();
+    for line in text.lines().chain(std::iter::once("")) {
+        let Some((key, value)) = line.split_once(':') else {
+            if !entry.name.is_empty() && !entry.driver.is_empty() && found.len() < MAX_ENTRIES {
+                found.push(entry);
+            }
+            entry = Algorithm::default();
+            continue;
+        };
+        let value = value.trim();
+        if value.len() > MAX_NAME {
+            continue;
+        }
+        match key.trim() {
+            "name" => value.clone_into(&mut entry.name),
+            "driver" => value.clone_into(&mut entry.driver),
+            "module" => value.clone_into(&mut entry.module),
+            "priority" => entry.priority = value.parse().unwrap_or(0),
+            "type" => value.clone_into(&mut entry.kind),
+            "selftest" => entry.tested = value == "passed",
+            "internal" => entry.internal = value == "yes",
+            "async" => entry.asynchronous = value == "yes",
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The implementation that the kernel takes for an algorithm: the highest priority among those that
+/// passed their test and that others may ask for.
+#[must_use]
+pub fn winner<'a>(algorithms: &'a [Algorithm], name: &str) -> Option<&'a Algorithm> {
+    algorithms
+        .iter()
+        .filter(|entry| entry.name == name && entry.tested && !entry.internal)
+        .max_by_key(|entry| entry.priority)
+}
+
+/// All implementations of an algorithm that others may ask for, the one that is taken first.
+#[must_use]
+pub fn candidates<'a>(algorithms: &'a [Algorithm], name: &str) -> Vec<&'a Algorithm> {
+    let mut found: Vec<&Algorithm> = algorithms
+        .iter()
+        .filter(|entry| entry.name == name && !entry.internal)
+        .collect();
+    found.sort_by_key(|entry| (!entry.tested, -entry.priority));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+name         : cbc(aes)
+driver       : qat_aes_cbc
+module       : intel_qat
+priority     : 100
+refcnt       : 1
+selftest     : passed
+internal     : no
+type         : skcipher
+async        : yes
+blocksize    : 16
+
+name         : cbc(aes)
+driver       : cbc-aes-aesni
+module       : aesni_intel
+priority     : 400
+refcnt       : 1
+selftest     : passed
+internal     : no
+type         : skcipher
+async        : no
+
+name         : cbc(aes)
+driver       : __cbc-aes-best
+module       : aesni_intel
+priority     : 9999
+selftest     : passed
+internal     : yes
+type         : skcipher
+
+name         : cbc(aes)
+driver       : cbc(aes-generic)
+module       : kernel
+priority     : 100
+selftest     : unknown
+internal     : no
+type         : skcipher
+";
+
+    #[test]
+    fn the_highest_priority_that_may_be_asked_for_wins() {
+        let all = algorithms(TEXT);
+        assert_eq!(all.len(), 4);
+        let taken = winner(&all, "cbc(aes)").map(|entry| entry.driver.as_str());
+        assert_eq!(taken, Some("cbc-aes-aesni"));
+        let order: Vec<&str> = candidates(&all, "cbc(aes)")
+            .iter()
+            .map(|entry| entry.driver.as_str())
+            .collect();
+        assert_eq!(order, ["cbc-aes-aesni", "qat_aes_cbc", "cbc(aes-generic)"]);
+        assert!(winner(&all, "gcm(aes)").is_none());
+    }
+
+    #[test]
+    fn drivers_tell_where_they_compute() {
+        let engine = |driver: &str| {
+            Algorithm {
+                driver: driver.to_owned(),
+                ..Algorithm::default()
+            }
+            .engine()
+        };
+        assert_eq!(engine("qat_aes_cbc_hmac_sha256"), Engine::Device);
+        assert_eq!(engine("virtio-crypto-rsa"), Engine::Device);
+        assert_eq!(engine("mv-cbc-aes"), Engine::Device);
+        assert_eq!(engine("cbc-aes-caam"), Engine::Device);
+        assert_eq!(engine("generic-gcm-vaes-avx10_512"), Engine::Instructions);
+        assert_eq!(engine("cbc-aes-neonbs"), Engine::Instructions);
+        assert_eq!(engine("sha256-ce"), Engine::Instructions);
+        assert_eq!(engine("aes-generic"), Engine::Generic);
+        assert_eq!(engine("cryptd(something)"), Engine::Other);
+    }
+
+    #[test]
+    fn nonsense_is_left_out() {
+        for text in [
+            "",
+            "\0",
+            "name : x",
+            ":\n:\n:",
+            "name : x\ndriver :\n",
+            "no colon at all",
+        ] {
+            assert!(algorithms(text).is_empty(), "{text:?}");
+        }
+        let long = format!("name : {}\ndriver : d\n", "x".repeat(5000));
+        assert!(algorithms(&long).is_empty());
+        let many = "name : a\ndriver : b\n\n".repeat(2 * MAX_ENTRIES);
+        assert_eq!(algorithms(&many).len(), MAX_ENTRIES);
+    }
+}

@@ -1,0 +1,217 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The kernel's own cryptography: which implementation it takes for what a gateway needs, and which it
+//! could.
+
+pub mod crypto;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::crypto::{Algorithm, Engine, algorithms, candidates};
+use crate::report::{Look, Section};
+use crate::root::Root;
+
+/// What gateways ask the kernel for, and who asks.
+const ASKED_FOR: [(&str, &str); 12] = [
+    ("rfc4106(gcm(aes))", "IPsec with AES-GCM"),
+    (
+        "authenc(hmac(sha256),cbc(aes))",
+        "IPsec with AES-CBC and SHA-256",
+    ),
+    (
+        "authenc(hmac(sha512),cbc(aes))",
+        "IPsec with AES-CBC and SHA-512",
+    ),
+    (
+        "authenc(hmac(sha1),cbc(aes))",
+        "IPsec with AES-CBC and SHA-1",
+    ),
+    (
+        "rfc7539esp(chacha20,poly1305)",
+        "IPsec with ChaCha20-Poly1305",
+    ),
+    ("gcm(aes)", "kernel TLS, OpenVPN DCO"),
+    ("cbc(aes)", "IPsec, /dev/crypto, AF_ALG"),
+    ("ctr(aes)", "IPsec, AF_ALG"),
+    ("xts(aes)", "disk encryption"),
+    ("sha256", "IPsec, AF_ALG"),
+    ("rsa", "keyrings, AF_ALG"),
+    ("dh", "keyrings"),
+];
+
+/// Cryptography in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Kernel {
+    /// What gateways ask for, and who answers
+    pub choices: Vec<Choice>,
+    /// Devices that the kernel has implementations of
+    pub devices: Vec<DeviceDriver>,
+    /// Implementations that are registered
+    pub implementations: usize,
+    /// Whether only approved algorithms are allowed
+    pub fips: Option<bool>,
+}
+
+/// One algorithm, and who computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Choice {
+    /// The kernel's name for it
+    pub algorithm: String,
+    /// Who asks for it
+    pub for_what: String,
+    /// Those who could; the first is taken. Empty: nobody has asked yet, and the kernel will put it
+    /// together when somebody does
+    pub candidates: Vec<Candidate>,
+}
+
+/// One implementation of an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Candidate {
+    /// Its name
+    pub driver: String,
+    /// The highest is taken
+    pub priority: i64,
+    /// Where it computes
+    pub engine: Engine,
+    /// The device, if it is one
+    pub device: Option<String>,
+    /// Whether its self-test has passed
+    pub tested: bool,
+}
+
+/// A device with drivers in the kernel's crypto.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct DeviceDriver {
+    /// The device
+    pub device: String,
+    /// Algorithms that it is taken for
+    pub taken_for: Vec<String>,
+    /// Algorithms for which another implementation goes before it, with that one
+    pub passed_over_for: Vec<PassedOver>,
+}
+
+/// An algorithm that a device has, and that goes elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PassedOver {
+    /// The algorithm
+    pub algorithm: String,
+    /// Its own priority
+    pub priority: i64,
+    /// Who is taken instead
+    pub instead: String,
+    /// That one's priority
+    pub instead_priority: i64,
+}
+
+/// Looks at the kernel's cryptography.
+#[must_use]
+pub fn section(root: &Root) -> Section<Kernel> {
+    let mut look = Look::new(root);
+    let text = look.table("proc/crypto");
+    let fips = look.number_if_there::<u8>("proc/sys/crypto/fips_enabled");
+    let kernel = text.map(|text| of(&algorithms(&text), fips.map(|fips| fips != 0)));
+    look.section(kernel)
+}
+
+fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
+    let choice = |(algorithm, for_what): &(&str, &str)| Choice {
+        algorithm: (*algorithm).to_owned(),
+        for_what: (*for_what).to_owned(),
+        candidates: candidates(all, algorithm)
+            .into_iter()
+            .map(candidate)
+            .collect(),
+    };
+    Kernel {
+        choices: ASKED_FOR.iter().map(choice).collect(),
+        devices: devices(all),
+        implementations: all.len(),
+        fips,
+    }
+}
+
+fn candidate(entry: &Algorithm) -> Candidate {
+    Candidate {
+        driver: entry.driver.clone(),
+        priority: entry.priority,
+        engine: entry.engine(),
+        device: entry.device().map(str::to_owned),
+        tested: entry.tested,
+    }
+}
+
+fn devices(all: &[Algorithm]) -> Vec<DeviceDriver> {
+    let mut devices: Vec<DeviceDriver> = Vec::new();
+    for entry in all.iter().filter(|entry| !entry.internal) {
+        let Some(device) = entry.device() else {
+            continue;
+        };
+        let known = devices.iter().position(|known| known.device == device);
+        let at = known.unwrap_or_else(|| {
+            devices.push(DeviceDriver {
+                device: device.to_owned(),
+                taken_for: Vec::new(),
+                passed_over_for: Vec::new(),
+            });
+            devices.len() - 1
+        });
+        match crypto::winner(all, &entry.name) {
+            Some(winner) if winner.driver != entry.driver => {
+                devices[at].passed_over_for.push(PassedOver {
+                    algorithm: entry.name.clone(),
+                    priority: entry.priority,
+                    instead: winner.driver.clone(),
+                    instead_priority: winner.priority,
+                });
+            }
+            Some(_) => devices[at].taken_for.push(entry.name.clone()),
+            // Its self-test has not run: it is taken for nothing yet.
+            None => {}
+        }
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+name : cbc(aes)
+driver : qat_aes_cbc
+priority : 100
+selftest : passed
+internal : no
+
+name : cbc(aes)
+driver : cbc-aes-aesni
+priority : 400
+selftest : passed
+internal : no
+
+name : rsa
+driver : qat-rsa
+priority : 1000
+selftest : passed
+internal : no
+";
+
+    #[test]
+    fn a_device_with_a_low_priority_is_passed_over() {
+        let kernel = of(&algorithms(TEXT), None);
+        assert_eq!(kernel.devices.len(), 1);
+        let qat = &kernel.devices[0];
+        assert_eq!(qat.device, "Intel QAT");
+        assert_eq!(qat.taken_for, ["rsa"]);
+        assert_eq!(qat.passed_over_for.len(), 1);
+        assert_eq!(qat.passed_over_for[0].instead, "cbc-aes-aesni");
+        let cbc = kernel
+            .choices
+            .iter()
+            .find(|choice| choice.algorithm == "cbc(aes)");
+        let taken = cbc.and_then(|choice| choice.candidates.first());
+        assert_eq!(taken.map(|taken| taken.engine), Some(Engine::Instructions));
+    }
+}

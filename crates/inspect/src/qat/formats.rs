@@ -1,0 +1,360 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The texts in which QAT drivers speak, as values. Pure: text in, values out.
+//!
+//! All of it is foreign: lines that are not understood are left out, numbers that do not fit are
+//! absent, and nothing here panics. Both families of drivers are read, those of the kernel's tree and
+//! those of Intel's packages; they print the same things differently.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bound on engines, ring pairs and devices of one text: the largest device has 17 engines and 64 ring
+/// pairs, the largest machine a few dozen devices.
+pub const MAX_ROWS: usize = 1024;
+
+/// Bound on the keys of one section file (`dev_cfg`): 64 instances have 10 keys each.
+pub const MAX_KEYS: usize = 4096;
+
+/// Counters of one acceleration engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EngineCounters {
+    /// Its number.
+    pub engine: u32,
+    /// Requests that its firmware has taken since the device came up.
+    pub requests: u64,
+    /// Responses that it has given. Fewer than requests: in flight, or hung.
+    pub responses: u64,
+    /// Memory errors that the firmware has seen, where the driver prints them.
+    pub ras_events: Option<u64>,
+}
+
+/// One device in what `adf_ctl status` (`qat_service status`) prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ControlledDevice {
+    /// `qat_dev0` and so on.
+    pub name: String,
+    /// Class, as in the debugfs folder.
+    pub class: String,
+    /// Bus address with its domain.
+    pub address: String,
+    /// NUMA node.
+    pub node: Option<u32>,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// Reads what `adf_ctl status` prints. Devices are matched by their whole name: `qat_dev1` is not
+/// `qat_dev10`.
+#[must_use]
+pub fn adf_ctl_status(text: &str) -> Vec<ControlledDevice> {
+    text.lines()
+        .filter_map(controlled_device)
+        .take(MAX_ROWS)
+        .collect()
+}
+
+fn controlled_device(line: &str) -> Option<ControlledDevice> {
+    let (name, rest) = line.trim().split_once(" - ")?;
+    if !name.starts_with("qat_dev") {
+        return None;
+    }
+    let mut fields = BTreeMap::new();
+    for field in rest.split(',') {
+        // The last field holds two more, parted by blanks: `#accel: 3 #engines: 6 state: up`.
+        let words: Vec<&str> = field.split_whitespace().collect();
+        for pair in words.windows(2) {
+            if let Some(key) = pair[0].strip_suffix(':') {
+                fields.insert(key, pair[1]);
+            }
+        }
+    }
+    Some(ControlledDevice {
+        name: name.to_owned(),
+        class: (*fields.get("type")?).to_owned(),
+        address: full_address(fields.get("bsf")?),
+        node: fields.get("node_id").and_then(|node| node.parse().ok()),
+        up: *fields.get("state")? == "up",
+    })
+}
+
+/// A bus address with its domain, which old drivers leave out.
+#[must_use]
+pub fn full_address(address: &str) -> String {
+    if address.matches(':').count() == 1 {
+        format!("0000:{address}")
+    } else {
+        address.to_owned()
+    }
+}
+
+/// Reads `fw_counters` of either family of drivers.
+#[must_use]
+pub fn fw_counters(text: &str) -> Vec<EngineCounters> {
+    let mut engines: BTreeMap<u32, EngineCounters> = BTreeMap::new();
+    for line in text.lines() {
+        if engines.len() >= MAX_ROWS {
+            break;
+        }
+        if let Some((what, engine, value)) = framed_counter(line) {
+            let row = engines.entry(engine).or_default();
+            row.engine = engine;
+            if what.starts_with("Firmware Requests") {
+                row.requests = value;
+            } else if what.starts_with("Firmware Responses") {
+                row.responses = value;
+            } else if what.starts_with("RAS Events") {
+                row.ras_events = Some(value);
+            }
+        } else if let Some(row) = tabled_counter(line) {
+            engines.insert(row.engine, row);
+        }
+    }
+    engines.into_values().collect()
+}
+
+/// `| Firmware Requests [AE  0]:              260640 |`
+fn framed_counter(line: &str) -> Option<(&str, u32, u64)> {
+    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?.trim();
+    let (what, rest) = inner.split_once("[AE")?;
+    let (engine, value) = rest.split_once("]:")?;
+    Some((what, number(engine)?, number(value)?))
+}
+
+/// ` 0:            83909            83909`
+fn tabled_counter(line: &str) -> Option<EngineCounters> {
+    let (engine, values) = line.split_once(':')?;
+    let mut values = values.split_whitespace();
+    let row = EngineCounters {
+        engine: number(engine)?,
+        requests: number(values.next()?)?,
+        responses: number(values.next()?)?,
+        ras_events: None,
+    };
+    values.next().is_none().then_some(row)
+}
+
+/// A number as drivers print it: with blanks, a line end, and sometimes a NUL after that.
+#[must_use]
+pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    trimmed(text).parse().ok()
+}
+
+/// Without the blanks, line ends and NULs around it. Heartbeat files end in a NUL.
+#[must_use]
+pub fn trimmed(text: &str) -> &str {
+    text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0')
+}
+
+/// What a device's heartbeat says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Heartbeat {
+    /// The firmware answers.
+    Alive,
+    /// It does not answer, or this device has no heartbeat.
+    Silent,
+}
+
+/// Reads `heartbeat/status`. (Reading that file is itself the question to the firmware.)
+#[must_use]
+pub fn heartbeat(text: &str) -> Option<Heartbeat> {
+    match number::<i64>(text)? {
+        0 => Some(Heartbeat::Alive),
+        -1 => Some(Heartbeat::Silent),
+        _ => None,
+    }
+}
+
+/// Sections of `dev_cfg` and of `/etc/*_dev*.conf`: `[SECTION]`, then `key = value`.
+pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Reads a device's configuration.
+#[must_use]
+pub fn dev_cfg(text: &str) -> Sections {
+    let mut sections = Sections::new();
+    let mut section = String::new();
+    let mut keys = 0;
+    for line in text.lines().map(trimmed) {
+        if line.is_empty() || line.starts_with('#') || keys >= MAX_KEYS {
+            continue;
+        }
+        if let Some(name) = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
+            section = name.to_owned();
+            sections.entry(section.clone()).or_default();
+            keys += 1;
+        } else if let Some((key, value)) = line.split_once('=') {
+            let entry = sections.entry(section.clone()).or_default();
+            entry.insert(
+                key.trim().to_owned(),
+                value.trim().trim_matches('"').to_owned(),
+            );
+            keys += 1;
+        }
+    }
+    sections
+}
+
+/// Reads `device_data` of telemetry: each key with its current value. Where a line holds minimum,
+/// maximum and average too, they follow the value and are left out.
+#[must_use]
+pub fn telemetry(text: &str) -> BTreeMap<String, u64> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let key = words.next()?;
+            Some((key.to_owned(), number(words.next()?)?))
+        })
+        .take(MAX_ROWS)
+        .collect()
+}
+
+/// What `rp2srv` and `cfg_services` can say.
+#[must_use]
+pub fn services(text: &str) -> Vec<String> {
+    trimmed(text)
+        .split(';')
+        .map(str::trim)
+        .filter(|service| !service.is_empty())
+        .map(str::to_owned)
+        .take(MAX_ROWS)
+        .collect()
+}
+
+/// Interrupts of QAT devices since boot, all processors together, from `/proc/interrupts`.
+#[must_use]
+pub fn interrupts(text: &str) -> u64 {
+    text.lines()
+        .filter(|line| line.contains("qat"))
+        .map(|line| {
+            line.split_whitespace()
+                .skip(1)
+                .map_while(|word| word.parse::<u64>().ok())
+                .fold(0, u64::saturating_add)
+        })
+        .fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "\
+Checking status of all devices.
+There is 2 QAT acceleration device(s) in the system:
+ qat_dev0 - type: c3xxx,  inst_id: 0,  node_id: 0,  bsf: 0000:01:00.0,  #accel: 3 #engines: 6 state: up
+ qat_dev10 - type: c3xxx,  inst_id: 1,  node_id: 1,  bsf: 3b:00.0,  #accel: 3 #engines: 6 state: down
+";
+
+    #[test]
+    fn the_status_of_all_devices_is_read() {
+        let devices = adf_ctl_status(STATUS);
+        assert_eq!(devices.len(), 2);
+        assert_eq!(
+            (devices[0].name.as_str(), devices[0].up),
+            ("qat_dev0", true)
+        );
+        assert_eq!(devices[0].address, "0000:01:00.0");
+        assert_eq!(
+            (devices[1].name.as_str(), devices[1].up),
+            ("qat_dev10", false)
+        );
+        assert_eq!(
+            devices[1].address, "0000:3b:00.0",
+            "old drivers have no domain"
+        );
+        assert_eq!(devices[1].node, Some(1));
+        assert!(
+            adf_ctl_status("There is 0 QAT acceleration device(s) in the system:\n").is_empty()
+        );
+    }
+
+    #[test]
+    fn counters_of_both_families_are_read() {
+        let framed = "\
++------------------------------------------------+
+| FW Statistics for Qat Device                   |
++------------------------------------------------+
+| Firmware Requests [AE  0]:              260640 |
+| Firmware Responses[AE  0]:              260639 |
+| RAS Events        [AE  0]:                   2 |
++------------------------------------------------+
+| Firmware Requests [AE 11]:                   7 |
+| Firmware Responses[AE 11]:                   7 |
++------------------------------------------------+
+";
+        let rows = fw_counters(framed);
+        assert_eq!(rows.len(), 2);
+        let first = rows[0];
+        assert_eq!(
+            (first.requests, first.responses, first.ras_events),
+            (260_640, 260_639, Some(2))
+        );
+        assert_eq!(
+            (rows[1].engine, rows[1].requests, rows[1].ras_events),
+            (11, 7, None)
+        );
+
+        let tabled = "AE          Requests        Responses\n 0:            83909            83908\n12:                1                1\n";
+        let rows = fw_counters(tabled);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(
+            (rows[0].engine, rows[0].requests, rows[0].responses),
+            (0, 83_909, 83_908)
+        );
+        assert_eq!(rows[1].engine, 12);
+    }
+
+    #[test]
+    fn nonsense_is_left_out() {
+        for text in [
+            "",
+            "\0\0\0",
+            "| Firmware Requests [AE  0]: 99999999999999999999999 |",
+            "AE\n0:\n0: 1\n0: 1 2 3\n: : :",
+            "[AE]: |||",
+        ] {
+            assert!(fw_counters(text).is_empty(), "{text:?}");
+            assert!(adf_ctl_status(text).is_empty(), "{text:?}");
+        }
+        assert!(adf_ctl_status(" qat_dev0 - type: c3xxx").is_empty());
+    }
+
+    #[test]
+    fn heartbeats_end_in_a_nul() {
+        assert_eq!(heartbeat("0\n\0"), Some(Heartbeat::Alive));
+        assert_eq!(heartbeat("-1\n\0"), Some(Heartbeat::Silent));
+        assert_eq!(heartbeat("1"), None);
+        assert_eq!(number::<u64>("123\n\0"), Some(123));
+    }
+
+    #[test]
+    fn configurations_are_read() {
+        let text = "[GENERAL]\nServicesEnabled = sym;asym\n[KERNEL]\nNumberCyInstances = 2\nCy0Name=\"IPSec0\"\n# no\n";
+        let sections = dev_cfg(text);
+        assert_eq!(sections["GENERAL"]["ServicesEnabled"], "sym;asym");
+        assert_eq!(sections["KERNEL"]["NumberCyInstances"], "2");
+        assert_eq!(sections["KERNEL"]["Cy0Name"], "IPSec0");
+        assert_eq!(services("sym;asym\n\0"), ["sym", "asym"]);
+        assert!(
+            dev_cfg(&"k = v\n".repeat(2 * MAX_KEYS))
+                .values()
+                .all(|keys| keys.len() == 1)
+        );
+    }
+
+    #[test]
+    fn telemetry_and_interrupts_are_read() {
+        let text = "sample_cnt                              5\nutil_pke0                              38                  1                 99                 40\n";
+        let values = telemetry(text);
+        assert_eq!((values["sample_cnt"], values["util_pke0"]), (5, 38));
+        let text = "           CPU0       CPU1\n 90:   12   30   PCI-MSI 524288-edge   qat0-bundle0\n 91: 5 5 PCI-MSI eth0\n";
+        assert_eq!(interrupts(text), 42);
+    }
+}

@@ -1,0 +1,152 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! PCI identities of QAT devices, all generations, physical and virtual functions.
+//!
+//! Source: the kernel's `adf_accel_devices.h` and `adf_common_drv.h` for what is in the tree, Intel's
+//! out-of-tree packages and the Kubernetes device plugin for the rest.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Intel's PCI vendor number.
+pub const VENDOR_INTEL: u16 = 0x8086;
+
+/// A device's generation: what firmware, services and files it can have.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Generation {
+    /// DH895xCC (8920, 8950), the chips before C62x.
+    Gen1,
+    /// C62x (8960, 8970), C3xxx (Atom), D15xx, 200xx, C4xxx.
+    Gen2,
+    /// 4xxx, 401xx, 402xx, 420xx (Xeon from Sapphire Rapids on).
+    Gen4,
+    /// 6xxx.
+    Gen6,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// PCI device number.
+    pub device: u16,
+    /// Whether it is a virtual function.
+    pub virtual_function: bool,
+    /// The product line, as Intel names it.
+    pub model: &'static str,
+    /// What the driver calls the class; part of its debugfs folder.
+    pub class: &'static str,
+    /// The kernel driver that binds it.
+    pub driver: &'static str,
+    /// Its generation.
+    pub generation: Generation,
+    /// Whether Linux has a driver in its tree; otherwise only Intel's package has.
+    pub in_tree: bool,
+}
+
+const fn physical(
+    device: u16,
+    model: &'static str,
+    class: &'static str,
+    generation: Generation,
+    in_tree: bool,
+) -> Identity {
+    Identity {
+        device,
+        virtual_function: false,
+        model,
+        class,
+        driver: class,
+        generation,
+        in_tree,
+    }
+}
+
+const fn virtual_of(
+    device: u16,
+    model: &'static str,
+    class: &'static str,
+    driver: &'static str,
+    generation: Generation,
+    in_tree: bool,
+) -> Identity {
+    Identity {
+        device,
+        virtual_function: true,
+        model,
+        class,
+        driver,
+        generation,
+        in_tree,
+    }
+}
+
+use Generation::{Gen1, Gen2, Gen4, Gen6};
+
+/// Every device that is known. Numbers are unique.
+pub const IDENTITIES: [Identity; 21] = [
+    physical(0x0435, "DH895xCC", "dh895xcc", Gen1, true),
+    physical(0x37c8, "C62x", "c6xx", Gen2, true),
+    physical(0x19e2, "C3xxx", "c3xxx", Gen2, true),
+    physical(0x6f54, "D15xx", "d15xx", Gen2, false),
+    physical(0x18ee, "200xx", "200xx", Gen2, false),
+    physical(0x18a0, "C4xxx", "c4xxx", Gen2, false),
+    physical(0x4940, "4xxx", "4xxx", Gen4, true),
+    physical(0x4942, "401xx", "4xxx", Gen4, true),
+    physical(0x4944, "402xx", "4xxx", Gen4, true),
+    physical(0x4946, "420xx", "420xx", Gen4, true),
+    physical(0x4948, "6xxx", "6xxx", Gen6, true),
+    virtual_of(0x0443, "DH895xCC", "dh895xccvf", "dh895xccvf", Gen1, true),
+    virtual_of(0x37c9, "C62x", "c6xxvf", "c6xxvf", Gen2, true),
+    virtual_of(0x19e3, "C3xxx", "c3xxxvf", "c3xxxvf", Gen2, true),
+    virtual_of(0x6f55, "D15xx", "d15xxvf", "d15xxvf", Gen2, false),
+    virtual_of(0x18a1, "C4xxx", "c4xxxvf", "c4xxxvf", Gen2, false),
+    // The kernel has no driver for virtual functions of these: they are for user space (vfio-pci).
+    virtual_of(0x4941, "4xxx", "4xxxvf", "vfio-pci", Gen4, false),
+    virtual_of(0x4943, "401xx", "4xxxvf", "vfio-pci", Gen4, false),
+    virtual_of(0x4945, "402xx", "4xxxvf", "vfio-pci", Gen4, false),
+    virtual_of(0x4947, "420xx", "420xxvf", "vfio-pci", Gen4, false),
+    virtual_of(0x4949, "6xxx", "6xxxvf", "vfio-pci", Gen6, false),
+];
+
+/// The row of a PCI device.
+#[must_use]
+pub fn identify(vendor: u16, device: u16) -> Option<&'static Identity> {
+    IDENTITIES
+        .iter()
+        .find(|identity| vendor == VENDOR_INTEL && identity.device == device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_there_once_and_each_family_has_both_functions() {
+        for (at, identity) in IDENTITIES.iter().enumerate() {
+            let again = IDENTITIES[at + 1..]
+                .iter()
+                .any(|other| other.device == identity.device);
+            assert!(!again, "{:04x}", identity.device);
+        }
+        for identity in IDENTITIES.iter().filter(|row| row.virtual_function) {
+            let parent = IDENTITIES
+                .iter()
+                .any(|row| !row.virtual_function && row.model == identity.model);
+            assert!(parent, "{:04x}", identity.device);
+        }
+    }
+
+    #[test]
+    fn only_intel_is_asked_for() {
+        assert_eq!(
+            identify(VENDOR_INTEL, 0x4940).map(|row| row.model),
+            Some("4xxx")
+        );
+        assert_eq!(identify(0x10de, 0x4940), None);
+        assert_eq!(identify(VENDOR_INTEL, 0x1234), None);
+    }
+}

@@ -1,0 +1,481 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Intel QAT: every device and virtual function, of all generations, under the kernel's drivers and
+//! under Intel's, and whether anything reaches them.
+//!
+//! ```text
+//!  sys/bus/pci/devices/<address>     what is plugged in, which driver has it, errors, services
+//!  sys/kernel/debug/qat_<class>_…    firmware counters, heartbeat, telemetry, configuration   (root)
+//!  etc/<class>_dev<n>.conf           what Intel's service configures
+//! ```
+//!
+//! Three facts that the files alone do not tell, and that most reports get wrong: a device that is *up*
+//! may have no kernel instances (`sym` alone, or `dc`), counters are requests and not bytes, and what is
+//! not registered in `/proc/crypto` (AES-GCM, in the kernel's tree) never reaches the device.
+
+pub mod formats;
+pub mod ids;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::formats::{EngineCounters, Heartbeat};
+use self::ids::{Generation, identify};
+use crate::report::{Look, Section};
+use crate::root::Root;
+
+/// Where PCI devices are.
+const PCI: &str = "sys/bus/pci/devices";
+
+/// Where drivers put what is for root.
+const DEBUG: &str = "sys/kernel/debug";
+
+/// Bound on devices that are looked into: sockets with four devices of 16 functions each, twice over.
+const MAX_DEVICES: usize = 1024;
+
+/// QAT in this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Qat {
+    /// Devices and their virtual functions, by bus address
+    pub devices: Vec<Device>,
+    /// Kernel modules of QAT that are loaded
+    pub modules: Vec<String>,
+    /// Whether Intel's service for its own drivers is installed
+    pub service: bool,
+    /// Files that configure Intel's drivers, with their services
+    pub configurations: Vec<Configuration>,
+    /// Interrupts of all devices since boot; null if the table could not be read
+    pub interrupts: Option<u64>,
+    /// User-space libraries and OpenSSL modules of QAT that are installed
+    pub user_space: Vec<String>,
+}
+
+/// A file that configures a device for Intel's drivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Configuration {
+    /// Its path
+    pub file: String,
+    /// What it says
+    pub instances: Instances,
+}
+
+/// What a configuration gives to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Instances {
+    /// Services that are enabled: `cy`, `dc`, `sym`, `asym`
+    pub services: Vec<String>,
+    /// Crypto instances of the kernel; null if it does not say
+    pub kernel_crypto: Option<u64>,
+    /// Compression instances of the kernel; null if it does not say
+    pub kernel_compression: Option<u64>,
+}
+
+/// One device or virtual function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Device {
+    /// Bus address
+    pub address: String,
+    /// PCI device number
+    pub device_id: u16,
+    /// Product line
+    pub model: String,
+    /// Generation
+    pub generation: Generation,
+    /// Whether it is a virtual function
+    pub virtual_function: bool,
+    /// The device that a virtual function belongs to; null in a guest, where it is not seen
+    pub parent: Option<String>,
+    /// The driver that has it; null if none has
+    pub driver: Option<String>,
+    /// Whether Linux brings a driver for it; otherwise only Intel's package does
+    pub driver_in_tree: bool,
+    /// NUMA node; null where the machine has none
+    pub numa_node: Option<u32>,
+    /// Current and possible speed and width of its bus
+    pub link: Option<Link>,
+    /// Virtual functions that exist, and that could
+    pub functions: Option<Functions>,
+    /// Whether it is up; null if nothing says so
+    pub up: Option<bool>,
+    /// Services it is set to; empty if nothing says so
+    pub services: Vec<String>,
+    /// Ring pairs
+    pub ring_pairs: Option<u64>,
+    /// Whether it resets itself after a fatal error; null where it cannot be set
+    pub resets_itself: Option<bool>,
+    /// Counters of each engine's firmware; empty if they could not be read
+    pub engines: Vec<EngineCounters>,
+    /// What the firmware answers; null if it was not asked
+    pub heartbeat: Option<Heartbeat>,
+    /// Questions to the firmware that it did not answer, since the driver was loaded
+    pub heartbeats_failed: Option<u64>,
+    /// Errors that the device counts, since its counters were reset
+    pub errors: Option<Errors>,
+    /// What its configuration gives to whom; null if it could not be read
+    pub instances: Option<Instances>,
+    /// Utilisation and latencies, where telemetry is on
+    pub telemetry: BTreeMap<String, u64>,
+}
+
+/// The bus.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Link {
+    /// Speed now, in the kernel's words
+    pub speed: String,
+    /// Speed that the device could
+    pub possible_speed: String,
+    /// Lanes now
+    pub width: u32,
+    /// Lanes that the device could
+    pub possible_width: u32,
+}
+
+impl Link {
+    /// Whether the slot gives less than the device could take.
+    #[must_use]
+    pub fn below_its_possibilities(&self) -> bool {
+        self.width < self.possible_width || self.speed != self.possible_speed
+    }
+}
+
+/// Virtual functions of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Functions {
+    /// That exist
+    pub enabled: u32,
+    /// That could exist
+    pub possible: u32,
+}
+
+/// Errors that a device counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Errors {
+    /// Corrected by the device
+    pub correctable: u64,
+    /// Not corrected, without loss of the device
+    pub nonfatal: u64,
+    /// That took the device down
+    pub fatal: u64,
+}
+
+impl Device {
+    /// Requests that all engines have taken.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        let requests = self.engines.iter().map(|engine| engine.requests);
+        requests.fold(0, u64::saturating_add)
+    }
+
+    /// Requests that were not answered: in flight, or lost in an engine that hangs.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        let gaps = self.engines.iter();
+        let gaps = gaps.map(|engine| engine.requests.saturating_sub(engine.responses));
+        gaps.fold(0, u64::saturating_add)
+    }
+
+    /// Whether the kernel's own crypto (IPsec, dm-crypt) can use it as it is set up; none if nothing
+    /// says so. `sym` alone has no instances for the kernel, and `dc` is compression.
+    ///
+    /// Source: `adf_gen4_config.c`, `adf_gen2_config.c`.
+    #[must_use]
+    pub fn serves_the_kernel(&self) -> Option<bool> {
+        if let Some(instances) = self
+            .instances
+            .as_ref()
+            .and_then(|given| given.kernel_crypto)
+        {
+            return Some(instances > 0);
+        }
+        if self.services.is_empty() {
+            return None;
+        }
+        let has = |service: &str| self.services.iter().any(|own| own == service);
+        Some(has("cy") || has("sym") && has("asym"))
+    }
+}
+
+/// Looks for devices, drivers, libraries.
+#[must_use]
+pub fn section(root: &Root) -> Section<Qat> {
+    let mut look = Look::new(root);
+    let qat = Qat {
+        devices: devices(&mut look),
+        modules: modules(&mut look),
+        service: root.kind("etc/init.d/qat_service").is_ok()
+            || root.kind("usr/sbin/adf_ctl").is_ok()
+            || root.kind("usr/local/bin/adf_ctl").is_ok(),
+        configurations: configurations(&mut look),
+        interrupts: look
+            .table("proc/interrupts")
+            .map(|text| formats::interrupts(&text)),
+        user_space: user_space(&mut look),
+    };
+    look.section(Some(qat))
+}
+
+fn devices(look: &mut Look<'_>) -> Vec<Device> {
+    let mut devices = Vec::new();
+    let folders = look.names(DEBUG);
+    for address in look.names(PCI) {
+        let folder = format!("{PCI}/{address}");
+        let mut hex = |name: &str| {
+            let text = look.text_if_there(&format!("{folder}/{name}"))?;
+            u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+        };
+        let Some((vendor, device_id)) = hex("vendor").zip(hex("device")) else {
+            continue;
+        };
+        let Some(identity) = identify(vendor, device_id) else {
+            continue;
+        };
+        if devices.len() == MAX_DEVICES {
+            break;
+        }
+        let mut device = Device {
+            address: address.clone(),
+            device_id,
+            model: identity.model.to_owned(),
+            generation: identity.generation,
+            virtual_function: identity.virtual_function,
+            parent: look.root().link(&format!("{folder}/physfn")).last_name(),
+            driver: look.root().link(&format!("{folder}/driver")).last_name(),
+            driver_in_tree: identity.in_tree,
+            numa_node: look
+                .number_if_there::<i64>(&format!("{folder}/numa_node"))
+                .and_then(|node| u32::try_from(node).ok()),
+            link: link(look, &folder),
+            functions: functions(look, &folder),
+            up: None,
+            services: Vec::new(),
+            ring_pairs: None,
+            resets_itself: None,
+            engines: Vec::new(),
+            heartbeat: None,
+            heartbeats_failed: None,
+            errors: errors(look, &folder),
+            instances: None,
+            telemetry: BTreeMap::new(),
+        };
+        sysfs(look, &folder, &mut device);
+        let debug = folders
+            .iter()
+            .find(|name| is_folder_of(name, identity.class, &address));
+        if let Some(name) = debug {
+            debugfs(look, &format!("{DEBUG}/{name}"), &mut device);
+        }
+        devices.push(device);
+    }
+    devices
+}
+
+/// Whether this is the debugfs folder of the device. Old drivers leave the bus domain out.
+fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
+    let rest = name
+        .strip_prefix("qat_")
+        .and_then(|rest| rest.strip_prefix(class));
+    let found = rest.and_then(|rest| rest.strip_prefix('_'));
+    found.is_some_and(|found| formats::full_address(found) == address)
+}
+
+fn link(look: &mut Look<'_>, folder: &str) -> Option<Link> {
+    let mut text = |name: &str| {
+        look.text_if_there(&format!("{folder}/{name}"))
+            .map(|text| text.trim().to_owned())
+    };
+    Some(Link {
+        speed: text("current_link_speed")?,
+        possible_speed: text("max_link_speed")?,
+        width: text("current_link_width")?.parse().ok()?,
+        possible_width: text("max_link_width")?.parse().ok()?,
+    })
+}
+
+fn functions(look: &mut Look<'_>, folder: &str) -> Option<Functions> {
+    Some(Functions {
+        enabled: look.number_if_there(&format!("{folder}/sriov_numvfs"))?,
+        possible: look.number_if_there(&format!("{folder}/sriov_totalvfs"))?,
+    })
+}
+
+fn errors(look: &mut Look<'_>, folder: &str) -> Option<Errors> {
+    let mut count = |name: &str| look.number_if_there(&format!("{folder}/qat_ras/{name}"));
+    Some(Errors {
+        correctable: count("errors_correctable")?,
+        nonfatal: count("errors_nonfatal")?,
+        fatal: count("errors_fatal")?,
+    })
+}
+
+/// What the newer drivers of the kernel's tree show.
+fn sysfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
+    let mut text = |name: &str| look.text_if_there(&format!("{folder}/qat/{name}"));
+    device.up = text("state").and_then(|state| match state.trim() {
+        "up" => Some(true),
+        "down" => Some(false),
+        _ => None,
+    });
+    device.services = text("cfg_services")
+        .map(|text| formats::services(&text))
+        .unwrap_or_default();
+    device.ring_pairs = text("num_rps").and_then(|text| formats::number(&text));
+    device.resets_itself = text("auto_reset").and_then(|text| match text.trim() {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    });
+}
+
+/// What drivers show to root alone.
+fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
+    let counters = look.text_if_there(&format!("{folder}/fw_counters"));
+    device.engines = counters
+        .map(|text| formats::fw_counters(&text))
+        .unwrap_or_default();
+    // The counters exist while the device is up and not otherwise.
+    if device.up.is_none() && !device.virtual_function {
+        device.up = Some(!device.engines.is_empty());
+    }
+    let heartbeat = look.text_if_there(&format!("{folder}/heartbeat/status"));
+    device.heartbeat = heartbeat.and_then(|text| formats::heartbeat(&text));
+    device.heartbeats_failed = look.number_if_there(&format!("{folder}/heartbeat/queries_failed"));
+    let configuration = look.text_if_there(&format!("{folder}/dev_cfg"));
+    device.instances = configuration.map(|text| instances(&formats::dev_cfg(&text)));
+    if device.services.is_empty()
+        && let Some(instances) = &device.instances
+    {
+        device.services.clone_from(&instances.services);
+    }
+    // While telemetry is off its data must not be asked for: the driver refuses, and logs it.
+    let control = look.number_if_there::<u64>(&format!("{folder}/telemetry/control"));
+    if control.is_some_and(|control| control > 0) {
+        let data = look.text_if_there(&format!("{folder}/telemetry/device_data"));
+        device.telemetry = data
+            .map(|text| formats::telemetry(&text))
+            .unwrap_or_default();
+    }
+}
+
+fn instances(sections: &formats::Sections) -> Instances {
+    let value = |section: &str, key: &str| sections.get(section).and_then(|keys| keys.get(key));
+    let number = |key| value("KERNEL", key).and_then(|value| value.parse().ok());
+    Instances {
+        services: value("GENERAL", "ServicesEnabled")
+            .map(|value| formats::services(value))
+            .unwrap_or_default(),
+        kernel_crypto: number("NumberCyInstances"),
+        kernel_compression: number("NumberDcInstances"),
+    }
+}
+
+fn modules(look: &mut Look<'_>) -> Vec<String> {
+    let Some(text) = look.table("proc/modules") else {
+        return Vec::new();
+    };
+    let names = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().next());
+    let ours =
+        |name: &&str| name.starts_with("qat_") || *name == "intel_qat" || *name == "usdm_drv";
+    names
+        .filter(ours)
+        .take(MAX_DEVICES)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn configurations(look: &mut Look<'_>) -> Vec<Configuration> {
+    let is_one = |name: &str| {
+        let class = name
+            .strip_suffix(".conf")
+            .and_then(|stem| stem.split_once("_dev"));
+        class.is_some_and(|(class, number)| {
+            let known = ids::IDENTITIES
+                .iter()
+                .any(|identity| identity.class == class);
+            known && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let names: Vec<String> = look
+        .names("etc")
+        .into_iter()
+        .filter(|name| is_one(name))
+        .collect();
+    let mut found = Vec::new();
+    for name in names.into_iter().take(MAX_DEVICES) {
+        let file = format!("etc/{name}");
+        if let Some(text) = look.text(&file) {
+            let instances = instances(&formats::dev_cfg(&text));
+            found.push(Configuration { file, instances });
+        }
+    }
+    found
+}
+
+/// Places where OpenSSL looks for modules and engines, and the loader for libraries.
+const LIBRARY_FOLDERS: [&str; 10] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/ossl-modules",
+    "usr/lib/x86_64-linux-gnu/engines-3",
+    "usr/lib64",
+    "usr/lib64/ossl-modules",
+    "usr/lib64/engines-3",
+    "usr/local/lib",
+    "usr/local/lib/ossl-modules",
+    "usr/local/lib/engines-3",
+    "usr/local/ssl/lib",
+];
+
+fn user_space(look: &mut Look<'_>) -> Vec<String> {
+    const STEMS: [&str; 6] = [
+        "qatengine",
+        "qatprovider",
+        "libqat.so",
+        "libqat_s.so",
+        "libusdm",
+        "libcrypto_mb.so",
+    ];
+    let mut found = Vec::new();
+    for folder in LIBRARY_FOLDERS {
+        for name in look.root().list(folder).names() {
+            let is_one = STEMS.iter().any(|stem| name.starts_with(stem));
+            if is_one && name.contains(".so") && found.len() < MAX_DEVICES {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_found_by_class_and_address() {
+        assert!(is_folder_of(
+            "qat_4xxx_0000:6b:00.0",
+            "4xxx",
+            "0000:6b:00.0"
+        ));
+        assert!(is_folder_of(
+            "qat_dh895xcc_09:00.0",
+            "dh895xcc",
+            "0000:09:00.0"
+        ));
+        assert!(!is_folder_of(
+            "qat_4xxx_0000:6b:00.0",
+            "4xxx",
+            "0000:6b:00.1"
+        ));
+        assert!(!is_folder_of(
+            "qat_4xxxvf_0000:6b:00.0",
+            "4xxx",
+            "0000:6b:00.0"
+        ));
+        assert!(!is_folder_of("dri", "4xxx", "0000:6b:00.0"));
+    }
+}
