@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Servers that wait for the pool where they stand, because they have no asynchronous handshakes:
-//! Apache httpd, lighttpd and stunnel, from the packages of the release under test, with generated configurations.
-//! nginx and HAProxy are in [`crate::gateway`], OpenVPN is in [`crate::openvpn`].
+//! Apache httpd, lighttpd and stunnel, from the packages of the release under test, with generated
+//! configurations. nginx and HAProxy are in [`crate::gateway`], OpenVPN is in [`crate::openvpn`].
 //!
 //! All of them read `openssl.cnf` from the environment and keys from files, so what makes them use the
 //! pool is one variable and one line; [`Daemon::key_line`] is that line, and the guide shows it.
@@ -314,7 +314,8 @@ impl Setup<'_> {
     fn lighttpd(&self) -> String {
         let mut text = format!(
             "server.document-root = \"{}\"\nindex-file.names = ( \"index.html\" )\n\
-             server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.max-worker = 2\nserver.modules = ( \"mod_openssl\" )\n\
+             server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.max-worker = 2\n\
+             server.modules = ( \"mod_openssl\" )\n\
              ssl.openssl.ssl-conf-cmd = ( \"MinProtocol\" => \"TLSv1.2\" )\n",
             self.pages().display(),
             free_port()

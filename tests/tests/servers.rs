@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of
-//! the pool, though none of them knows anything of it. They wait for it synchronously. What they are told is what
-//! `docs/guide/other-servers.md` says: one variable, and the stub in place of the key.
+//! the pool, though none of them knows anything of it. They wait for it synchronously. What they are
+//! told is what `docs/guide/other-servers.md` says: one variable, and the stub in place of the key.
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::thread;
 
 use millrace_tests::artifacts;
 use millrace_tests::clients::Program;
@@ -20,6 +21,7 @@ use millrace_tests::node::Node;
 use millrace_tests::openvpn::{End, Key, Namespace, Signer, Tunnel, drop_privileges};
 use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
+use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::servers::{Daemon, Running, is_installed};
 use millrace_tests::wait;
@@ -166,6 +168,46 @@ fn stunnel_serves_keys_that_only_the_pool_holds() {
 #[test]
 fn stunnel_serves_plain_keys_with_and_without_the_pool() {
     serves_plain_keys_with_and_without_the_pool(Daemon::Stunnel, "stunnel4");
+}
+
+/// The pool holds back its answers: the handshakes of different connections wait together.
+fn handshakes_wait_in_threads_of_their_own(daemon: Daemon, package: &str) {
+    const TOGETHER: u64 = 4;
+    if !is_installed(daemon.program(), package) {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let sites = [Site::with_stub(&identity, &into_the_pool(&node, &identity))];
+    let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+    let edge = EdgeOptions::to(proxy.endpoint())
+        .with("deadline_ms", 30_000)
+        .write(world.dir());
+    let server = Running::start(daemon, world.dir(), &edge, &sites);
+    proxy.set(Fault::Hold);
+    let address = server.address(KeyKind::Rsa2048);
+    let waiting: Vec<_> = (0..TOGETHER)
+        .map(|_| {
+            let client = world.client.clone();
+            thread::spawn(move || client.handshake(address, Tls::V13))
+        })
+        .collect();
+    proxy.wait_for_jobs(TOGETHER);
+    proxy.set(Fault::None);
+    for handshake in waiting {
+        handshake.join().expect("no panic").expect("a handshake");
+    }
+}
+
+#[test]
+fn handshakes_of_apache_wait_in_threads_of_their_own() {
+    handshakes_wait_in_threads_of_their_own(Daemon::Apache, "apache2");
+}
+
+#[test]
+fn handshakes_of_stunnel_wait_in_threads_of_their_own() {
+    handshakes_wait_in_threads_of_their_own(Daemon::Stunnel, "stunnel4");
 }
 
 /// A server that wants a certificate of its clients, and knows nothing of the pool.
@@ -368,8 +410,9 @@ fn openvpn_loads_the_provider_by_its_own_option() {
     assert_eq!(node.served().rsa_signatures(), 2);
 }
 
-/// With a key that is not in a file OpenVPN makes a library context of its own, and loads what `openssl.cnf` has
-/// activated into it by name. There the provider is in nobody's way; and who signs may do so with the pool.
+/// With a key that is not in a file OpenVPN makes a library context of its own, and loads what
+/// `openssl.cnf` has activated into it by name. There the provider is in nobody's way; and who signs
+/// may do so with the pool.
 #[test]
 fn openvpn_with_a_library_context_of_its_own_connects() {
     if !is_installed("openvpn", "openvpn") {
