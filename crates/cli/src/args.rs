@@ -134,6 +134,12 @@ pub(crate) struct UpArgs {
     /// Worker threads per class of work [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
+    /// Processors that workers are kept to [default: auto]
+    ///
+    /// The affinity that the node was started with (taskset, cpuset) holds in
+    /// any case.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) pin: Option<Pin>,
     /// Backends to use, in order of preference [default: all that are usable]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = backend)]
     pub(crate) backends: Option<Vec<BackendKind>>,
@@ -165,6 +171,27 @@ pub(crate) struct UpArgs {
     /// How to log
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
+}
+
+/// The processors that workers are kept to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pin {
+    /// Each worker to one NUMA node, where there are several
+    Auto,
+    /// Each worker of a class to one core: for a machine that does nothing else
+    Core,
+    /// None
+    Off,
+}
+
+impl From<Pin> for millrace_server::config::Pin {
+    fn from(pin: Pin) -> Self {
+        match pin {
+            Pin::Auto => Self::Auto,
+            Pin::Core => Self::Core,
+            Pin::Off => Self::Off,
+        }
+    }
 }
 
 /// The form of log lines.

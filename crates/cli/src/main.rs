@@ -23,6 +23,7 @@ mod notify;
 mod output;
 mod owner;
 mod paths;
+mod placement;
 mod progress;
 mod settings;
 

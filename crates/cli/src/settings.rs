@@ -54,6 +54,7 @@ impl Settings {
             node.name.clone_from(name);
         }
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
+        node.pin = args.pin.map_or(node.pin, Into::into);
         if let Some(backends) = &args.backends {
             node.backends = Some(backends.clone());
         }

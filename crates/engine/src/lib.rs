@@ -30,7 +30,9 @@ mod queue;
 pub mod stats;
 
 pub use backend::{Backend, BackendKind};
-pub use engine::{Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Session};
+pub use engine::{
+    Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Placement, Session,
+};
 pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyType, PrivateKey};
 pub use operation::{Class, Hash, Operation, OperationKind, Output};

@@ -162,6 +162,28 @@ fn the_cheaper_backend_takes_over_and_it_shows() {
 }
 
 #[test]
+fn each_worker_of_each_class_is_placed_once() {
+    #[derive(Debug, Default)]
+    struct Recorder(std::sync::Mutex<Vec<usize>>);
+    impl millrace_engine::Placement for Recorder {
+        fn place(&self, worker: usize) {
+            self.0.lock().unwrap().push(worker);
+        }
+    }
+    let recorder = Arc::new(Recorder::default());
+    let mut config = EngineConfig::default();
+    config.workers = 3;
+    config.placement = Some(Arc::clone(&recorder) as Arc<dyn millrace_engine::Placement>);
+    let backend = Arc::new(Shared(Scripted::new(BackendKind::Software)));
+    let engine = Engine::start(config, vec![backend]).unwrap();
+    // Ends the workers, each of which has begun with being placed.
+    engine.stop();
+    let mut placed = recorder.0.lock().unwrap().clone();
+    placed.sort_unstable();
+    assert_eq!(placed, [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+}
+
+#[test]
 fn jobs_for_which_there_is_no_choice_are_not_measured() {
     let only = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&only], 1);

@@ -53,8 +53,10 @@ pub struct NodeConfig {
     pub drain_timeout: Duration,
     /// Where the keys are. For the composition root: a node is handed an open store.
     pub store: StoreConfig,
-    /// Settings of the engine. For the composition root, like the next two.
+    /// Settings of the engine. For the composition root, like the next three.
     pub engine: EngineConfig,
+    /// The processors that workers are kept to.
+    pub pin: Pin,
     /// The backends to use, in order of preference; none: whatever is built in.
     pub backends: Option<Vec<BackendKind>>,
     /// Logging.
@@ -174,6 +176,19 @@ pub struct StoreConfig {
     pub directory: PathBuf,
     /// The key-encryption key.
     pub kek: KekSource,
+}
+
+/// The processors that workers are kept to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pin {
+    /// Each worker to one NUMA node, where the machine has several; else wherever the system puts it.
+    #[default]
+    Auto,
+    /// Each worker of a class to one core of its own: for a machine that does nothing else.
+    Core,
+    /// None.
+    Off,
 }
 
 /// Logging.
@@ -297,6 +312,7 @@ struct LimitsFile {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct EngineFile {
     workers: Option<usize>,
+    pin: Pin,
     queue_limit: Option<usize>,
     session_queue_limit: Option<usize>,
 }
@@ -408,6 +424,7 @@ impl NodeFile {
             limits: self.limits.into_config(&mut problems),
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             store: self.store.into_config(),
+            pin: self.engine.pin,
             engine: self.engine.into_config(&mut problems),
             backends: self.backends.map(|names| backends(&names, &mut problems)),
             log: self.log.into_config(&mut problems),

@@ -51,6 +51,9 @@ pub struct Status {
     pub backends: Vec<Backend>,
     /// What was served, by backend and operation.
     pub operations: Vec<Operation>,
+    /// Which of several backends serves what, by measured cost.
+    #[serde(default)]
+    pub choices: Vec<Choice>,
     /// Jobs that ended without a result, by reason, those that the node refused included.
     pub errors: Vec<Errors>,
     /// The clients that report about themselves and are connected, the busiest first.
@@ -165,6 +168,32 @@ pub struct Operation {
     pub service_p99_us: f64,
 }
 
+/// Which of several backends serves jobs of one kind that wait together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
+    pub jobs: String,
+    /// How many of them wait together, at most; none: any more than in the rows before.
+    pub together: Option<usize>,
+    /// The backend that serves them.
+    pub serving: String,
+    /// How often that changed.
+    pub switches: u64,
+    /// What a job costs, by backend.
+    pub costs: Vec<Cost>,
+}
+
+/// What a job costs on a backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Cost {
+    /// The backend.
+    pub backend: String,
+    /// Time that it works on one job, in microseconds, smoothed.
+    pub us: f64,
+}
+
 /// Jobs that ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -208,6 +237,13 @@ impl Status {
                 .map(Backend::of)
                 .collect(),
             operations: engine.series.iter().map(Operation::of).collect(),
+            choices: node
+                .shared
+                .engine
+                .choices()
+                .into_iter()
+                .map(Choice::of)
+                .collect(),
             errors: engine
                 .errors
                 .iter()
@@ -231,6 +267,22 @@ impl Backend {
             version: status.description.version,
             unusable: status.unusable,
             quarantined: status.quarantined,
+        }
+    }
+}
+
+impl Choice {
+    fn of(choice: millrace_engine::engine::Choice) -> Self {
+        let cost = |(kind, time): (millrace_engine::BackendKind, std::time::Duration)| Cost {
+            backend: kind.name().to_owned(),
+            us: time.as_secs_f64() * 1e6,
+        };
+        Self {
+            jobs: choice.jobs,
+            together: choice.together,
+            serving: choice.serving.name().to_owned(),
+            switches: choice.switches,
+            costs: choice.costs.into_iter().map(cost).collect(),
         }
     }
 }

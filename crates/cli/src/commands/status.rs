@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_server::Status;
-use millrace_server::status::{Edge, EdgeCounts, Operation};
+use millrace_server::status::{Choice, Edge, EdgeCounts, Operation};
 
 use crate::args::StatusArgs;
 use crate::exit::{ContextCode, Failure, fail};
@@ -51,6 +51,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     } else {
         output::print("\n")?;
         table(&before, &after).print()?;
+    }
+    if !after.status.choices.is_empty() {
+        output::print("\n")?;
+        choices(&after.status.choices).print()?;
     }
     if after.status.edges.is_empty() {
         return Ok(());
@@ -176,6 +180,34 @@ fn table(before: &Sample, after: &Sample) -> Table {
     table
 }
 
+/// Who serves what, where several backends can, and why.
+fn choices(choices: &[Choice]) -> Table {
+    let mut table = Table::new(&[
+        "jobs",
+        ">together",
+        "served by",
+        "cost of one, by backend",
+        ">changes",
+    ]);
+    for choice in choices {
+        let costs: Vec<String> = choice
+            .costs
+            .iter()
+            .map(|cost| format!("{} {}", cost.backend, microseconds(cost.us)))
+            .collect();
+        table.row(vec![
+            choice.jobs.clone(),
+            choice
+                .together
+                .map_or_else(|| "more".to_owned(), |most| format!("≤ {most}")),
+            choice.serving.clone(),
+            costs.join(", "),
+            choice.switches.to_string(),
+        ]);
+    }
+    table
+}
+
 /// What the clients say about themselves.
 fn edges(edges: &[Edge]) -> Table {
     let mut table = Table::new(&[
@@ -251,7 +283,7 @@ fn duration(seconds: u64) -> String {
 }
 
 /// Asks for `/status` and gives the body of the answer.
-fn ask(socket: &Path) -> Result<Vec<u8>> {
+pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
     let silent = || {
         format!(
             "no node answers on {}: start one with `millrace up`, or name another with --socket",

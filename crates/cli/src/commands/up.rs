@@ -23,6 +23,7 @@ use crate::backends;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::harden;
 use crate::notify;
+use crate::placement;
 use crate::progress;
 use crate::settings::Settings;
 
@@ -42,7 +43,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         ensure_node_certificates(&tls, &certificate_names(&config, tcp))
             .context("making certificates for the TCP listener")?;
     }
-    let engine = Engine::start(config.engine.clone(), chosen(config.backends.as_deref())?)
+    let mut workers = config.engine.clone();
+    workers.placement = placement::of(config.pin, workers.workers);
+    let engine = Engine::start(workers, chosen(config.backends.as_deref())?)
         .context("starting the engine")?;
     let runtime = Runtime::new().context("starting the runtime")?;
     let result = runtime.block_on(async {

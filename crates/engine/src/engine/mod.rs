@@ -51,6 +51,13 @@ const INLINE_MAX: usize = 2;
 /// rate, docs/benchmarks). Bounded, because other connections wait meanwhile: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
+/// Puts worker threads onto processors. The engine knows no system call; whoever starts it does.
+pub trait Placement: Send + Sync + fmt::Debug {
+    /// Moves the calling thread to where worker number `worker` of a class belongs. Called once by
+    /// each worker, before its first job; what cannot be done is left as it is.
+    fn place(&self, worker: usize);
+}
+
 /// Settings of an engine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -63,6 +70,8 @@ pub struct EngineConfig {
     /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
     /// session can fill the queue alone.
     pub session_queue_limit: usize,
+    /// Where workers run. Default: where the operating system puts them.
+    pub placement: Option<Arc<dyn Placement>>,
 }
 
 impl Default for EngineConfig {
@@ -71,6 +80,7 @@ impl Default for EngineConfig {
             workers: thread::available_parallelism().map_or(1, usize::from),
             queue_limit: 8192,
             session_queue_limit: 4096,
+            placement: None,
         }
     }
 }
@@ -346,9 +356,13 @@ impl Engine {
             for number in 0..workers {
                 let shared = Arc::clone(&engine.threads.shared);
                 let name = format!("mr-{}-{number}", class.name());
-                engine
-                    .threads
-                    .spawn(name, move || worker::run(&shared, class))?;
+                let placement = config.placement.clone();
+                engine.threads.spawn(name, move || {
+                    if let Some(placement) = placement {
+                        placement.place(number);
+                    }
+                    worker::run(&shared, class);
+                })?;
             }
         }
         let shared = Arc::clone(&engine.threads.shared);
