@@ -1,0 +1,195 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Looks at a running nginx or HAProxy and says whether its handshakes are pooled and asynchronous, and
+//! if not, why.
+//!
+//! ```text
+//! proc     the processes: who, how started, what is mapped       ┐
+//! systemd  the environment of the service                        │
+//! cnf      openssl.cnf                                           │
+//! server   nginx.conf, haproxy.cfg                               ├─► evidence ─► findings
+//! keys     what is in the key files                              │
+//! access   whether the workers' user may use the socket          │
+//! tls      handshakes, with counters before and after            ┘
+//! ```
+//!
+//! **The proof.** Some handshakes are made at a time and held. The node's counters say how many were
+//! signed there. The provider gives a connection whose operation waits without blocking an eventfd
+//! that lives as long as the connection, so the workers' eventfds say how many were asynchronous.
+//! One handshake comes before, so that what happens once per process is not counted.
+//!
+//! Everything is read, nothing is changed. What cannot be seen (without root, most) is said to be
+//! unseen, and is neither good nor bad.
+
+mod access;
+pub mod cnf;
+mod evidence;
+mod judge;
+mod keys;
+pub mod maps;
+mod proc;
+mod proof;
+pub mod server;
+mod systemd;
+mod tls;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use proc::User;
+
+/// The servers that can be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Server {
+    /// nginx, and its kin.
+    Nginx,
+    /// HAProxy.
+    Haproxy,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+        })
+    }
+}
+
+/// What to check.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server.
+    pub server: Server,
+    /// Its master; otherwise found by its name.
+    pub pid: Option<u32>,
+    /// Where it serves TLS, `HOST:PORT`; otherwise from its configuration.
+    pub connect: Option<String>,
+    /// The name to ask for; otherwise from its configuration.
+    pub server_name: Option<String>,
+    /// Its configuration file; otherwise from its command line.
+    pub config: Option<PathBuf>,
+    /// The `openssl.cnf` that it uses; otherwise from its environment, or that of its service.
+    pub openssl_conf: Option<PathBuf>,
+    /// Handshakes at a time; none: no proof.
+    pub handshakes: usize,
+    /// Where processes are: `/proc`.
+    pub proc: PathBuf,
+}
+
+/// What only a node, or a client of one, can say.
+pub trait Node {
+    /// Private-key operations that the node has completed since it came up. `socket` is where the
+    /// server's provider connects to, if that is known.
+    ///
+    /// # Errors
+    /// No node answers; a sentence that says where it was looked for.
+    fn completed(&self, socket: Option<&Path>) -> Result<u64, String>;
+
+    /// Whether a node lets this user use this key over this socket; nothing if it cannot be tried.
+    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), String>>;
+}
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// It could not be looked at.
+    Unseen,
+    /// It works, but not as well as it could, or not for long.
+    Warning,
+    /// It does not work.
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Which thing: a fixed word for programs.
+    pub check: &'static str,
+    /// How it is.
+    pub outcome: Outcome,
+    /// What was seen.
+    pub seen: String,
+    /// What to do, if anything.
+    pub remedy: Option<String>,
+}
+
+/// How many of how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// How many were so.
+    pub count: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.count, self.of)
+    }
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The server.
+    pub server: Server,
+    /// Its master.
+    pub pid: Option<u32>,
+    /// Handshakes that the pool signed; nothing if that was not seen.
+    pub pooled: Option<Share>,
+    /// Handshakes that waited without blocking; nothing if that was not seen.
+    pub asynchronous: Option<Share>,
+    /// Everything that was looked at, in the order in which one thing needs another.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// How many findings are like this.
+    #[must_use]
+    pub fn count(&self, outcome: Outcome) -> usize {
+        let like = |finding: &&Finding| finding.outcome == outcome;
+        self.findings.iter().filter(like).count()
+    }
+
+    fn add(
+        &mut self,
+        check: &'static str,
+        outcome: Outcome,
+        seen: impl Into<String>,
+        remedy: impl Into<Option<String>>,
+    ) {
+        self.findings.push(Finding {
+            check,
+            outcome,
+            seen: seen.into(),
+            remedy: remedy.into(),
+        });
+    }
+}
+
+/// Looks at everything.
+#[must_use]
+pub fn run(options: &Options, node: &dyn Node) -> Report {
+    let mut report = Report {
+        server: options.server,
+        pid: options.pid,
+        pooled: None,
+        asynchronous: None,
+        findings: Vec::new(),
+    };
+    let evidence = evidence::gather(options, &mut report);
+    let socket = evidence
+        .as_ref()
+        .and_then(|evidence| judge::judge(options, evidence, node, &mut report));
+    let completed = || node.completed(socket.as_deref());
+    proof::prove(options, evidence.as_ref(), &completed, &mut report);
+    report
+}

@@ -1,0 +1,126 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a server's own configuration files say, as far as the pool is concerned. They are read, not
+//! asked for: running `nginx -T` as root would run whatever calls itself nginx.
+
+pub mod haproxy;
+pub mod nginx;
+
+use std::path::PathBuf;
+
+/// Bound on one file, in bytes.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Bound on the files of a configuration: sites of a hosting provider, one each.
+const MAX_FILES: usize = 10_000;
+
+/// What is in a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Files that private keys are expected in.
+    pub keys: Vec<PathBuf>,
+    /// Addresses that TLS is served at, as a client would write them.
+    pub listens: Vec<String>,
+    /// Names of servers, without wildcards.
+    pub names: Vec<String>,
+    /// Variables that nginx hands on, by name.
+    pub environment: Vec<String>,
+    /// Whether HAProxy is told to wait asynchronously.
+    pub mode_async: bool,
+    /// Connections of a worker (nginx) or process (HAProxy).
+    pub connections: Option<u64>,
+    /// The folder that HAProxy confines itself to.
+    pub chroot: Option<PathBuf>,
+    /// What could not be read or understood.
+    pub problems: Vec<String>,
+    /// How many files were read.
+    pub files: usize,
+}
+
+impl ServerConfig {
+    fn problem(&mut self, text: String) {
+        /// More would drown what matters.
+        const MAX_PROBLEMS: usize = 20;
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(text);
+        }
+    }
+
+    /// Reads one more file, within the bounds.
+    fn read(&mut self, path: &std::path::Path) -> Option<String> {
+        self.files += 1;
+        if self.files > MAX_FILES {
+            self.problem(format!(
+                "more than {MAX_FILES} files: the rest was not read"
+            ));
+            return None;
+        }
+        match super::proc::read(path, MAX_FILE) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                self.problem(format!("{}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    fn add_listen(&mut self, address: Option<String>) {
+        if let Some(address) = address
+            && !self.listens.contains(&address)
+        {
+            self.listens.push(address);
+        }
+    }
+
+    fn add_key(&mut self, path: PathBuf) {
+        if !self.keys.contains(&path) {
+            self.keys.push(path);
+        }
+    }
+}
+
+/// An address that is bound as one that a client on this machine connects to: any address becomes
+/// loopback. Nothing for sockets of other families and for ranges of ports.
+fn reachable(bound: &str) -> Option<String> {
+    if bound.starts_with("unix") || bound.contains('@') || bound.contains('/') {
+        return None;
+    }
+    let (host, port) = match bound.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ if bound.parse::<u16>().is_ok() => ("", bound),
+        _ => (bound, "443"),
+    };
+    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
+    let host = match host {
+        "" | "*" | "0.0.0.0" => "127.0.0.1",
+        "[::]" | "::" => "[::1]",
+        host => host,
+    };
+    Some(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reachable;
+
+    #[test]
+    fn any_address_is_reached_by_loopback() {
+        for (bound, expected) in [
+            ("443", Some("127.0.0.1:443")),
+            (":443", Some("127.0.0.1:443")),
+            ("*:8443", Some("127.0.0.1:8443")),
+            ("0.0.0.0:443", Some("127.0.0.1:443")),
+            ("[::]:443", Some("[::1]:443")),
+            ("10.0.0.1:443", Some("10.0.0.1:443")),
+            ("localhost", Some("localhost:443")),
+            ("unix:/run/x", None),
+            ("/run/x", None),
+            ("ipv4@:443", None),
+            (":80-90", None),
+            (":0", None),
+        ] {
+            assert_eq!(reachable(bound).as_deref(), expected, "{bound}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Handshakes with the server, all at a time. Any certificate will do, since it is the server that is
+//! checked and not its name; but its signature has to be right.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConnection, Resumption};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+
+/// A handshake that takes longer failed: twice the provider's default deadline, and the server's part.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A handshake that is done, with its connection.
+#[derive(Debug)]
+pub(super) struct Held {
+    _stream: TcpStream,
+    _connection: ClientConnection,
+}
+
+/// Makes `count` handshakes at a time, and holds what comes of them.
+///
+/// # Errors
+/// The server cannot be reached at all; the reason. A single handshake fails with its own.
+pub(super) fn handshakes(
+    address: &str,
+    name: &str,
+    count: usize,
+) -> Result<Vec<Result<Held, String>>, String> {
+    let name = ServerName::try_from(name.to_owned())
+        .map_err(|_| format!("{name} is no name of a server: give one with --server-name"))?;
+    let config = Arc::new(config()?);
+    // All connections first, so that the handshakes begin together.
+    let streams: Vec<TcpStream> = (0..count)
+        .map(|_| connect(address))
+        .collect::<Result<_, _>>()?;
+    Ok(thread::scope(|scope| {
+        let running: Vec<_> = streams
+            .into_iter()
+            .map(|stream| {
+                let (config, name) = (config.clone(), name.clone());
+                scope.spawn(|| handshake(stream, config, name))
+            })
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| {
+                let panicked = |_| Err("this program failed".to_owned());
+                thread.join().unwrap_or_else(panicked)
+            })
+            .collect()
+    }))
+}
+
+fn connect(address: &str) -> Result<TcpStream, String> {
+    let addresses: Vec<SocketAddr> = address
+        .to_socket_addrs()
+        .map_err(|error| format!("{address}: {error}"))?
+        .collect();
+    let mut last = format!("{address} has no address");
+    for address in addresses {
+        let connected = TcpStream::connect_timeout(&address, PATIENCE).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        });
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = format!("{address}: {error}"),
+        }
+    }
+    Err(last)
+}
+
+fn handshake(
+    mut stream: TcpStream,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<Held, String> {
+    let mut connection = ClientConnection::new(config, name).map_err(|error| error.to_string())?;
+    while connection.is_handshaking() {
+        let _ = connection.complete_io(&mut stream).map_err(said)?;
+    }
+    while connection.wants_write() {
+        let _ = connection.write_tls(&mut stream).map_err(said)?;
+    }
+    Ok(Held {
+        _stream: stream,
+        _connection: connection,
+    })
+}
+
+fn said(error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("no answer within {} s", PATIENCE.as_secs())
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "the server closed the connection".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn config() -> Result<ClientConfig, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    // Every handshake is to be a full one.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Believes every certificate, and checks that its owner signed.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

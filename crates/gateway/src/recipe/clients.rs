@@ -1,0 +1,48 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Programs that a person starts: anything on OpenSSL, and curl with a client key in the pool.
+
+use crate::plan::{Plan, Step};
+use crate::settings::Settings;
+
+use super::Application;
+use super::parts::{self, OPENSSL_CNF};
+
+/// One file that can be redirected.
+pub(super) fn openssl(settings: &Settings) -> Plan {
+    Plan {
+        application: Application::Openssl,
+        before: Vec::new(),
+        files: vec![parts::openssl_cnf(settings)],
+        snippets: Vec::new(),
+        after: Vec::new(),
+        verifications: vec![parts::provider_loads()],
+    }
+}
+
+/// curl blocks while the pool works, as it does in every handshake.
+pub(super) fn curl(settings: &Settings) -> Plan {
+    let Settings { key, .. } = settings;
+    let before = if settings.plain_keys {
+        Vec::new()
+    } else {
+        vec![Step {
+            command: format!("millrace key stub {key} -o {key}.key"),
+            why: "the stub names the pool's key and holds no secret; write it where the node is",
+        }]
+    };
+    Plan {
+        application: Application::Curl,
+        before,
+        files: vec![parts::openssl_cnf(settings)],
+        snippets: Vec::new(),
+        after: vec![Step {
+            command: format!(
+                "OPENSSL_CONF={OPENSSL_CNF} curl --cert {key}.crt --key {key}.key https://HOST/"
+            ),
+            why: "the client's signature is the pool's",
+        }],
+        verifications: vec![parts::provider_loads()],
+    }
+}

@@ -1,0 +1,96 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! HAProxy 2.6 or later, as distributions build it: it drives asynchronous handshakes by itself.
+
+use crate::plan::{Plan, Snippet, Step};
+use crate::settings::{Mode, Settings};
+use crate::verify::{Argument, Verification};
+
+use super::Application;
+use super::parts::{self, FILES_BESIDES, FILES_PER_CONNECTION, OPENSSL_CNF};
+
+const CFG: &str = include_str!("../../templates/haproxy.cfg");
+const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
+const CHROOT: &str = "/var/lib/haproxy";
+
+pub(super) fn plan(settings: &Settings) -> Plan {
+    let files = settings.connections * FILES_PER_CONNECTION + FILES_BESIDES;
+    let lines = format!(
+        "{}# {FILES_PER_CONNECTION} descriptors per connection (client, server, handshake that waits).\n\
+         LimitNOFILE={files}\n",
+        parts::binds_for_chroot(settings, CHROOT)
+    );
+    let (asynchronous, sign) = match settings.mode {
+        Mode::Async => (
+            "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
+            "ssl-mode-async",
+        ),
+        Mode::Sync | Mode::Off => ("    # No ssl-mode-async: handshakes block.", "global"),
+    };
+    let contents = CFG
+        .replace("{async}", asynchronous)
+        .replace("{connections}", &settings.connections.to_string())
+        .replace("{key}", &settings.key);
+    let key = format!("/etc/haproxy/{}.pem.key", settings.key);
+    Plan {
+        application: Application::Haproxy,
+        before: parts::stub(settings, &key, "haproxy"),
+        files: vec![
+            parts::openssl_cnf(settings),
+            parts::drop_in("haproxy", settings, &lines),
+        ],
+        snippets: vec![Snippet {
+            path: HAPROXY_CFG.into(),
+            contents,
+            why: "ssl-mode-async is needed; the rest is what to compare yours with",
+            sign: sign.to_owned(),
+        }],
+        after: [
+            parts::restart("haproxy"),
+            vec![Step {
+                command: "millrace gateway check haproxy".to_owned(),
+                why: "says whether handshakes are pooled and asynchronous",
+            }],
+        ]
+        .concat(),
+        verifications: vec![
+            parts::provider_loads(),
+            Verification {
+                name: "haproxy -c",
+                program: "haproxy",
+                arguments: vec![
+                    Argument::Text("-c"),
+                    Argument::Text("-q"),
+                    Argument::Text("-f"),
+                    Argument::File(HAPROXY_CFG),
+                ],
+                environment: vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))],
+                wants: None,
+            },
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn the_socket_is_visible_inside_the_chroot() {
+        let text = plan(&settings(&["unix:/run/millrace/node.sock"])).text();
+        assert!(text.contains("\nBindPaths=/run/millrace:/var/lib/haproxy/run/millrace\n"));
+        assert!(text.contains("\n    ssl-mode-async\n") && text.contains("LimitNOFILE=12544\n"));
+        let remote = plan(&settings(&["tcp:node-1:7433"])).text();
+        assert!(!remote.contains("BindPaths"), "{remote}");
+    }
+
+    #[test]
+    fn a_blocking_one_is_told_so() {
+        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+        settings.mode = Mode::Sync;
+        let text = plan(&settings).text();
+        assert!(!text.contains("\n    ssl-mode-async\n") && text.contains("mode = sync\n"));
+    }
+}

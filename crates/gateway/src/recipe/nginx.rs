@@ -1,0 +1,172 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock nginx. It has no asynchronous handshakes of its own; with our library preloaded it has.
+
+use crate::plan::{Plan, PlannedFile, Snippet, Step};
+use crate::settings::{Mode, Settings};
+use crate::verify::{Argument, Verification};
+
+use super::Application;
+use super::parts::{self, FILES_BESIDES, FILES_PER_CONNECTION, OPENSSL_CNF};
+
+const MAIN: &str = include_str!("../../templates/nginx-main.conf");
+const CONF: &str = include_str!("../../templates/nginx.conf");
+
+const INCLUDE: &str = "/etc/nginx/millrace.conf";
+const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+
+/// Workers per core where each waits for the pool: an operation takes the pool some milliseconds, and
+/// the gateway's own part of a handshake well under one.
+const BLOCKING_WORKERS_PER_CORE: u32 = 4;
+
+/// The least of them.
+const FEWEST_BLOCKING_WORKERS: u32 = 16;
+
+pub(super) fn plan(settings: &Settings) -> Plan {
+    let preload = settings.preload.as_ref();
+    let preload = preload.filter(|_| settings.mode == Mode::Async);
+    let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
+    let (mut lines, mut main) = (String::new(), String::new());
+    if let Some(library) = preload {
+        let library = library.display().to_string();
+        lines = format!(
+            "# Makes handshakes asynchronous: a worker serves others while the pool works.\n\
+             Environment=LD_PRELOAD={library}\n"
+        );
+        main.push_str("env LD_PRELOAD;\n");
+        environment.push(("LD_PRELOAD", Argument::Owned(library)));
+    }
+    let sizes = Sizes::of(settings, preload.is_some());
+    lines.push_str(&format!(
+        "# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n",
+        sizes.files
+    ));
+    let body = MAIN.replace("{preload}\n", &main);
+    let key = format!("/etc/nginx/{}.key", settings.key);
+    Plan {
+        application: Application::Nginx,
+        before: parts::stub(settings, &key, "www-data"),
+        files: vec![
+            parts::openssl_cnf(settings),
+            parts::drop_in("nginx", settings, &lines),
+            PlannedFile::new(INCLUDE, &body, "keeps the environment across an upgrade"),
+        ],
+        snippets: vec![Snippet {
+            path: NGINX_CONF.into(),
+            contents: sizes.fill(&settings.key),
+            why: "the include is needed; the rest is what to compare yours with",
+            sign: "include millrace.conf".to_owned(),
+        }],
+        after: [
+            parts::restart("nginx"),
+            vec![Step {
+                command: "millrace gateway check nginx".to_owned(),
+                why: "says whether handshakes are pooled and asynchronous",
+            }],
+        ]
+        .concat(),
+        verifications: vec![
+            parts::provider_loads(),
+            Verification {
+                name: "nginx -t",
+                program: "nginx",
+                arguments: vec![
+                    Argument::Text("-t"),
+                    Argument::Text("-q"),
+                    Argument::Text("-c"),
+                    Argument::File(NGINX_CONF),
+                ],
+                environment,
+                wants: None,
+            },
+        ],
+    }
+}
+
+/// Worker counts and limits.
+struct Sizes {
+    workers: String,
+    connections: u32,
+    each: u32,
+    files: u32,
+}
+
+impl Sizes {
+    fn of(settings: &Settings, asynchronous: bool) -> Self {
+        let cores = settings.cores.max(1);
+        let (count, workers) = if asynchronous {
+            let lines = "\
+# One worker per core: none of them ever waits for the pool.
+worker_processes auto;";
+            (cores, lines.to_owned())
+        } else {
+            let count = (cores * BLOCKING_WORKERS_PER_CORE).max(FEWEST_BLOCKING_WORKERS);
+            let lines = format!(
+                "\
+# Handshakes block here: a worker waits while the pool works, so there are
+# more workers than cores (or preload Millrace's library).
+worker_processes {count};"
+            );
+            (count, lines)
+        };
+        let each = settings.connections.div_ceil(count).max(64);
+        Self {
+            workers,
+            connections: settings.connections,
+            each,
+            files: each * FILES_PER_CONNECTION + FILES_BESIDES,
+        }
+    }
+
+    fn fill(&self, key: &str) -> String {
+        let budget = format!(
+            "per connection {FILES_PER_CONNECTION} (client,\n\
+             # handshake that waits, upstream), and {FILES_BESIDES} besides."
+        );
+        CONF.replace("{workers}", &self.workers)
+            .replace("{budget}", &budget)
+            .replace("{files}", &self.files.to_string())
+            .replace("{connections}", &self.connections.to_string())
+            .replace("{each}", &self.each.to_string())
+            .replace("{key}", key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn the_library_is_named_where_there_is_one_and_handshakes_are_to_wait_aside() {
+        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+        let with = plan(&settings).text();
+        let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";
+        assert!(
+            with.contains(line) && with.contains("\nenv LD_PRELOAD;\n"),
+            "{with}"
+        );
+        assert!(with.contains("\nworker_processes auto;\n"));
+        settings.mode = Mode::Sync;
+        let sync = plan(&settings).text();
+        assert!(
+            !sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"),
+            "{sync}"
+        );
+        settings.mode = Mode::Async;
+        settings.preload = None;
+        let without = plan(&settings).text();
+        assert!(!without.contains("LD_PRELOAD") && without.contains("\nworker_processes 16;\n"));
+    }
+
+    #[test]
+    fn limits_follow_from_the_connections() {
+        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+        settings.connections = 40_000;
+        let text = plan(&settings).text();
+        assert!(text.contains("worker_connections 10000;"), "{text}");
+        assert!(text.contains("worker_rlimit_nofile 30256;"), "{text}");
+        assert!(text.contains("LimitNOFILE=30256\n"), "{text}");
+    }
+}

@@ -1,0 +1,242 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a recipe is made from. Everything here ends up in files with different rules of quoting
+//! (openssl.cnf, TOML, systemd, nginx, HAProxy), so it is held to what needs none in any of them.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Nodes that a provider takes.
+const MAX_NODES: usize = 64;
+
+/// What is wrong with a setting, and what to write instead.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// An endpoint of another form.
+    #[error("node {0}: write unix:/absolute/path or tcp:HOST:PORT")]
+    Endpoint(String),
+    /// More nodes than a provider takes.
+    #[error("{0} nodes: a provider takes at most {MAX_NODES}")]
+    Nodes(usize),
+    /// A path or a value that would need quoting.
+    #[error(
+        "{what} {value:?}: letters, digits and -_.,:/@+[] are all that every configuration file takes \
+         unquoted; choose another"
+    )]
+    Unquotable {
+        /// Which setting.
+        what: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// A path that depends on where somebody is.
+    #[error("{what} {}: give an absolute path", path.display())]
+    Relative {
+        /// Which setting.
+        what: &'static str,
+        /// What was given.
+        path: PathBuf,
+    },
+}
+
+/// How handshakes wait for the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// They are put aside, and the worker serves others.
+    #[default]
+    Async,
+    /// The worker waits.
+    Sync,
+    /// They do not ask the pool at all.
+    Off,
+}
+
+/// What a recipe is made from. Make one with [`Settings::new`], which checks it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of a key in the pool, for names of files.
+    pub key: String,
+    /// The nodes, as endpoints.
+    pub nodes: Vec<String>,
+    /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP.
+    pub certificates: Option<PathBuf>,
+    /// Whether plain PEM keys go to the pool, too.
+    pub plain_keys: bool,
+    /// The provider module.
+    pub module: PathBuf,
+    /// The library that makes nginx asynchronous, if there is one.
+    pub preload: Option<PathBuf>,
+    /// How handshakes wait.
+    pub mode: Mode,
+    /// Further keys of the provider's configuration with their values, in the order of the file.
+    pub provider: Vec<(&'static str, String)>,
+    /// Connections that the server is to hold at a time.
+    pub connections: u32,
+    /// Cores of the machine.
+    pub cores: u32,
+}
+
+impl Settings {
+    /// Checks that all of it can stand in every file.
+    ///
+    /// # Errors
+    /// The first thing that cannot.
+    pub fn new(settings: Self) -> Result<Self, SettingsError> {
+        let Self {
+            key,
+            nodes,
+            certificates,
+            plain_keys: _,
+            module,
+            preload,
+            mode: _,
+            provider,
+            connections: _,
+            cores: _,
+        } = &settings;
+        plain("key", key)?;
+        if key.contains('/') || key.starts_with('.') {
+            return Err(unquotable("key", key));
+        }
+        if nodes.len() > MAX_NODES {
+            return Err(SettingsError::Nodes(nodes.len()));
+        }
+        for node in nodes {
+            check_endpoint(node)?;
+        }
+        let paths = [("module", Some(module)), ("preload", preload.as_ref())];
+        for (what, path) in paths {
+            if let Some(path) = path {
+                plain_path(what, path)?;
+            }
+        }
+        if let Some(folder) = certificates {
+            plain_path("certs", folder)?;
+        }
+        for (name, value) in provider {
+            plain(name, value)?;
+        }
+        Ok(settings)
+    }
+
+    /// The unix sockets among the nodes.
+    pub fn sockets(&self) -> impl Iterator<Item = &Path> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|node| node.strip_prefix("unix:").map(Path::new))
+    }
+}
+
+fn plain_path(what: &'static str, path: &Path) -> Result<(), SettingsError> {
+    if !path.is_absolute() {
+        return Err(SettingsError::Relative {
+            what,
+            path: path.to_owned(),
+        });
+    }
+    match path.to_str() {
+        Some(text) => plain(what, text),
+        None => Err(unquotable(what, &path.to_string_lossy())),
+    }
+}
+
+fn plain(what: &'static str, value: &str) -> Result<(), SettingsError> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+[]".contains(&byte);
+    if !value.is_empty() && value.bytes().all(good) {
+        Ok(())
+    } else {
+        Err(unquotable(what, value))
+    }
+}
+
+fn unquotable(what: &'static str, value: &str) -> SettingsError {
+    SettingsError::Unquotable {
+        what,
+        value: value.to_owned(),
+    }
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), SettingsError> {
+    let good = match endpoint.split_once(':') {
+        Some(("unix", path)) => path.starts_with('/'),
+        Some(("tcp", address)) => address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()),
+        _ => false,
+    };
+    // A comma separates endpoints.
+    if !good || endpoint.contains(',') {
+        return Err(SettingsError::Endpoint(endpoint.to_owned()));
+    }
+    plain("node", endpoint)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn settings(nodes: &[&str]) -> Settings {
+        let settings = Settings {
+            key: "www".to_owned(),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            certificates: nodes
+                .iter()
+                .any(|node| node.starts_with("tcp:"))
+                .then(|| PathBuf::from("/etc/millrace/client")),
+            plain_keys: false,
+            module: PathBuf::from("/usr/lib/x86_64-linux-gnu/ossl-modules/millrace.so"),
+            preload: Some(PathBuf::from(
+                "/usr/local/lib/millrace/libmillrace_preload.so",
+            )),
+            mode: Mode::Async,
+            provider: Vec::new(),
+            connections: 4096,
+            cores: 4,
+        };
+        Settings::new(settings).expect("settings of a test")
+    }
+
+    #[test]
+    fn endpoints_are_checked() {
+        for good in ["unix:/run/x", "tcp:host:1", "tcp:[::1]:7433"] {
+            assert!(check_endpoint(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "unix:",
+            "unix:relative",
+            "tcp:host",
+            "tcp::1",
+            "tcp:h:x",
+            "udp:h:1",
+            "unix:/a,/b",
+            "unix:/a b",
+            "unix:/a\nb",
+        ] {
+            assert!(check_endpoint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_would_need_quotes_is_refused() {
+        let with = |change: &dyn Fn(&mut Settings)| {
+            let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+            change(&mut settings);
+            Settings::new(settings)
+        };
+        assert!(with(&|_| ()).is_ok());
+        for module in [
+            "/usr/lib/mill race.so",
+            "/lib/$HOME/x.so",
+            "lib/x.so",
+            "/a\n[x]",
+        ] {
+            assert!(with(&|s| s.module = module.into()).is_err(), "{module}");
+        }
+        for key in ["", "../x", "a/b", ".hidden", "a;b", "a b"] {
+            assert!(with(&|s| s.key = key.to_owned()).is_err(), "{key}");
+        }
+        assert!(with(&|s| s.provider = vec![("algorithms", "RSA\nmodule=/x".to_owned())]).is_err());
+    }
+}
