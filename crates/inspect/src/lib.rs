@@ -16,6 +16,7 @@
 //! qat/       Intel QAT, all generations
 //! accelerators.rs  graphics processors, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
 //! network.rs kernel TLS, offloading cards, WireGuard, OpenVPN's data channel, IPsec
+//! libcrypto/ the crypto libraries, and whether each makes use of the processor
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
@@ -27,6 +28,7 @@ pub mod accelerators;
 pub mod cpu;
 pub mod elf;
 pub mod kernel;
+pub mod libcrypto;
 pub mod live;
 pub mod machine;
 pub mod network;

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
 use crate::kernel::{self, Kernel};
+use crate::libcrypto::{self, Libraries};
 use crate::live::{Answer, Question};
 use crate::machine::{self, Machine};
 use crate::network::{self, Network};
@@ -55,6 +56,8 @@ pub struct Report {
     pub machine: Section<Machine>,
     /// The processors
     pub cpu: Section<Cpu>,
+    /// The crypto libraries
+    pub libcrypto: Section<Libraries>,
     /// Which implementation the kernel takes
     pub kernel: Section<Kernel>,
     /// Intel QAT
@@ -72,11 +75,13 @@ impl Report {
     /// Looks at everything.
     #[must_use]
     pub fn of(root: &Root) -> Self {
+        let cpu = cpu::section(root);
         Self {
             format: Self::FORMAT,
             live: root.is_live(),
             machine: machine::section(root),
-            cpu: cpu::section(root),
+            libcrypto: libcrypto::section(root, cpu.known.as_ref()),
+            cpu,
             kernel: kernel::section(root),
             qat: qat::section(root),
             accelerators: accelerators::section(root),
@@ -220,6 +225,26 @@ impl<'a> Look<'a> {
     pub fn library(&mut self, path: &str) -> Option<Vec<u8>> {
         let reading = self.root.read(path, LIBRARY_BYTES);
         self.keep(path, reading.bytes())
+    }
+
+    /// The bytes of a library or program that need not be there.
+    pub fn library_if_there(&mut self, path: &str) -> Option<Vec<u8>> {
+        match self.root.read(path, LIBRARY_BYTES) {
+            Reading::Missing => None,
+            reading => self.keep(path, reading.bytes()),
+        }
+    }
+
+    /// The lines of a file that have one of these words in them; the file need not be there. The other
+    /// lines are not kept in a bundle.
+    pub fn lines_with_if_there(&mut self, path: &str, words: &[&str]) -> Vec<String> {
+        match self.root.lines_with(path, TABLE_BYTES, words) {
+            Reading::Missing | Reading::NotRegular(_) => Vec::new(),
+            reading => {
+                let text = self.keep(path, reading.text()).unwrap_or_default();
+                text.lines().map(str::to_owned).collect()
+            }
+        }
     }
 
     /// The one value in a small file that should be there.

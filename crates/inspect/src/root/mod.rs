@@ -385,6 +385,32 @@ impl Root {
         reading
     }
 
+    /// Of a file that has at most `limit_bytes`, the lines with one of these words in them. Only these
+    /// are kept in a bundle: for files that also hold what is nobody's business.
+    #[must_use]
+    pub fn lines_with(&self, path: &str, limit_bytes: usize, words: &[&str]) -> Reading {
+        let Some(path) = clean(path) else {
+            return Reading::Missing;
+        };
+        let reading = match &self.source {
+            Source::Folder(folder) => folder.read(&path, limit_bytes),
+            Source::Bundle(bundle) => bundle.read(&path, limit_bytes),
+        };
+        let reading = match reading {
+            Reading::Text(text) => Reading::Text(
+                text.lines()
+                    .filter(|line| words.iter().any(|word| line.contains(word)))
+                    .flat_map(|line| [line, "\n"])
+                    .collect(),
+            ),
+            // A program among scripts, say: it has no lines.
+            Reading::Bytes(_) => Reading::Text(String::new()),
+            reading => reading,
+        };
+        self.note(|recorder| recorder.read(&path, &reading));
+        reading
+    }
+
     /// The names in a folder.
     #[must_use]
     pub fn list(&self, path: &str) -> Listing {

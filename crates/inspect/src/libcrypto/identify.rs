@@ -1,0 +1,359 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Whose a library is, its version and how it was built: from the words that its makers leave in it.
+
+use memchr::memmem;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Slow;
+use crate::elf::Elf;
+
+/// Who makes a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub enum Maker {
+    /// The OpenSSL project
+    #[serde(rename = "openssl")]
+    OpenSsl,
+    /// OpenBSD's
+    #[serde(rename = "libressl")]
+    LibreSsl,
+    /// Google's
+    #[serde(rename = "boringssl")]
+    BoringSsl,
+    /// Amazon's
+    #[serde(rename = "aws-lc")]
+    AwsLc,
+    /// wolfSSL Inc.
+    #[serde(rename = "wolfssl")]
+    WolfSsl,
+    /// Trusted Firmware's
+    #[serde(rename = "mbedtls")]
+    MbedTls,
+    /// GNU's TLS, which computes with Nettle
+    #[serde(rename = "gnutls")]
+    GnuTls,
+    /// Nettle
+    #[serde(rename = "nettle")]
+    Nettle,
+    /// GNU's libgcrypt
+    #[serde(rename = "libgcrypt")]
+    Libgcrypt,
+    /// Botan
+    #[serde(rename = "botan")]
+    Botan,
+}
+
+impl Maker {
+    /// The name, as people write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenSsl => "OpenSSL",
+            Self::LibreSsl => "LibreSSL",
+            Self::BoringSsl => "BoringSSL",
+            Self::AwsLc => "AWS-LC",
+            Self::WolfSsl => "wolfSSL",
+            Self::MbedTls => "Mbed TLS",
+            Self::GnuTls => "GnuTLS",
+            Self::Nettle => "Nettle",
+            Self::Libgcrypt => "Libgcrypt",
+            Self::Botan => "Botan",
+        }
+    }
+}
+
+/// Whose a library is, and which version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Identity {
+    /// Who makes it
+    pub maker: Maker,
+    /// Its version, as far as it names one
+    pub version: Option<String>,
+}
+
+impl Identity {
+    /// Whether it is a version from this one on; `false` if it names none.
+    #[must_use]
+    pub fn since(&self, wanted: (u32, u32, u32)) -> bool {
+        let Some(version) = &self.version else {
+            return false;
+        };
+        let mut numbers = version.split('.').map(|part| {
+            let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<u32>().unwrap_or(0)
+        });
+        let mut next = || numbers.next().unwrap_or(0);
+        (next(), next(), next()) >= wanted
+    }
+}
+
+/// How a library was built, by its own words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Build {
+    /// The target of its configuration
+    pub platform: Option<String>,
+    /// Its compiler's line
+    pub compiler: Option<String>,
+    /// The level of optimisation that won: `-O2`, `-Os`
+    pub optimisation: Option<String>,
+    /// What it was compiled for: `-march`, `-mcpu`, `-mfpu`, `-mfloat-abi`
+    pub target: Vec<String>,
+    /// `OPENSSL_SMALL_FOOTPRINT`: small tables and loops instead of fast ones
+    pub small_footprint: bool,
+    /// It knows how to report the processor, which a build without assembly does not
+    pub reports_processor: bool,
+}
+
+/// Longest line that is taken from a library: compilers' lines have some hundred characters.
+const MAX_LINE: usize = 4_096;
+
+/// Who makes a file, if it is a crypto library, and how it was built. Of a program, only if the library
+/// is linked in.
+pub(super) fn identify(
+    bytes: &[u8],
+    path: &str,
+    elf: &Elf,
+    program: bool,
+) -> Option<(Identity, Build)> {
+    let identity = maker(bytes, path)?;
+    let build = build(bytes);
+    if program {
+        // Whoever calls OpenSSL names the version that it was compiled with; only the library itself
+        // has its compiler's line.
+        let needs = elf.needed.iter().any(|name| name.starts_with("libcrypto"));
+        if needs || build.compiler.is_none() {
+            return None;
+        }
+    }
+    Some((identity, build))
+}
+
+/// A maker, and the words that stand before its version.
+const MARKS: &[(Maker, &str)] = &[
+    // Before OpenSSL's own: these name the OpenSSL that they are compatible with.
+    (Maker::AwsLc, "(compatible; AWS-LC "),
+    (Maker::LibreSsl, "LibreSSL "),
+    (Maker::OpenSsl, "OpenSSL "),
+    (Maker::MbedTls, "Mbed TLS "),
+    (Maker::MbedTls, "mbed TLS "),
+    (Maker::Libgcrypt, "Libgcrypt "),
+    (Maker::Botan, "Botan "),
+    (Maker::WolfSsl, "wolfSSL "),
+];
+
+/// Libraries that name themselves only in their file's name.
+const FILES: &[(Maker, &str)] = &[
+    (Maker::GnuTls, "libgnutls"),
+    (Maker::Nettle, "libnettle"),
+    (Maker::WolfSsl, "libwolfssl"),
+    (Maker::MbedTls, "libmbedcrypto"),
+    (Maker::MbedTls, "libtfpsacrypto"),
+    (Maker::Libgcrypt, "libgcrypt"),
+    (Maker::Botan, "libbotan"),
+    (Maker::BoringSsl, "libboringssl"),
+];
+
+fn maker(bytes: &[u8], path: &str) -> Option<Identity> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if let Some((maker, _)) = FILES.iter().find(|(_, start)| name.starts_with(start)) {
+        let mut marks = MARKS.iter().filter(|(of, _)| of == maker);
+        let version = marks.find_map(|(_, mark)| version_after(bytes, mark));
+        let version = version.or_else(|| version_of_file(name));
+        return Some(Identity {
+            maker: *maker,
+            version,
+        });
+    }
+    if memmem::find(bytes, b"(compatible; BoringSSL)").is_some() {
+        return Some(Identity {
+            maker: Maker::BoringSsl,
+            version: None,
+        });
+    }
+    MARKS.iter().find_map(|(maker, mark)| {
+        let version = version_after(bytes, mark)?;
+        Some(Identity {
+            maker: *maker,
+            version: Some(version),
+        })
+    })
+}
+
+/// The version after a mark, at any of its places: `OpenSSL 3.0.22 25 Aug 2026`.
+fn version_after(bytes: &[u8], mark: &str) -> Option<String> {
+    memmem::find_iter(bytes, mark.as_bytes()).find_map(|at| {
+        let rest = bytes.get(at + mark.len()..)?;
+        // The longest known is `1.1.1zd-fips`.
+        const MAX_VERSION: usize = 32;
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'.' || *byte == b'-';
+        let length = rest
+            .iter()
+            .take(MAX_VERSION)
+            .take_while(|byte| allowed(byte))
+            .count();
+        let version = std::str::from_utf8(&rest[..length])
+            .ok()?
+            .trim_end_matches(['.', '-']);
+        let numbers = version
+            .split('.')
+            .filter(|part| part.starts_with(|c: char| c.is_ascii_digit()));
+        (version.starts_with(|c: char| c.is_ascii_digit()) && numbers.count() >= 2)
+            .then(|| version.to_owned())
+    })
+}
+
+/// `libnettle.so.8.6`: the number after `.so.`.
+fn version_of_file(name: &str) -> Option<String> {
+    let (_, version) = name.split_once(".so.")?;
+    (!version.is_empty()).then(|| format!("so {version}"))
+}
+
+fn build(bytes: &[u8]) -> Build {
+    let compiler = line_after(bytes, "compiler: ");
+    let words: Vec<&str> = compiler
+        .as_deref()
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .collect();
+    let optimisation = words.iter().rev().find(|word| {
+        word.strip_prefix("-O")
+            .is_some_and(|level| ["0", "1", "2", "3", "s", "z", "g", "fast"].contains(&level))
+    });
+    let of_target = ["-march=", "-mcpu=", "-mtune=", "-mfpu=", "-mfloat-abi="];
+    let target = words
+        .iter()
+        .filter(|word| of_target.iter().any(|start| word.starts_with(start)));
+    Build {
+        platform: line_after(bytes, "platform: "),
+        optimisation: optimisation.map(|word| (*word).to_owned()),
+        target: target.map(|word| (*word).to_owned()).collect(),
+        small_footprint: words.contains(&"-DOPENSSL_SMALL_FOOTPRINT"),
+        reports_processor: [
+            "OPENSSL_ia32cap=",
+            "OPENSSL_armcap=",
+            "OPENSSL_ppccap=",
+            "OPENSSL_s390xcap",
+            "OPENSSL_riscvcap=",
+        ]
+        .iter()
+        .any(|mark| memmem::find(bytes, format!("CPUINFO: {mark}").as_bytes()).is_some()),
+        compiler,
+    }
+}
+
+/// The text behind a mark, up to the end of its string.
+fn line_after(bytes: &[u8], mark: &str) -> Option<String> {
+    memmem::find_iter(bytes, mark.as_bytes()).find_map(|at| {
+        // At the begin of a string, not in the middle of another one.
+        if at > 0 && (bytes[at - 1].is_ascii_graphic() || bytes[at - 1] == b' ') {
+            return None;
+        }
+        let rest = bytes.get(at + mark.len()..)?;
+        let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+        let length = rest
+            .iter()
+            .take(MAX_LINE)
+            .take_while(|byte| printable(byte))
+            .count();
+        let line = std::str::from_utf8(&rest[..length]).ok()?.trim();
+        // The words of `openssl version` itself: `compiler: %s`, `platform: information not available`.
+        let real = !line.is_empty() && !line.contains('%') && !line.contains("not available");
+        real.then(|| line.to_owned())
+    })
+}
+
+/// What the compiler's line says against a library.
+pub(super) fn slow(build: &Build) -> Vec<Slow> {
+    let mut slow = Vec::new();
+    if let Some(level) = build.optimisation.as_deref()
+        && ["-Os", "-Oz", "-O0", "-Og", "-O1"].contains(&level)
+    {
+        slow.push(Slow {
+            what: "everything that is not assembly".to_owned(),
+            evidence: format!(
+                "compiled with {level}, for size or for debugging rather than for speed"
+            ),
+        });
+    }
+    if build.small_footprint {
+        slow.push(Slow {
+            what: "AES, big numbers".to_owned(),
+            evidence: "compiled with OPENSSL_SMALL_FOOTPRINT".to_owned(),
+        });
+    }
+    slow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(text: &[u8], path: &str) -> Option<(Maker, Option<String>)> {
+        maker(text, path).map(|identity| (identity.maker, identity.version))
+    }
+
+    #[test]
+    fn makers_are_told_by_their_words() {
+        let cases: &[(&[u8], Maker, &str)] = &[
+            (b"\0OpenSSL 3.0.22 25 Aug 2026\0", Maker::OpenSsl, "3.0.22"),
+            (
+                b"see OpenSSL docs\0OpenSSL 1.0.2k-fips  26 Jan 2017\0",
+                Maker::OpenSsl,
+                "1.0.2k-fips",
+            ),
+            (
+                b"LibreSSL 3.8.2\0OpenSSL 1.1.1 x\0",
+                Maker::LibreSsl,
+                "3.8.2",
+            ),
+            (
+                b"OpenSSL 1.1.1 (compatible; AWS-LC 1.29.0)\0",
+                Maker::AwsLc,
+                "1.29.0",
+            ),
+            (b"\0Mbed TLS 3.6.0\0", Maker::MbedTls, "3.6.0"),
+        ];
+        for (text, maker, version) in cases {
+            let found = identity(text, "usr/lib/libcrypto.so.3");
+            assert_eq!(found, Some((*maker, Some((*version).to_owned()))));
+        }
+        let boring = identity(b"OpenSSL 1.1.1 (compatible; BoringSSL)\0", "libcrypto.so");
+        assert_eq!(boring, Some((Maker::BoringSsl, None)));
+        let nettle = identity(b"", "usr/lib/libnettle.so.8.6");
+        assert_eq!(nettle, Some((Maker::Nettle, Some("so 8.6".to_owned()))));
+        assert_eq!(identity(b"OpenSSL is fine", "libcrypto.so"), None);
+    }
+
+    #[test]
+    fn versions_compare_by_their_numbers() {
+        let identity = |version: &str| Identity {
+            maker: Maker::OpenSsl,
+            version: Some(version.to_owned()),
+        };
+        assert!(identity("3.0.22").since((3, 0, 0)));
+        assert!(identity("1.1.1w").since((1, 1, 1)));
+        assert!(!identity("1.0.2k-fips").since((1, 1, 0)));
+        assert!(identity("10.0").since((3, 0, 0)));
+    }
+
+    #[test]
+    fn the_last_level_of_optimisation_wins() {
+        let build = build(b"x\0compiler: gcc -fPIC -O3 -Os -march=armv7-a -mfpu=vfpv3-d16 -DOPENSSL_SMALL_FOOTPRINT\0");
+        assert_eq!(build.optimisation.as_deref(), Some("-Os"));
+        assert_eq!(build.target, ["-march=armv7-a", "-mfpu=vfpv3-d16"]);
+        assert!(build.small_footprint && !build.reports_processor);
+        assert_eq!(slow(&build).len(), 2);
+    }
+
+    #[test]
+    fn formats_are_no_lines() {
+        assert_eq!(
+            line_after(b"compiler: %s\0compiler: gcc\0", "compiler: ").as_deref(),
+            Some("gcc")
+        );
+        assert_eq!(line_after(b"compiler: ", "compiler: "), None);
+        assert_eq!(line_after(b"no compiler: gcc", "compiler: "), None);
+    }
+}

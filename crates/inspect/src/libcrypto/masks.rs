@@ -1,0 +1,116 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Settings that switch instructions off for every program that loads OpenSSL: variables like
+//! `OPENSSL_ia32cap` in the environment that services get. Of the files only the lines with such a
+//! variable are looked at, and kept in a bundle.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::report::VARIABLES;
+use crate::report::Look;
+
+/// A setting that switches instructions off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Mask {
+    /// The variable
+    pub variable: String,
+    /// Its value
+    pub value: String,
+    /// The file that sets it
+    pub file: String,
+}
+
+/// Files that give programs their environment.
+const FILES: &[&str] = &[
+    "etc/environment",
+    "etc/profile",
+    "etc/rc.local",
+    "etc/systemd/system.conf",
+];
+/// Folders of such files; of systemd also the folders `*.d` in them.
+const FOLDERS: &[&str] = &[
+    "etc/profile.d",
+    "etc/default",
+    "etc/sysconfig",
+    "etc/environment.d",
+    "etc/init.d",
+    "etc/systemd/system",
+    "usr/local/lib/systemd/system",
+];
+/// Files that are looked into; more are no ordinary system.
+const MAX_FILES: usize = 2_048;
+/// Longest value that is reported.
+const MAX_VALUE: usize = 120;
+
+/// Finds them.
+pub(super) fn find(look: &mut Look<'_>) -> Vec<Mask> {
+    let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();
+    for folder in FOLDERS {
+        for name in look.names(folder) {
+            let path = format!("{folder}/{name}");
+            if folder.ends_with("systemd/system") && name.ends_with(".d") {
+                let inside = look.names(&path);
+                files.extend(inside.into_iter().map(|name| format!("{path}/{name}")));
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    let mut masks = Vec::new();
+    for file in files.into_iter().take(MAX_FILES) {
+        for line in look.lines_with_if_there(&file, VARIABLES) {
+            masks.extend(parse(&line).map(|(variable, value)| Mask {
+                variable,
+                value,
+                file: file.clone(),
+            }));
+        }
+    }
+    masks
+}
+
+/// `Environment="OPENSSL_ia32cap=~0x2"`, `export OPENSSL_armcap=0`, `OPENSSL_armcap=0 openvpn …`.
+fn parse(line: &str) -> Option<(String, String)> {
+    let line = line.trim_start();
+    if line.starts_with('#') || line.starts_with(';') {
+        return None;
+    }
+    VARIABLES.iter().find_map(|variable| {
+        let (_, rest) = line.split_once(variable)?;
+        let value = rest.strip_prefix('=')?;
+        let end = |c: char| c.is_whitespace() || c == '"' || c == '\'' || c == ';';
+        let value = value.trim_start_matches(['"', '\'']).split(end).next()?;
+        let value: String = value.chars().take(MAX_VALUE).collect();
+        Some(((*variable).to_owned(), value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn settings_are_found_in_every_dialect() {
+        let cases = [
+            (
+                "OPENSSL_ia32cap=~0x200000200000000",
+                Some("~0x200000200000000"),
+            ),
+            ("Environment=\"OPENSSL_ia32cap=~0x2\" \"X=1\"", Some("~0x2")),
+            ("export OPENSSL_armcap='0'", Some("0")),
+            ("OPENSSL_armcap=0 /usr/sbin/openvpn", Some("0")),
+            ("# OPENSSL_armcap=0", None),
+            ("OPENSSL_armcap", None),
+            ("OPENSSL_armcap_x=1", None),
+        ];
+        for (line, value) in cases {
+            assert_eq!(
+                parse(line).map(|(_, value)| value).as_deref(),
+                value,
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,184 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The crypto libraries that are installed or in use, and whether each makes use of the processor.
+//!
+//! A library can be slow although the processor is fast: built without assembly, for size, without
+//! vectors, or masked by somebody's environment. Most of it can be told from the file alone, also of
+//! a firmware for another processor:
+//!
+//! ```text
+//! find.rs       where libraries are, and which programs carry one inside
+//! identify.rs   whose it is, its version, its compiler's line
+//! modules.rs    which assembly modules it has, and which a full build has
+//! report.rs     its own report of the processor (live), and what of the processor it ignores
+//! masks.rs      settings in /etc that switch instructions off
+//! processes.rs  who has it loaded
+//! timed.rs      the same operation with and without the instructions (live, on request)
+//! ```
+//!
+//! Not here: what to do about it.
+
+mod find;
+mod identify;
+mod masks;
+mod modules;
+mod processes;
+mod report;
+mod timed;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+pub use self::identify::{Build, Identity, Maker};
+pub use self::masks::Mask;
+pub use self::modules::{AlgorithmUse, Assembly, Level};
+pub use self::processes::User;
+pub use self::report::OwnReport;
+pub use self::timed::{CLEAR_RATIO, Timed, timed};
+use crate::cpu::{Architecture, Cpu};
+use crate::elf::Elf;
+use crate::report::{Look, Section, Why};
+use crate::root::Root;
+
+/// The crypto libraries of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Libraries {
+    /// Each one that was found
+    pub libraries: Vec<Library>,
+    /// Settings that switch off instructions for programs that read them
+    pub masks: Vec<Mask>,
+}
+
+/// A crypto library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Library {
+    /// Where it is, relative to the root
+    pub path: String,
+    /// It is linked into this program, rather than a library of its own
+    pub inside_program: bool,
+    /// Whose it is, and which version
+    pub identity: Identity,
+    /// What its headers say
+    pub elf: Elf,
+    /// How it was built
+    pub build: Build,
+    /// How much of its assembly is there
+    pub assembly: Assembly,
+    /// The assembly modules that it names
+    pub modules: Vec<String>,
+    /// How each algorithm runs on these processors, as far as the file tells
+    pub algorithms: Vec<AlgorithmUse>,
+    /// What it says of the processor when it is loaded
+    pub own_report: Option<OwnReport>,
+    /// Why it is slower than it could be; empty if nothing says so
+    pub slow: Vec<Slow>,
+    /// Running programs that have it loaded; null if that is not known
+    pub used_by: Option<Vec<User>>,
+}
+
+/// A reason why a library is slower than it could be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Slow {
+    /// What is slow
+    pub what: String,
+    /// What says so
+    pub evidence: String,
+}
+
+/// Libraries that are described; a tree with more is no ordinary one.
+const MAX_LIBRARIES: usize = 64;
+
+/// Looks at the libraries, on processors such as these.
+#[must_use]
+pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
+    let mut look = Look::new(root);
+    let candidates = find::libraries(&mut look);
+    let users = processes::loaded(&mut look);
+    let mut libraries = Vec::new();
+    for path in candidates.shared {
+        if libraries.len() == MAX_LIBRARIES {
+            look.note(
+                &path,
+                Why::unreadable("too many libraries: the others are left out"),
+            );
+            break;
+        }
+        libraries.extend(describe(&mut look, &path, cpu, false));
+    }
+    for path in candidates.programs {
+        if libraries.len() < MAX_LIBRARIES {
+            libraries.extend(describe(&mut look, &path, cpu, true));
+        }
+    }
+    if let Some(users) = users {
+        for library in &mut libraries {
+            library.used_by = Some(processes::users_of(&users, root, &library.path));
+        }
+    }
+    let masks = masks::find(&mut look);
+    look.section(Some(Libraries { libraries, masks }))
+}
+
+/// Describes a file, if it is a crypto library (or, of a program, holds one).
+fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -> Option<Library> {
+    let bytes = if program {
+        // A program that is not there says nothing: none of them has to be.
+        look.library_if_there(path)?
+    } else {
+        look.library(path)?
+    };
+    let elf = match Elf::parse(&bytes) {
+        Ok(elf) => elf,
+        // A linker script, or whatever else is called like a library.
+        Err(reason) => {
+            if !program {
+                look.note(path, Why::malformed(reason));
+            }
+            return None;
+        }
+    };
+    let (identity, build) = identify::identify(&bytes, path, &elf, program)?;
+    let mut library = Library {
+        path: path.to_owned(),
+        inside_program: program,
+        assembly: Assembly::Unknown,
+        modules: modules::named(&bytes),
+        algorithms: Vec::new(),
+        own_report: None,
+        slow: Vec::new(),
+        used_by: None,
+        identity,
+        elf,
+        build,
+    };
+    judge(&mut library, look, cpu);
+    Some(library)
+}
+
+/// What the modules, the library's own report and the compiler's line come to.
+fn judge(library: &mut Library, look: &mut Look<'_>, cpu: Option<&Cpu>) {
+    let cpu = cpu.filter(|cpu| runs(library.elf.architecture, cpu.architecture));
+    library.assembly = modules::assembly(library);
+    library.algorithms = modules::algorithms(library, cpu);
+    if !library.inside_program {
+        library.own_report = report::ask(look, library);
+    }
+    let mut slow = modules::slow(library);
+    slow.extend(identify::slow(&library.build));
+    if let (Some(report), Some(cpu)) = (&library.own_report, cpu) {
+        slow.extend(report.slow(library.elf.architecture, cpu));
+    }
+    library.slow = slow;
+}
+
+/// Whether processors of `machine` run code for `library`: for 32 bits, 64-bit ones, too.
+fn runs(library: Architecture, machine: Option<Architecture>) -> bool {
+    use Architecture::{Aarch64, Arm, X86, X86_64};
+    machine.is_some_and(|machine| {
+        library == machine || matches!((library, machine), (X86, X86_64) | (Arm, Aarch64))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,748 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The assembly inside a library. Each module of OpenSSL's assembly leaves its title behind
+//! (`AES for Intel AES-NI, CRYPTOGAMS by <appro@openssl.org>`), so that what is missing can be told
+//! from the file alone, of any architecture.
+//!
+//! The titles and their versions are those of OpenSSL's `crypto/*/asm/*.pl`, from 1.0.2 to 3.5. A
+//! module that leaves no title (AES instructions of Arm, P-256 of x86-64, all of MIPS and RISC-V) is
+//! not judged, or by one that is always built with it.
+
+use memchr::memmem;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Library, Maker, Slow};
+use crate::cpu::{Architecture, Cpu, State};
+
+/// How much of its assembly a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assembly {
+    /// Every module that a build of this version has
+    Full,
+    /// Some modules are missing
+    Partial,
+    /// None: a build without assembly
+    None,
+    /// The file does not tell
+    Unknown,
+}
+
+/// How an algorithm runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Compiled from portable C
+    Portable,
+    /// Assembly, one value at a time
+    Assembly,
+    /// Vector instructions
+    Vectors,
+    /// The processor's instructions for this algorithm
+    Instructions,
+}
+
+impl Level {
+    /// The words for people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Portable => "portable C",
+            Self::Assembly => "assembly",
+            Self::Vectors => "vectors",
+            Self::Instructions => "instructions",
+        }
+    }
+}
+
+/// How one algorithm runs in one library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AlgorithmUse {
+    /// The algorithm
+    pub algorithm: &'static str,
+    /// How it runs; on these processors if they are known, else on the best
+    pub level: Level,
+    /// How it would run in a full build
+    pub possible: Level,
+}
+
+/// A module: what it is for, how its title begins, what it takes of the processor, since when it is
+/// part of a build.
+struct Row {
+    architecture: Architecture,
+    algorithm: &'static str,
+    title: &'static str,
+    level: Level,
+    /// The feature of the processor; empty: any.
+    needs: &'static str,
+    since: (u32, u32, u32),
+}
+
+const fn row(
+    architecture: Architecture,
+    algorithm: &'static str,
+    title: &'static str,
+    level: Level,
+    needs: &'static str,
+    since: (u32, u32, u32),
+) -> Row {
+    Row {
+        architecture,
+        algorithm,
+        title,
+        level,
+        needs,
+        since,
+    }
+}
+
+const V102: (u32, u32, u32) = (1, 0, 2);
+const V110: (u32, u32, u32) = (1, 1, 0);
+const V111: (u32, u32, u32) = (1, 1, 1);
+const V300: (u32, u32, u32) = (3, 0, 0);
+
+use Architecture::{Aarch64, Arm, Power, S390x, X86, X86_64};
+use Level::{Assembly as Scalar, Instructions, Vectors};
+
+const ROWS: &[Row] = &[
+    row(
+        X86_64,
+        "AES",
+        "AES for Intel AES-NI",
+        Instructions,
+        "aes-ni",
+        V102,
+    ),
+    row(
+        X86_64,
+        "AES",
+        "Vector Permutation AES for x86_64/SSSE3",
+        Vectors,
+        "ssse3",
+        V102,
+    ),
+    row(
+        X86_64,
+        "AES-GCM",
+        "GHASH for x86_64",
+        Instructions,
+        "pclmul",
+        V102,
+    ),
+    row(
+        X86_64,
+        "AES-GCM",
+        "AES-NI GCM module for x86_64",
+        Instructions,
+        "avx",
+        V102,
+    ),
+    row(X86_64, "ChaCha20", "ChaCha20 for x86_64", Vectors, "", V110),
+    row(X86_64, "Poly1305", "Poly1305 for x86_64", Vectors, "", V110),
+    row(
+        X86_64,
+        "SHA-1",
+        "SHA1 block transform for x86_64",
+        Instructions,
+        "sha",
+        V102,
+    ),
+    row(
+        X86_64,
+        "SHA-1",
+        "SHA1 block transform for x86_64",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86_64,
+        "SHA-256",
+        "SHA256 block transform for x86_64",
+        Instructions,
+        "sha",
+        V102,
+    ),
+    row(
+        X86_64,
+        "SHA-256",
+        "SHA256 block transform for x86_64",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86_64,
+        "SHA-512",
+        "SHA512 block transform for x86_64",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86_64,
+        "SHA-3",
+        "Keccak-1600 absorb and squeeze for x86_64",
+        Scalar,
+        "",
+        V111,
+    ),
+    row(
+        X86_64,
+        "RSA, DH",
+        "Montgomery Multiplication for x86_64",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        X86_64,
+        "RSA, DH",
+        "Montgomery Multiplication with scatter/gather for x86_64",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        X86_64,
+        "X25519",
+        "X25519 primitives for x86_64",
+        Scalar,
+        "",
+        V111,
+    ),
+    row(
+        X86,
+        "AES",
+        "AES for Intel AES-NI",
+        Instructions,
+        "aes-ni",
+        V102,
+    ),
+    row(X86, "AES", "AES for x86", Scalar, "", V102),
+    row(
+        X86,
+        "AES-GCM",
+        "GHASH for x86",
+        Instructions,
+        "pclmul",
+        V102,
+    ),
+    row(X86, "ChaCha20", "ChaCha20 for x86", Vectors, "", V110),
+    row(X86, "Poly1305", "Poly1305 for x86", Vectors, "", V110),
+    row(
+        X86,
+        "SHA-1",
+        "SHA1 block transform for x86",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86,
+        "SHA-256",
+        "SHA256 block transform for x86",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86,
+        "SHA-512",
+        "SHA512 block transform for x86",
+        Vectors,
+        "",
+        V102,
+    ),
+    row(
+        X86,
+        "RSA, DH",
+        "Montgomery Multiplication for x86",
+        Scalar,
+        "",
+        V102,
+    ),
+    // The AES instructions leave no title; their module is built wherever this one is.
+    row(Arm, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
+    row(Arm, "AES", "Bit-sliced AES for NEON", Vectors, "neon", V102),
+    row(Arm, "AES", "AES for ARMv4", Scalar, "", V102),
+    row(
+        Arm,
+        "AES-GCM",
+        "GHASH for ARMv8",
+        Instructions,
+        "pmull",
+        V102,
+    ),
+    row(
+        Arm,
+        "AES-GCM",
+        "GHASH for ARMv4/NEON",
+        Vectors,
+        "neon",
+        V102,
+    ),
+    row(
+        Arm,
+        "Poly1305",
+        "Poly1305 for ARMv4/NEON",
+        Vectors,
+        "neon",
+        V110,
+    ),
+    row(
+        Arm,
+        "SHA-1",
+        "SHA1 block transform for ARMv4/NEON/ARMv8",
+        Instructions,
+        "sha1",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-1",
+        "SHA1 block transform for ARMv4/NEON/ARMv8",
+        Vectors,
+        "neon",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-1",
+        "SHA1 block transform for ARMv4",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-256",
+        "SHA256 block transform for ARMv4/NEON/ARMv8",
+        Instructions,
+        "sha2",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-256",
+        "SHA256 block transform for ARMv4/NEON/ARMv8",
+        Vectors,
+        "neon",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-256",
+        "SHA256 block transform for ARMv4",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-512",
+        "SHA512 block transform for ARMv4/NEON",
+        Vectors,
+        "neon",
+        V102,
+    ),
+    row(
+        Arm,
+        "SHA-3",
+        "Keccak-1600 absorb and squeeze for ARMv4/NEON",
+        Vectors,
+        "neon",
+        V111,
+    ),
+    row(
+        Arm,
+        "RSA, DH",
+        "Montgomery multiplication for ARMv4/NEON",
+        Vectors,
+        "neon",
+        V102,
+    ),
+    row(Arm, "P-256", "ECP_NISTZ256 for ARMv4", Scalar, "", V110),
+    row(Aarch64, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
+    row(
+        Aarch64,
+        "AES",
+        "Vector Permutation AES for ARMv8",
+        Vectors,
+        "asimd",
+        V110,
+    ),
+    row(
+        Aarch64,
+        "AES-GCM",
+        "GHASH for ARMv8",
+        Instructions,
+        "pmull",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "ChaCha20",
+        "ChaCha20 for ARMv8",
+        Vectors,
+        "asimd",
+        V110,
+    ),
+    row(
+        Aarch64,
+        "Poly1305",
+        "Poly1305 for ARMv8",
+        Vectors,
+        "asimd",
+        V110,
+    ),
+    row(
+        Aarch64,
+        "SHA-1",
+        "SHA1 block transform for ARMv8",
+        Instructions,
+        "sha1",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "SHA-1",
+        "SHA1 block transform for ARMv8",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "SHA-256",
+        "SHA256 block transform for ARMv8",
+        Instructions,
+        "sha2",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "SHA-256",
+        "SHA256 block transform for ARMv8",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "SHA-512",
+        "SHA512 block transform for ARMv8",
+        Instructions,
+        "sha512",
+        V111,
+    ),
+    row(
+        Aarch64,
+        "SHA-512",
+        "SHA512 block transform for ARMv8",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Aarch64,
+        "SHA-3",
+        "Keccak-1600 absorb and squeeze for ARMv8",
+        Scalar,
+        "",
+        V111,
+    ),
+    row(
+        Aarch64,
+        "RSA, DH",
+        "Montgomery Multiplication for ARMv8",
+        Scalar,
+        "",
+        V110,
+    ),
+    row(Aarch64, "P-256", "ECP_NISTZ256 for ARMv8", Scalar, "", V110),
+    row(
+        Power,
+        "AES",
+        "AES for PowerISA 2.07",
+        Instructions,
+        "vcipher",
+        V102,
+    ),
+    row(Power, "AES", "AES for PPC", Scalar, "", V102),
+    row(
+        Power,
+        "AES-GCM",
+        "GHASH for PowerISA 2.07",
+        Instructions,
+        "vcipher",
+        V102,
+    ),
+    row(
+        Power,
+        "ChaCha20",
+        "ChaCha20 for PowerPC/AltiVec",
+        Vectors,
+        "",
+        V110,
+    ),
+    row(Power, "Poly1305", "Poly1305 for PPC", Scalar, "", V110),
+    row(
+        Power,
+        "SHA-1",
+        "SHA1 block transform for PPC",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(
+        Power,
+        "SHA-256",
+        "SHA256 for PowerISA 2.07",
+        Instructions,
+        "vcipher",
+        V102,
+    ),
+    row(
+        Power,
+        "SHA-512",
+        "SHA512 for PowerISA 2.07",
+        Instructions,
+        "vcipher",
+        V102,
+    ),
+    row(
+        Power,
+        "RSA, DH",
+        "Montgomery Multiplication for PPC",
+        Scalar,
+        "",
+        V102,
+    ),
+    row(S390x, "AES", "AES for s390x", Instructions, "cpacf", V102),
+    row(
+        S390x,
+        "AES-GCM",
+        "GHASH for s390x",
+        Instructions,
+        "cpacf",
+        V102,
+    ),
+    row(
+        S390x,
+        "SHA-1",
+        "SHA1 block transform for s390x",
+        Instructions,
+        "cpacf",
+        V102,
+    ),
+    row(
+        S390x,
+        "SHA-256",
+        "SHA256 block transform for s390x",
+        Instructions,
+        "cpacf",
+        V102,
+    ),
+    row(
+        S390x,
+        "SHA-512",
+        "SHA512 block transform for s390x",
+        Instructions,
+        "cpacf",
+        V102,
+    ),
+    row(
+        S390x,
+        "SHA-3",
+        "Keccak-1600 absorb and squeeze for s390x",
+        Instructions,
+        "cpacf",
+        V111,
+    ),
+    row(
+        S390x,
+        "RSA, DH",
+        "Montgomery Multiplication for s390x",
+        Scalar,
+        "",
+        V102,
+    ),
+];
+
+/// What every title ends with.
+const AUTHORS: &[&str] = &[", CRYPTOGAMS by", ", Mike Hamburg"];
+/// Titles of a library; the largest build has some fifty.
+const MAX_MODULES: usize = 256;
+/// Longest title.
+const MAX_TITLE: usize = 100;
+
+/// The titles in a file, sorted, each once.
+///
+/// On architectures where they lie between instructions, bytes before a title may look like letters of
+/// it; a title that is known is cut free.
+pub(super) fn named(bytes: &[u8]) -> Vec<String> {
+    let mut titles = Vec::new();
+    for author in AUTHORS {
+        for at in memmem::find_iter(bytes, author.as_bytes()) {
+            let start = at.saturating_sub(MAX_TITLE);
+            let printable = |byte: &&u8| byte.is_ascii_graphic() || **byte == b' ';
+            let length = bytes[start..at].iter().rev().take_while(printable).count();
+            let Ok(title) = std::str::from_utf8(&bytes[at - length..at]) else {
+                continue;
+            };
+            let known = ROWS.iter().find(|row| title.ends_with(row.title));
+            titles.push(known.map_or(title, |row| row.title).trim().to_owned());
+            if titles.len() >= MAX_MODULES {
+                break;
+            }
+        }
+    }
+    titles.sort_unstable();
+    titles.dedup();
+    titles
+}
+
+/// The rows that a library of this architecture and version should have.
+fn rows(library: &Library) -> impl Iterator<Item = &'static Row> {
+    let architecture = library.elf.architecture;
+    let identity = library.identity.clone();
+    ROWS.iter()
+        .filter(move |row| row.architecture == architecture && identity.since(row.since))
+}
+
+fn has(library: &Library, title: &str) -> bool {
+    library
+        .modules
+        .iter()
+        .any(|module| module.starts_with(title))
+}
+
+/// How much of its assembly a library has. Only OpenSSL's own modules are known well enough to miss some.
+pub(super) fn assembly(library: &Library) -> Assembly {
+    let mut wanted = rows(library).peekable();
+    let openssl = library.identity.maker == Maker::OpenSsl;
+    if wanted.peek().is_some() && openssl {
+        let missing = wanted.any(|row| !has(library, row.title));
+        return match (library.modules.is_empty(), missing) {
+            (true, _) => Assembly::None,
+            (false, true) => Assembly::Partial,
+            (false, false) => Assembly::Full,
+        };
+    }
+    // Since 3.0 a build with assembly can report the processor, on every architecture that has any.
+    if openssl && library.identity.since(V300) && !library.build.reports_processor {
+        return Assembly::None;
+    }
+    Assembly::Unknown
+}
+
+/// How each algorithm runs, in the order of the table.
+pub(super) fn algorithms(library: &Library, cpu: Option<&Cpu>) -> Vec<AlgorithmUse> {
+    if library.identity.maker != Maker::OpenSsl {
+        return Vec::new();
+    }
+    let usable = |row: &&Row| {
+        let state = cpu.map_or(State::Unknown, |cpu| cpu.state(row.needs));
+        row.needs.is_empty() || matches!(state, State::Present | State::Unknown)
+    };
+    let mut algorithms: Vec<AlgorithmUse> = Vec::new();
+    for row in rows(library).filter(usable) {
+        let level = if has(library, row.title) {
+            row.level
+        } else {
+            Level::Portable
+        };
+        match algorithms
+            .iter_mut()
+            .find(|known| known.algorithm == row.algorithm)
+        {
+            Some(known) => {
+                known.level = known.level.max(level);
+                known.possible = known.possible.max(row.level);
+            }
+            None => algorithms.push(AlgorithmUse {
+                algorithm: row.algorithm,
+                level,
+                possible: row.level,
+            }),
+        }
+    }
+    algorithms
+}
+
+/// Algorithms that run slower than they could, grouped by how.
+pub(super) fn slow(library: &Library) -> Vec<Slow> {
+    let mut slow: Vec<Slow> = Vec::new();
+    if library.assembly == Assembly::None {
+        let evidence = if library.algorithms.is_empty() {
+            "a build without assembly: it has no report of the processor".to_owned()
+        } else {
+            "a build without assembly: none of the modules is there that a full build names"
+                .to_owned()
+        };
+        let all: Vec<&str> = library
+            .algorithms
+            .iter()
+            .map(|used| used.algorithm)
+            .collect();
+        let what = if all.is_empty() {
+            "everything".to_owned()
+        } else {
+            all.join(", ")
+        };
+        slow.push(Slow { what, evidence });
+        return slow;
+    }
+    for used in library
+        .algorithms
+        .iter()
+        .filter(|used| used.level < used.possible)
+    {
+        let missing: Vec<&str> = rows(library)
+            .filter(|row| {
+                row.algorithm == used.algorithm
+                    && row.level > used.level
+                    && !has(library, row.title)
+            })
+            .map(|row| row.title)
+            .collect();
+        slow.push(Slow {
+            what: used.algorithm.to_owned(),
+            evidence: format!(
+                "it runs as {}, and could as {}: the module \"{}\" is missing",
+                used.level.words(),
+                used.possible.words(),
+                missing.join("\", \"")
+            ),
+        });
+    }
+    slow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_are_cut_free_of_what_stands_before_them() {
+        let bytes = b"\0pGGHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
+            GHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
+            New thing for ARMv9, CRYPTOGAMS by <appro@openssl.org>\0, CRYPTOGAMS by\0";
+        let named: Vec<String> = named(bytes)
+            .into_iter()
+            .filter(|title| !title.is_empty())
+            .collect();
+        assert_eq!(named, ["GHASH for ARMv8", "New thing for ARMv9"]);
+    }
+
+    #[test]
+    fn every_algorithm_of_the_table_can_be_judged_without_features() {
+        for row in ROWS {
+            assert!(row.since <= V300 && !row.title.is_empty());
+            assert!(row.level > Level::Portable);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who has a library loaded, from the processes' memory maps. Of a map only the lines of crypto
+//! libraries are looked at, and kept in a bundle; of a process only its short name.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::Look;
+use crate::root::{Link, Root};
+
+/// Programs that have a library loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct User {
+    /// The program's short name
+    pub program: String,
+    /// How many of its processes
+    pub processes: usize,
+    /// The file that they have loaded is gone: they run an older version than is installed
+    pub deleted: bool,
+}
+
+/// Processes that are looked at; a host of containers has some thousand.
+const MAX_PROCESSES: usize = 16_384;
+/// What the lines of crypto libraries have in them.
+const WORDS: &[&str] = &[
+    "libcrypto",
+    "libwolfssl",
+    "libmbedcrypto",
+    "libnettle",
+    "libgcrypt",
+    "libgnutls",
+    "libbotan",
+];
+
+/// Path and whether it is gone, and which programs have it loaded.
+pub(super) type Loaded = BTreeMap<(String, bool), BTreeMap<String, usize>>;
+
+/// Everybody who has a crypto library loaded; `None` where no processes are to be seen.
+pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
+    let pids: Vec<String> = look
+        .names("proc")
+        .into_iter()
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        .take(MAX_PROCESSES)
+        .collect();
+    if pids.is_empty() {
+        return None;
+    }
+    let namespace =
+        |look: &Look<'_>, pid: &str| match look.root().link(&format!("proc/{pid}/ns/mnt")) {
+            Link::To(namespace) => Some(namespace),
+            _ => None,
+        };
+    let ours = namespace(look, "self");
+    let mut loaded = Loaded::new();
+    for pid in pids {
+        // Processes come and go meanwhile: what is missing says nothing.
+        let lines = look.lines_with_if_there(&format!("proc/{pid}/maps"), WORDS);
+        let mut paths: Vec<(String, bool)> =
+            lines.iter().filter_map(|line| path_of(line)).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        // In a container the same path is another file.
+        if paths.is_empty() || namespace(look, &pid) != ours {
+            continue;
+        }
+        let name = look.text_if_there(&format!("proc/{pid}/comm"));
+        let name = name.map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
+        for path in paths {
+            *loaded
+                .entry(path)
+                .or_default()
+                .entry(name.clone())
+                .or_default() += 1;
+        }
+    }
+    Some(loaded)
+}
+
+/// The path in a line of a map: `7f…-7f… r-xp 00000000 fe:01 123   /usr/lib/libcrypto.so.3 (deleted)`.
+fn path_of(line: &str) -> Option<(String, bool)> {
+    let path = &line[line.find('/')?..];
+    let (path, deleted) = match path.strip_suffix(" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let name = path.rsplit('/').next()?;
+    let library = WORDS.iter().any(|word| name.starts_with(word)) && name.contains(".so");
+    library.then(|| (path.trim_start_matches('/').to_owned(), deleted))
+}
+
+/// Who has this file loaded, also by another name of it.
+pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<User> {
+    let mut users = Vec::new();
+    for ((mapped, deleted), programs) in loaded {
+        if mapped != path && !same(root, mapped, path) {
+            continue;
+        }
+        users.extend(programs.iter().map(|(program, processes)| User {
+            program: program.clone(),
+            processes: *processes,
+            deleted: *deleted,
+        }));
+    }
+    users
+}
+
+/// Whether two paths differ only by `lib -> usr/lib`.
+fn same(root: &Root, mapped: &str, path: &str) -> bool {
+    let under = |folder: &str, rest: &str| path.strip_prefix(folder) == Some(rest);
+    ["lib/", "lib64/", "lib32/"].iter().any(|folder| {
+        let Some(rest) = mapped.strip_prefix(folder) else {
+            return false;
+        };
+        under(&format!("usr/{folder}"), rest)
+            && matches!(root.link(folder.trim_end_matches('/')), Link::To(target) if target.trim_start_matches('/') == format!("usr/{folder}").trim_end_matches('/'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_of;
+
+    #[test]
+    fn lines_of_maps_are_taken_apart() {
+        let line =
+            "7f1c2000-7f1c3000 r-xp 00000000 fe:01 123                /usr/lib/libcrypto.so.3";
+        assert_eq!(
+            path_of(line),
+            Some(("usr/lib/libcrypto.so.3".to_owned(), false))
+        );
+        let gone = format!("{line} (deleted)");
+        assert_eq!(
+            path_of(&gone),
+            Some(("usr/lib/libcrypto.so.3".to_owned(), true))
+        );
+        assert_eq!(path_of("7f1c2000-7f1c3000 rw-p 00000000 00:00 0"), None);
+        assert_eq!(path_of("x /home/libcrypto/notes.txt"), None);
+    }
+}

@@ -1,0 +1,235 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a library itself says of the processor, when it is loaded: `openssl version -c` prints the
+//! capability words that it decides by, and whether the environment changed them.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Library, Maker, Slow};
+use crate::cpu::{Architecture, Cpu, State};
+use crate::live::Question;
+use crate::report::Look;
+
+/// A library's own report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct OwnReport {
+    /// The report, as it prints it: `OPENSSL_ia32cap=0x…:0x…`; `N/A` of a build without assembly
+    pub processor: String,
+    /// What the environment did to it (` env:…`), if anything did
+    pub masked_by: Option<String>,
+}
+
+/// Variables that switch instructions off; a report is asked for with those of our own environment.
+pub(super) const VARIABLES: &[&str] = &[
+    "OPENSSL_ia32cap",
+    "OPENSSL_armcap",
+    "OPENSSL_ppccap",
+    "OPENSSL_s390xcap",
+    "OPENSSL_riscvcap",
+];
+
+/// Programs that print the report of the library which they load.
+const PROGRAMS: &[&str] = &["/usr/bin/openssl", "/usr/local/bin/openssl", "/bin/openssl"];
+
+/// Asks a library, if it is OpenSSL's and a program is there that loads it.
+pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
+    let loadable = library
+        .elf
+        .soname
+        .as_deref()
+        .is_some_and(|name| name.starts_with("libcrypto.so"));
+    if library.identity.maker != Maker::OpenSsl || !library.identity.since((3, 0, 0)) || !loadable {
+        return None;
+    }
+    let program = PROGRAMS
+        .iter()
+        .find(|program| look.root().kind(program).is_ok())?;
+    let folder = format!("/{}", library.path.rsplit_once('/')?.0);
+    let ours: Vec<(&str, String)> = VARIABLES
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var(name).ok()?)))
+        .collect();
+    let mut environment: Vec<(&str, &str)> = ours
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    environment.push(("LD_LIBRARY_PATH", &folder));
+    let what = format!("{program} version, with {}", library.path);
+    let answer = look.ask(&Question {
+        name: format!("openssl-version-{}.txt", library.path.replace('/', "-")),
+        what: &what,
+        program,
+        arguments: &["version", "-v", "-c"],
+        environment: &environment,
+    })?;
+    // Another library of the same name may have come first: its report is not this one's.
+    let version = library.identity.version.as_deref()?;
+    let loaded = format!("Library: OpenSSL {version} ");
+    answer.contains(&loaded).then(|| parse(&answer)).flatten()
+}
+
+/// `CPUINFO: OPENSSL_ia32cap=0x…:0x… env:~0x…`
+fn parse(answer: &str) -> Option<OwnReport> {
+    let line = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("CPUINFO: "))?;
+    let (processor, masked_by) = match line.split_once(" env:") {
+        Some((processor, mask)) => (processor, Some(mask.trim().to_owned())),
+        None => (line, None),
+    };
+    Some(OwnReport {
+        processor: processor.trim().to_owned(),
+        masked_by,
+    })
+}
+
+/// A feature, the word in which its bit is, and the bit.
+type Bit = (&'static str, usize, u32);
+
+/// `OPENSSL_ia32cap(3)`: words of CPUID leaf 1 (EDX, then ECX) and leaf 7 (EBX, then ECX).
+const IA32: &[Bit] = &[
+    ("aes-ni", 0, 57),
+    ("pclmul", 0, 33),
+    ("ssse3", 0, 41),
+    ("avx", 0, 60),
+    ("avx2", 1, 5),
+    ("bmi2", 1, 8),
+    ("avx512f", 1, 16),
+    ("adx", 1, 19),
+    ("avx512ifma", 1, 21),
+    ("sha", 1, 29),
+    ("vaes", 1, 41),
+    ("vpclmul", 1, 42),
+];
+
+/// `include/crypto/arm_arch.h`.
+const ARM: &[Bit] = &[
+    ("neon", 0, 0),
+    ("asimd", 0, 0),
+    ("aes", 0, 2),
+    ("sha1", 0, 3),
+    ("sha2", 0, 4),
+    ("pmull", 0, 5),
+    ("sha512", 0, 6),
+];
+
+impl OwnReport {
+    /// The capability words.
+    fn words(&self) -> Vec<u64> {
+        let Some((_, words)) = self.processor.split_once('=') else {
+            return Vec::new();
+        };
+        // `0x…:0x…`; a word that is none reads as 0, as the library would take it.
+        const MAX_WORDS: usize = 8;
+        let word =
+            |word: &str| u64::from_str_radix(word.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+        words.split(':').take(MAX_WORDS).map(word).collect()
+    }
+
+    /// What the processor has and the library ignores.
+    pub(super) fn slow(&self, architecture: Architecture, cpu: &Cpu) -> Vec<Slow> {
+        let bits = match architecture {
+            Architecture::X86_64 | Architecture::X86 => IA32,
+            Architecture::Arm | Architecture::Aarch64 => ARM,
+            _ => return Vec::new(),
+        };
+        let words = self.words();
+        if words.is_empty() {
+            return Vec::new();
+        }
+        let ignored: Vec<&str> = bits
+            .iter()
+            .filter(|(feature, word, bit)| {
+                let taken = words.get(*word).is_some_and(|word| word >> bit & 1 == 1);
+                cpu.state(feature) == State::Present && !taken
+            })
+            .map(|(feature, ..)| *feature)
+            .collect();
+        if ignored.is_empty() {
+            return Vec::new();
+        }
+        let why = match &self.masked_by {
+            Some(mask) => format!("the environment masks it: env:{mask}"),
+            None => "it reports the processor without".to_owned(),
+        };
+        let evidence = format!("{why} ({})", self.processor);
+        vec![Slow {
+            what: format!("what uses {}", ignored.join(", ")),
+            evidence,
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Feature;
+
+    fn cpu(features: &[&'static str]) -> Cpu {
+        Cpu {
+            features: features
+                .iter()
+                .map(|name| Feature {
+                    name,
+                    state: State::Present,
+                    serves: "",
+                })
+                .collect(),
+            ..Cpu::default()
+        }
+    }
+
+    fn ignored(answer: &str, architecture: Architecture, features: &[&'static str]) -> Vec<String> {
+        let slow = parse(answer).unwrap().slow(architecture, &cpu(features));
+        slow.into_iter().map(|slow| slow.what).collect()
+    }
+
+    #[test]
+    fn a_full_report_ignores_nothing() {
+        let answer =
+            "OpenSSL 3.0.22\nCPUINFO: OPENSSL_ia32cap=0xfffa3203078bffff:0x405fc6f1bf07ab\n";
+        let all: Vec<&str> = IA32.iter().map(|(feature, ..)| *feature).collect();
+        assert_eq!(
+            ignored(answer, Architecture::X86_64, &all),
+            Vec::<String>::new()
+        );
+    }
+
+    /// The mask that circulates as "without AES-NI" is one word and zeroes the second one, too.
+    #[test]
+    fn the_popular_mask_switches_off_more_than_it_says() {
+        let answer = "CPUINFO: OPENSSL_ia32cap=0xfdfa3201078bffff:0x0 env:~0x200000200000000\n";
+        let what = ignored(
+            answer,
+            Architecture::X86_64,
+            &["aes-ni", "pclmul", "avx2", "sha", "avx"],
+        );
+        assert_eq!(what, ["what uses aes-ni, pclmul, avx2, sha"]);
+        assert_eq!(
+            parse(answer).unwrap().masked_by.as_deref(),
+            Some("~0x200000200000000")
+        );
+    }
+
+    #[test]
+    fn arm_reports_one_word() {
+        let what = ignored(
+            "CPUINFO: OPENSSL_armcap=0x1\n",
+            Architecture::Aarch64,
+            &["asimd", "aes"],
+        );
+        assert_eq!(what, ["what uses aes"]);
+        assert!(ignored("CPUINFO: N/A\n", Architecture::Arm, &["neon"]).is_empty());
+        assert!(
+            ignored(
+                "CPUINFO: OPENSSL_armcap=junk\n",
+                Architecture::Arm,
+                &["neon"]
+            )
+            .len()
+                == 1
+        );
+    }
+}

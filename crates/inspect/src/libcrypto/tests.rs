@@ -1,0 +1,153 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The two Arm libraries of the fixtures, and whole trees.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::cpu;
+
+fn fixture(name: &str) -> (Section<Cpu>, Section<Libraries>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(name);
+    let root = Root::open(path).unwrap();
+    let cpu = cpu::section(&root);
+    let libraries = section(&root, cpu.known.as_ref());
+    (cpu, libraries)
+}
+
+#[test]
+fn a_library_without_assembly_is_told_from_its_file() {
+    let (_, libraries) = fixture("arm-a15-router");
+    let library = &libraries.known.unwrap().libraries[0];
+    assert_eq!(library.identity.maker, Maker::OpenSsl);
+    assert_eq!(library.elf.architecture, Architecture::Arm);
+    assert_eq!(library.elf.abi, Some("hard-float"));
+    assert_eq!(library.assembly, Assembly::None);
+    assert_eq!(library.build.optimisation.as_deref(), Some("-Os"));
+    assert!(
+        library
+            .algorithms
+            .iter()
+            .all(|used| used.level == Level::Portable)
+    );
+    assert!(library.slow.len() >= 2, "{:?}", library.slow);
+}
+
+#[test]
+fn a_full_library_is_told_from_its_file() {
+    let (_, libraries) = fixture("arm-a9-router");
+    let library = &libraries.known.unwrap().libraries[0];
+    assert_eq!(library.assembly, Assembly::Full, "{:?}", library.modules);
+    let aes = library
+        .algorithms
+        .iter()
+        .find(|used| used.algorithm == "AES")
+        .unwrap();
+    assert_eq!((aes.level, aes.possible), (Level::Vectors, Level::Vectors));
+    assert_eq!(library.slow, []);
+}
+
+/// Without one module, that algorithm is slow and no other.
+#[test]
+fn a_missing_module_is_named() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/arm-a9-router");
+    let mut bytes = fs::read(path.join("usr/lib/libcrypto.so.3")).unwrap();
+    let title = b"Bit-sliced AES for NEON, CRYPTOGAMS";
+    let at = memchr::memmem::find(&bytes, title).unwrap();
+    bytes[at..at + title.len()].fill(b'x');
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("usr/lib")).unwrap();
+    fs::create_dir_all(folder.path().join("proc")).unwrap();
+    fs::write(folder.path().join("usr/lib/libcrypto.so.3"), bytes).unwrap();
+    fs::copy(
+        path.join("proc/cpuinfo"),
+        folder.path().join("proc/cpuinfo"),
+    )
+    .unwrap();
+    let root = Root::open(folder.path()).unwrap();
+    let cpu = cpu::section(&root).known;
+    let libraries = section(&root, cpu.as_ref()).known.unwrap();
+    let library = &libraries.libraries[0];
+    assert_eq!(library.assembly, Assembly::Partial);
+    let slow: Vec<&str> = library.slow.iter().map(|slow| slow.what.as_str()).collect();
+    assert_eq!(slow, ["AES"]);
+    assert!(
+        library.slow[0].evidence.contains("Bit-sliced"),
+        "{:?}",
+        library.slow
+    );
+}
+
+#[test]
+fn the_machine_itself_has_its_libraries_described() {
+    let root = Root::open("/").unwrap();
+    let cpu = cpu::section(&root);
+    let libraries = section(&root, cpu.known.as_ref()).known.unwrap();
+    for library in libraries
+        .libraries
+        .iter()
+        .filter(|library| library.identity.maker == Maker::OpenSsl)
+    {
+        assert!(library.identity.version.is_some(), "{}", library.path);
+    }
+}
+
+#[test]
+fn files_that_are_no_libraries_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let lib = folder.path().join("usr/lib/x86_64-linux-gnu");
+    fs::create_dir_all(&lib).unwrap();
+    fs::write(
+        lib.join("libcrypto.so"),
+        "GROUP ( /usr/lib/libcrypto.so.3 )\n",
+    )
+    .unwrap();
+    fs::write(lib.join("libcrypto.so.3"), "").unwrap();
+    fs::create_dir(lib.join("libcrypto.so.9")).unwrap();
+    std::os::unix::fs::symlink("libcrypto.so.3", lib.join("libcrypto.so.2")).unwrap();
+    std::os::unix::fs::symlink("libcrypto.so.1", lib.join("libcrypto.so.1")).unwrap();
+    let root = Root::open(folder.path()).unwrap();
+    let section = section(&root, None);
+    assert_eq!(section.known.unwrap().libraries, []);
+    let unread: Vec<&str> = section
+        .unread
+        .iter()
+        .map(|unread| unread.what.as_str())
+        .collect();
+    let folder = "usr/lib/x86_64-linux-gnu";
+    assert_eq!(
+        unread,
+        [
+            format!("{folder}/libcrypto.so"),
+            format!("{folder}/libcrypto.so.3"),
+            format!("{folder}/libcrypto.so.9"),
+        ]
+    );
+}
+
+#[test]
+fn masks_in_etc_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = folder.path().join("etc/systemd/system/openvpn@.service.d");
+    fs::create_dir_all(&unit).unwrap();
+    fs::write(
+        unit.join("mask.conf"),
+        "[Service]\nEnvironment=OPENSSL_ia32cap=~0x2\nEnvironment=TOKEN=1\n",
+    )
+    .unwrap();
+    let root = Root::open(folder.path()).unwrap().recording();
+    let masks = section(&root, None).known.unwrap().masks;
+    assert_eq!(masks[0].value, "~0x2");
+    assert_eq!(
+        masks[0].file,
+        "etc/systemd/system/openvpn@.service.d/mask.conf"
+    );
+    // What else is in the file is nobody's business.
+    for (path, content) in root.into_record().contents() {
+        assert!(memchr::memmem::find(content, b"TOKEN").is_none(), "{path}");
+    }
+}

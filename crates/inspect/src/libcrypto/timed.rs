@@ -1,0 +1,156 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Whether instructions are used, by the clock: the same operation of the same program, with and
+//! without them, in turns. Only the ratio counts, which other work on the machine disturbs little; the
+//! absolute figures are told, not judged.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::cpu::Architecture;
+use crate::live::Question;
+use crate::report::{Look, Section};
+use crate::root::Root;
+
+/// Speeds with and without the instructions for an algorithm.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Timed {
+    /// The algorithm
+    pub algorithm: &'static str,
+    /// The instructions that were switched off
+    pub instructions: &'static str,
+    /// With them
+    pub with_mb_per_s: f64,
+    /// Without them
+    pub without_mb_per_s: f64,
+    /// How many times as fast it is with them: the median of the turns
+    pub ratio: f64,
+}
+
+/// From here on instructions make a difference; noise of a busy machine stays well below.
+pub const CLEAR_RATIO: f64 = 1.3;
+/// Turns: the median of three ratios stands one disturbed turn.
+const TURNS: usize = 3;
+
+/// What is switched off by what. The second and later words of OpenSSL's x86 mask have to be named: a
+/// mask of one word zeroes them.
+const CASES: &[(Architecture, &str, &str, &str, &str)] = &[
+    (
+        Architecture::X86_64,
+        "aes-256-gcm",
+        "AES-NI, PCLMUL",
+        "OPENSSL_ia32cap",
+        "~0x200000200000000:~0x0",
+    ),
+    (
+        Architecture::X86_64,
+        "sha256",
+        "SHA",
+        "OPENSSL_ia32cap",
+        "~0x0:~0x20000000",
+    ),
+    (
+        Architecture::Aarch64,
+        "aes-256-gcm",
+        "AES, PMULL",
+        "OPENSSL_armcap",
+        "0x1",
+    ),
+    (
+        Architecture::Arm,
+        "aes-256-gcm",
+        "all",
+        "OPENSSL_armcap",
+        "0x0",
+    ),
+];
+
+/// Measures with the machine's `openssl` program; some twelve seconds. Each turn is announced to
+/// `progress`.
+pub fn timed(
+    root: &Root,
+    architecture: Architecture,
+    mut progress: impl FnMut(&str),
+) -> Section<Vec<Timed>> {
+    let mut look = Look::new(root);
+    let mut measured = Vec::new();
+    for (of, algorithm, instructions, variable, mask) in CASES {
+        if *of != architecture {
+            continue;
+        }
+        let mut turns = Vec::new();
+        for turn in 0..TURNS {
+            progress(&format!("{algorithm} with and without {instructions}"));
+            let with = speed(
+                &mut look,
+                &format!("speed-{algorithm}-{turn}-with"),
+                algorithm,
+                &[],
+            );
+            let without = speed(
+                &mut look,
+                &format!("speed-{algorithm}-{turn}-without"),
+                algorithm,
+                &[(variable, mask)],
+            );
+            if let (Some(with), Some(without)) = (with, without) {
+                turns.push((with / without, with, without));
+            }
+        }
+        turns.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some((ratio, with, without)) = turns.get(turns.len() / 2) {
+            measured.push(Timed {
+                algorithm,
+                instructions,
+                with_mb_per_s: round(*with, 1.0),
+                without_mb_per_s: round(*without, 1.0),
+                ratio: round(*ratio, 100.0),
+            });
+        }
+    }
+    look.section((!measured.is_empty()).then_some(measured))
+}
+
+fn round(value: f64, steps: f64) -> f64 {
+    (value * steps).round() / steps
+}
+
+/// Megabytes per second of one run.
+fn speed(
+    look: &mut Look<'_>,
+    name: &str,
+    algorithm: &str,
+    environment: &[(&str, &str)],
+) -> Option<f64> {
+    let answer = look.ask(&Question {
+        name: format!("{name}.txt"),
+        what: "openssl speed",
+        program: "/usr/bin/openssl",
+        arguments: &[
+            "speed", "-mr", "-seconds", "1", "-bytes", "8192", "-evp", algorithm,
+        ],
+        environment,
+    })?;
+    parse(&answer).filter(|speed| *speed > 0.0)
+}
+
+/// `+F:25:AES-256-GCM:1234567890.00`: bytes per second, last.
+fn parse(answer: &str) -> Option<f64> {
+    let line = answer.lines().find(|line| line.starts_with("+F:"))?;
+    let bytes: f64 = line.rsplit(':').next()?.trim().parse().ok()?;
+    Some(bytes / 1e6).filter(|speed| speed.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn the_machine_readable_line_is_understood() {
+        assert_eq!(parse("+H:8192\n+F:25:AES-256-GCM:2500000.00\n"), Some(2.5));
+        for text in ["", "+F:", "+F:25:x:inf", "speed"] {
+            assert_eq!(parse(text), None);
+        }
+    }
+}
