@@ -9,6 +9,8 @@
 
 mod ceiling;
 
+mod gateway;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,6 +18,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use millrace_bench::cli::{CryptoArgs, PoolArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
+
+pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
 
 pub(crate) use self::ceiling::CeilingArgs;
 
@@ -38,7 +42,7 @@ Exit codes:
     // Fixed, so that help, man pages and their tests do not depend on a terminal.
     term_width = 79,
     disable_help_subcommand = true,
-    after_help = "Try `millrace up`, then `millrace gateway haproxy`. --help says more than -h.",
+    after_help = "Try `millrace up`, then `millrace gateway nginx`. --help says more than -h.",
     after_long_help = EXIT_CODES
 )]
 pub(crate) struct Cli {
@@ -432,67 +436,6 @@ pub(crate) struct StatusArgs {
         hide_env_values = true
     )]
     pub(crate) socket: Option<PathBuf>,
-}
-
-const GATEWAY_EXAMPLE: &str = "\
-Examples:
-  millrace gateway haproxy --key www
-  millrace gateway openssl --pool unix:/run/millrace/node.sock > openssl.cnf
-  millrace gateway nginx --pool tcp:node-1.example.net:7433 --certs /etc/millrace/gateway-1
-
-Nothing is changed: the output is yours to put in place, and its comments say
-where each part goes.";
-
-/// Print the configuration that puts the pool under an application
-#[derive(Debug, Args)]
-#[command(after_long_help = GATEWAY_EXAMPLE)]
-pub(crate) struct GatewayArgs {
-    /// The application
-    #[arg(value_enum)]
-    pub(crate) application: Application,
-    /// Name of a key in the pool, for the examples in the output
-    #[arg(long, value_name = "NAME", default_value = "www")]
-    pub(crate) key: String,
-    /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local one]
-    #[arg(long, value_name = "ENDPOINT")]
-    pub(crate) pool: Vec<String>,
-    /// Unix socket of the local node, which is used if no --pool is named
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
-    pub(crate) socket: Option<PathBuf>,
-    /// Send plain PEM keys to the pool too, not only those that stubs name
-    ///
-    /// Keys stay on the gateway, and OpenSSL's own implementation stands in
-    /// if no node answers in time.
-    #[arg(long)]
-    pub(crate) plain_keys: bool,
-    /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
-    #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
-    pub(crate) certs: PathBuf,
-    /// The provider module [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) module: Option<PathBuf>,
-}
-
-/// Applications that `gateway` knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Application {
-    /// Anything that uses OpenSSL 3: just the openssl.cnf
-    Openssl,
-    /// HAProxy 2.6 or later, asynchronous
-    Haproxy,
-    /// Stock nginx
-    Nginx,
-}
-
-/// Say what this machine has, whether it is used, and what it could ever give
-#[derive(Debug, Subcommand)]
-pub(crate) enum InspectCommand {
-    Ceiling(CeilingArgs),
 }
 
 /// Measure; every figure comes from a run that checked its answers.

@@ -13,7 +13,7 @@ use anyhow::Result;
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_server::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
 
-use crate::args::{LogFormat, StatusArgs, StoreArgs, UpArgs};
+use crate::args::{CheckArgs, LogFormat, StatusArgs, StoreArgs, UpArgs};
 use crate::exit::{ContextCode, Failure};
 use crate::owner::as_owner_of;
 use crate::paths;
@@ -86,6 +86,16 @@ impl Settings {
     /// As [`Self::for_node`].
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
         Self::load(args.config.as_deref(), None, None, args.socket.as_deref())
+    }
+
+    /// For `gateway check`: `socket` is where the checked server's provider connects to.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_check(args: &CheckArgs, socket: Option<&Path>) -> Result<Self> {
+        let named = args.socket.as_deref();
+        let socket = named.or_else(|| socket.filter(|_| args.config.is_none()));
+        Self::load(args.config.as_deref(), None, None, socket)
     }
 
     fn load(

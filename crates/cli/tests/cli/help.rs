@@ -24,6 +24,7 @@ const COMMANDS: &[&[&str]] = &[
     &["cert", "client"],
     &["status"],
     &["gateway"],
+    &["gateway", "check"],
     &["bench"],
     &["bench", "pool"],
     &["bench", "tls"],
@@ -109,7 +110,10 @@ fn the_command_line_is_refused_with_code_2() {
     for args in [
         &["nonsense"][..],
         &["key", "import"],
-        &["gateway", "apache"],
+        &["gateway", "nonsense"],
+        &["gateway"],
+        &["gateway", "nginx", "--dry-run"],
+        &["gateway", "check", "curl"],
         &["up", "--nope"],
     ] {
         assert_eq!(place.run(args).code, 2, "{args:?}");

@@ -256,7 +256,8 @@ fn is_active(cnf: &Cnf, section: &str) -> bool {
 fn prefers(cnf: &Cnf, init: &str) -> bool {
     let algorithms = cnf.value(init, "alg_section");
     let query = algorithms.and_then(|section| cnf.value(section, "default_properties"));
-    query.is_some_and(|query| query.contains("provider=millrace"))
+    query
+        .is_some_and(|query| query.contains("provider=millrace") || query.contains("millrace.pool"))
 }
 
 fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {

@@ -28,6 +28,11 @@ pub(super) const FILES_BESIDES: u32 = 256;
 
 /// A complete `openssl.cnf`.
 pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
+    openssl_cnf_with(settings, "?provider=millrace")
+}
+
+/// The same with another property query, for applications that override `provider`.
+pub(super) fn openssl_cnf_with(settings: &Settings, query: &str) -> PlannedFile {
     let mut lines = String::new();
     for (key, value) in provider_keys(settings) {
         let _ = writeln!(lines, "{key} = {value}");
@@ -36,6 +41,7 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
         .replace("{plain}", if settings.plain_keys { "" } else { "#" })
         .replace("{module}", &settings.module.display().to_string())
         .replace("{pool}", &settings.nodes.join(","))
+        .replace("{query}", query)
         .replace("{settings}\n", &format!("{lines}\n"));
     PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
@@ -54,7 +60,7 @@ pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
     let body = CLIENT_TEMPLATE
         .replace("{pool}", &quoted.join(", "))
         .replace("{settings}\n", &lines);
-    PlannedFile::new(CLIENT_TOML, &body, "the provider's own configuration")
+    PlannedFile::new(CLIENT_TOML, &body, "for where there is no OPENSSL_CONF")
 }
 
 /// The keys of the provider that are not at their defaults, but for `pool`.

@@ -12,24 +12,23 @@ use super::Application;
 use super::parts::{self, OPENSSL_CNF};
 
 /// A service with one place where a key is named.
-struct Service<'a> {
+struct Service {
     application: Application,
-    unit: &'static str,
+    unit: String,
     user: &'static str,
     key: String,
-    snippet: (&'static str, String, &'static str),
-    drop_in: &'a str,
+    snippet: (String, String, &'static str),
     test: Option<Verification>,
 }
 
-fn service(settings: &Settings, service: Service<'_>) -> Plan {
+fn service(settings: &Settings, service: Service) -> Plan {
     let (path, contents, sign) = service.snippet;
     Plan {
         application: service.application,
         before: parts::stub(settings, &service.key, service.user),
         files: vec![
             parts::openssl_cnf(settings),
-            parts::drop_in(service.unit, settings, service.drop_in),
+            parts::drop_in(&service.unit, settings, ""),
         ],
         snippets: vec![Snippet {
             path: path.into(),
@@ -37,7 +36,7 @@ fn service(settings: &Settings, service: Service<'_>) -> Plan {
             why: "names the key",
             sign: sign.to_owned(),
         }],
-        after: parts::restart(service.unit),
+        after: parts::restart(&service.unit),
         verifications: [
             vec![parts::provider_loads()],
             service.test.into_iter().collect(),
@@ -69,15 +68,14 @@ pub(super) fn apache(settings: &Settings) -> Plan {
         settings,
         Service {
             application: Application::Apache,
-            unit: "apache2",
+            unit: "apache2".to_owned(),
             user: "www-data",
             key: format!("/etc/apache2/{key}.key"),
             snippet: (
-                "/etc/apache2/sites-available/default-ssl.conf",
+                "/etc/apache2/sites-available/default-ssl.conf".to_owned(),
                 contents,
                 "SSLCertificateKeyFile",
             ),
-            drop_in: "",
             test: Some(test("apachectl -t", "apachectl", &["-t"])),
         },
     )
@@ -98,11 +96,14 @@ pub(super) fn lighttpd(settings: &Settings) -> Plan {
         settings,
         Service {
             application: Application::Lighttpd,
-            unit: "lighttpd",
+            unit: "lighttpd".to_owned(),
             user: "www-data",
             key: format!("/etc/lighttpd/{key}.key"),
-            snippet: ("/etc/lighttpd/lighttpd.conf", contents, "ssl.privkey"),
-            drop_in: "",
+            snippet: (
+                "/etc/lighttpd/lighttpd.conf".to_owned(),
+                contents,
+                "ssl.privkey",
+            ),
             test: Some(test(
                 "lighttpd -tt",
                 "lighttpd",
@@ -116,50 +117,54 @@ pub(super) fn lighttpd(settings: &Settings) -> Plan {
 pub(super) fn stunnel(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let contents = format!(
-        "; With `chroot` in this file, bind the folder of the node's socket into it.\n\
-         [{key}]\naccept  = 443\nconnect = 127.0.0.1:80\n\
+        "; With `chroot`, bind the folder of the node's socket into it (BindPaths= of the service).\n\
+         foreground = yes\n[{key}]\naccept  = 443\nconnect = 127.0.0.1:80\n\
          cert = /etc/stunnel/{key}.crt\nkey  = /etc/stunnel/{key}.key\n"
     );
-    service(
+    let mut plan = service(
         settings,
         Service {
             application: Application::Stunnel,
-            unit: "stunnel@millrace",
+            unit: format!("stunnel@{key}"),
             user: "stunnel4",
             key: format!("/etc/stunnel/{key}.key"),
-            snippet: ("/etc/stunnel/millrace.conf", contents, "/etc/stunnel/"),
-            drop_in: "",
+            snippet: (
+                format!("/etc/stunnel/{key}.conf"),
+                contents,
+                "/etc/stunnel/",
+            ),
             test: None,
         },
-    )
+    );
+    // stunnel overrides what is said of `provider`.
+    plan.files[0] = parts::openssl_cnf_with(settings, "?millrace.pool=yes");
+    plan
 }
 
-/// OpenVPN: it makes a library context of its own, loads into it by name what `openssl.cnf` has
-/// activated, and takes nothing else from that file. So the provider's settings are in its own file,
-/// the module is looked for by its name, and the key has to be a stub.
+/// OpenVPN: one thread for all tunnels, which wait together. It reads `openssl.cnf`; where its
+/// environment cannot be set, it loads the module by its name, and the provider reads a file of its own.
 pub(super) fn openvpn(settings: &Settings) -> Plan {
-    let Settings { key, module, .. } = settings;
-    let modules = module.parent().unwrap_or(module).display();
-    let lines = format!(
-        "# OpenVPN loads providers by name: the module has to be millrace.so in this folder.\n\
-         Environment=OPENSSL_MODULES={modules}\n"
-    );
+    let Settings { key, .. } = settings;
     let contents = format!(
-        "# A stub only: OpenVPN ignores the property query that sends plain keys to the pool.\n\
-         cert /etc/openvpn/{key}.crt\nkey  /etc/openvpn/{key}.key\n"
+        "# One thread serves all tunnels, and they wait with it: keep deadline_ms short (200, say).\n\
+         # Without OPENSSL_CONF in the environment, say here `providers default millrace`.\n\
+         cert /etc/openvpn/server/{key}.crt\nkey  /etc/openvpn/server/{key}.key\n"
     );
     let mut plan = service(
         settings,
         Service {
             application: Application::Openvpn,
-            unit: "openvpn-server@server",
-            user: "root",
-            key: format!("/etc/openvpn/{key}.key"),
-            snippet: ("/etc/openvpn/server/server.conf", contents, "/etc/openvpn/"),
-            drop_in: &lines,
+            unit: format!("openvpn-server@{key}"),
+            user: "nobody",
+            key: format!("/etc/openvpn/server/{key}.key"),
+            snippet: (
+                format!("/etc/openvpn/server/{key}.conf"),
+                contents,
+                "/etc/openvpn/server/",
+            ),
             test: None,
         },
     );
-    plan.files.insert(1, parts::client_toml(settings));
+    plan.files.push(parts::client_toml(settings));
     plan
 }

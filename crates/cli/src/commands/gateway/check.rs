@@ -1,0 +1,164 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace gateway check`: asks the gateway crate to look, lends it what only a node or a client of
+//! one can say, and prints what it found.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
+use millrace_gateway::check::{self, Node, Options, Outcome, Report, User};
+use millrace_server::Status;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::args::CheckArgs;
+use crate::commands::status;
+use crate::exit::{Failure, fail};
+use crate::output;
+use crate::progress;
+use crate::settings::Settings;
+
+/// A node on the same machine answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub(super) fn run(args: &CheckArgs) -> Result<()> {
+    let options = Options {
+        server: args.server.into(),
+        pid: args.pid,
+        connect: args.connect.clone(),
+        server_name: args.server_name.clone(),
+        config: args.server_config.clone(),
+        openssl_conf: args.openssl_conf.clone(),
+        handshakes: args.handshakes as usize,
+        proc: PathBuf::from("/proc"),
+    };
+    let look = || check::run(&options, &LocalNode { args });
+    let report = progress::while_doing("looking at the server", look);
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&page(&report))?;
+    }
+    let failures = report.count(Outcome::Failure);
+    if failures == 0 {
+        return Ok(());
+    }
+    let message = format!("{failures} of {} checks failed", report.findings.len());
+    Err(fail(Failure::Failed, message))
+}
+
+/// One finding per line, its remedy below it, and the sum of it all at the end.
+fn page(report: &Report) -> String {
+    let styled = io::stdout().is_terminal();
+    let mut page = String::new();
+    for finding in &report.findings {
+        let (word, colour) = match finding.outcome {
+            Outcome::Ok => ("ok", "32"),
+            Outcome::Unseen => ("unseen", "36"),
+            Outcome::Warning => ("warning", "33"),
+            Outcome::Failure => ("FAILURE", "31"),
+        };
+        let word = format!("{word:<8}");
+        let word = if styled {
+            format!("\x1b[{colour}m{word}\x1b[0m")
+        } else {
+            word
+        };
+        page.push_str(&format!(
+            "{word}  {:<13}  {}\n",
+            finding.check, finding.seen
+        ));
+        if let Some(remedy) = &finding.remedy {
+            page.push_str(&format!("{:25}do: {remedy}\n", ""));
+        }
+    }
+    let share = |share: Option<check::Share>| match share {
+        Some(share) if share.count == share.of => format!("yes, {share}"),
+        Some(share) if share.count == 0 => format!("no, {share}"),
+        Some(share) => format!("partly, {share}"),
+        None => "not seen".to_owned(),
+    };
+    page.push_str(&format!(
+        "\npooled        {}\nasynchronous  {}\n",
+        share(report.pooled),
+        share(report.asynchronous)
+    ));
+    page
+}
+
+/// The node on this machine.
+struct LocalNode<'a> {
+    args: &'a CheckArgs,
+}
+
+impl LocalNode<'_> {
+    fn status(&self, socket: Option<&Path>) -> Result<Status> {
+        let settings = Settings::for_check(self.args, socket)?;
+        let socket = settings.node.status_socket;
+        let socket = socket.context("the configuration turns the status socket off")?;
+        serde_json::from_slice(&status::ask(&socket)?)
+            .context("the node's answer is not understood: is it of another version?")
+    }
+}
+
+impl Node for LocalNode<'_> {
+    fn completed(&self, socket: Option<&Path>) -> Result<u64, String> {
+        let status = self.status(socket).map_err(|error| format!("{error:#}"))?;
+        Ok(status.operations.iter().map(|row| row.completed).sum())
+    }
+
+    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), String>> {
+        let own = geteuid();
+        if !own.is_root() && own.as_raw() != user.uid {
+            return None;
+        }
+        // The node believes the kernel, which says who connects: so this thread becomes that user. It
+        // may not come through folders that root can, so the way is found before.
+        let way = rustix::fs::open(socket, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", way.as_raw_fd()));
+        let become_user = own.is_root();
+        let asking = || {
+            if become_user {
+                act_as(user).map_err(|error| format!("acting as user {}: {error}", user.uid))?;
+            }
+            open(path, key)
+        };
+        thread::scope(|scope| scope.spawn(asking).join().ok())
+    }
+}
+
+/// For this thread, and for those that it starts; there is no way back.
+fn act_as(user: &User) -> io::Result<()> {
+    let groups: Vec<Gid> = user.groups.iter().map(|id| Gid::from_raw(*id)).collect();
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    set_thread_groups(&groups)?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+fn open(path: PathBuf, key: &str) -> Result<(), String> {
+    let config = PoolConfig::new(vec![Endpoint::Unix(path)])
+        .connect_timeout(PATIENCE)
+        .default_deadline(PATIENCE)
+        .agent(concat!("millrace-check/", env!("CARGO_PKG_VERSION")));
+    let pool = Pool::new(config);
+    let opened = pool.open_key(KeySelector::Name(key.to_owned()), pool.deadline());
+    let answer = match &opened {
+        Ok(_) => Ok(()),
+        Err(ClientError::Key(KeyRefusal::NoSuchKey)) => {
+            Err("there is no such key, or its policy does not admit the user".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    pool.shutdown();
+    answer
+}

@@ -1,0 +1,234 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace gateway`: prints or writes the configuration that puts the pool under an application, and
+//! checks that it is in use. The recipes and the checks are those of the gateway crate; here is what
+//! was typed, and what is printed.
+
+mod check;
+
+use std::env;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::Result;
+use millrace_gateway::plan::{Plan, Snippet};
+use millrace_gateway::settings::Mode;
+use millrace_gateway::verify::Verdict;
+use millrace_gateway::write::{self, Change, State, Written};
+use millrace_gateway::{Application, Settings};
+use serde::Serialize;
+
+use crate::args::{GatewayArgs, GatewayCommand, ModeName};
+use crate::exit::{ContextCode, Failure, fail};
+use crate::output;
+use crate::paths;
+use crate::progress;
+
+/// Name of the provider module as it is installed, and as cargo builds it.
+const MODULE_NAMES: [&str; 2] = ["millrace.so", "libmillrace_provider.so"];
+
+/// Name of the library that makes nginx asynchronous.
+const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
+
+/// Runs the command.
+pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
+    if let Some(GatewayCommand::Check(args)) = &args.command {
+        return check::run(args);
+    }
+    let Some(application) = args.application else {
+        return Err(fail(Failure::Usage, "name an application, or `check`"));
+    };
+    let plan = Application::from(application).plan(&settings(args)?);
+    match (args.write, args.json) {
+        (true, _) => put_in_place(&plan, args),
+        (false, true) => output::print_json(&plan),
+        (false, false) => output::print(&plan.text()),
+    }
+}
+
+/// What was typed, with everything filled in.
+fn settings(args: &GatewayArgs) -> Result<Settings> {
+    let mut nodes = args.pool.clone();
+    if nodes.is_empty() {
+        let socket = match &args.socket {
+            Some(socket) => socket.clone(),
+            None => paths::runtime_dir()?.join("node.sock"),
+        };
+        nodes.push(format!("unix:{}", socket.display()));
+    }
+    let over_tcp = nodes.iter().any(|node| node.starts_with("tcp:"));
+    let module = match &args.module {
+        Some(path) => absolute(path),
+        None => find_library(&MODULE_NAMES).ok_or_else(no_module)?,
+    };
+    let preload = match &args.preload {
+        Some(path) => Some(absolute(path)),
+        None => find_library(&PRELOAD_NAMES),
+    };
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let settings = Settings {
+        key: args.key.clone(),
+        nodes,
+        certificates: over_tcp.then(|| args.certs.clone()),
+        plain_keys: args.plain_keys,
+        module,
+        preload,
+        mode: match args.provider.mode {
+            None | Some(ModeName::Async) => Mode::Async,
+            Some(ModeName::Sync) => Mode::Sync,
+            Some(ModeName::Off) => Mode::Off,
+        },
+        provider: args.provider.keys(),
+        connections: args.connections,
+        cores: u32::try_from(cores).unwrap_or(u32::MAX),
+    };
+    Settings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Folders for libraries: that of this binary (a build tree or an unpacked archive), those of an
+/// installation under a prefix, and OpenSSL's own for modules on Debian and elsewhere.
+fn library_folders(binary: &Path) -> Vec<PathBuf> {
+    let folder = binary.parent().unwrap_or_else(|| Path::new("/"));
+    let multiarch = format!("/usr/lib/{}-linux-gnu/ossl-modules", env::consts::ARCH);
+    let places = [
+        ".",
+        "../lib/millrace",
+        &multiarch,
+        "/usr/lib64/ossl-modules",
+    ];
+    places.iter().map(|place| folder.join(place)).collect()
+}
+
+/// The first library of these names that is there.
+fn find_library(names: &[&str]) -> Option<PathBuf> {
+    let binary = env::current_exe().ok()?;
+    library_folders(&binary)
+        .iter()
+        .flat_map(|folder| names.iter().map(|name| folder.join(name)))
+        .find_map(|path| fs::canonicalize(path).ok())
+}
+
+fn no_module() -> anyhow::Error {
+    let message = format!(
+        "no provider module ({}) near this binary: build it (make build), or name it with --module",
+        MODULE_NAMES.join(" or ")
+    );
+    fail(Failure::Failed, message)
+}
+
+/// What `--write --json` prints.
+#[derive(Serialize)]
+struct Answer<'a> {
+    dry_run: bool,
+    #[serde(flatten)]
+    written: &'a Written,
+    /// What the user's own files still lack.
+    missing: Vec<&'a Snippet>,
+}
+
+fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
+    let looked = write::compare(plan, &args.root)?;
+    // On the way, since writing may be refused.
+    if !args.json {
+        output::print(&show(&looked))?;
+    }
+    let nothing = looked.iter().all(|change| change.state == State::Unchanged);
+    let written = if args.dry_run {
+        Written {
+            files: looked,
+            saved: Vec::new(),
+            verified: Vec::new(),
+        }
+    } else {
+        let work = || write::write(plan, &args.root, args.force);
+        progress::while_doing("testing the configuration", work)
+            .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
+    };
+    let missing = write::missing_snippets(plan, &args.root);
+    if args.json {
+        return output::print_json(&Answer {
+            dry_run: args.dry_run,
+            written: &written,
+            missing,
+        });
+    }
+    if nothing {
+        eprintln!("nothing to do: everything is in place");
+    } else if args.dry_run {
+        eprintln!("nothing was done: this is what --write does without --dry-run");
+    }
+    for copy in &written.saved {
+        eprintln!("kept a copy: {}", copy.display());
+    }
+    for verified in &written.verified {
+        eprintln!("{}", verdict(verified.name, &verified.after));
+    }
+    output::print(&what_remains(plan, &missing, nothing))
+}
+
+/// The plan, as changes to what is there.
+fn show(changes: &[Change]) -> String {
+    let styled = io::stdout().is_terminal();
+    let mut text = String::new();
+    for change in changes {
+        let state = match change.state {
+            State::New => "new",
+            State::Unchanged => "unchanged",
+            State::Changed => "changed",
+            State::Edited => "edited by hand",
+            State::Foreign => "not ours",
+        };
+        text.push_str(&format!("{state:<14}  {}\n", change.path.display()));
+        for line in &change.diff {
+            let colour = match line.as_bytes().first() {
+                Some(b'-') => "\x1b[31m",
+                Some(b'+') => "\x1b[32m",
+                _ => "",
+            };
+            if styled && !colour.is_empty() {
+                text.push_str(&format!("    {colour}{line}\x1b[0m\n"));
+            } else {
+                text.push_str(&format!("    {line}\n"));
+            }
+        }
+    }
+    text
+}
+
+fn verdict(name: &str, verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Passed => format!("{name}: passed"),
+        Verdict::Skipped(why) => format!("{name}: not run ({why})"),
+        Verdict::Failed(said) => {
+            format!("{name}: fails, as it did before, so the files are left in place: {said}")
+        }
+    }
+}
+
+/// What is left to the user.
+fn what_remains(plan: &Plan, missing: &[&Snippet], nothing: bool) -> String {
+    let rest = Plan {
+        application: plan.application,
+        before: if nothing {
+            Vec::new()
+        } else {
+            plan.before.clone()
+        },
+        files: Vec::new(),
+        snippets: missing.iter().map(|snippet| (*snippet).clone()).collect(),
+        after: if nothing {
+            Vec::new()
+        } else {
+            plan.after.clone()
+        },
+        verifications: Vec::new(),
+    };
+    rest.text()
+}
