@@ -5,11 +5,12 @@
 //! Skipped aloud where the system does not let processes be sampled.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use millrace_inspect::sampler::{
-    Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples,
+    Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, libcryptos_of,
 };
 
 /// A child that does not outlive this value.
@@ -68,7 +69,7 @@ fn samples(child: &Running, wanted: u64) -> Option<Samples> {
 fn shares(profile: &Profile) -> String {
     let classes = profile.classes.iter();
     let text: Vec<_> = classes
-        .map(|(class, share)| format!("{class} {:.1} %", share.share * 100.0))
+        .map(|one| format!("{} {:.1} %", one.class, one.share.share * 100.0))
         .collect();
     format!("{}; {:?}", text.join(", "), profile.functions)
 }
@@ -139,6 +140,9 @@ fn what_is_not_calibrated_is_told() {
     let Some(samples) = samples(&child, 200) else {
         return;
     };
+    let loaded = libcryptos_of(child.0.id());
+    assert_eq!(loaded.len(), 1);
+    assert_eq!(loaded[0].build_id(), samples.libcryptos()[0].build_id());
     let profile = samples.profile(&Calibrations::without_cache());
     assert_eq!(profile.notes.len(), 1, "{:?}", profile.notes);
     assert!(
@@ -184,8 +188,6 @@ fn children_are_followed() {
     assert!(samples.total() > 100, "{samples:?}");
     assert_eq!(samples.libcryptos().len(), 1, "{samples:?}");
 }
-
-use std::os::unix::process::CommandExt;
 
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));

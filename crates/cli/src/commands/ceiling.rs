@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use millrace_bench::plot::{self, Axis, BarChart, Bars, Value};
-use millrace_inspect::sampler::{Calibrations, Ceiling, Class, Profile, Sampler, Samples, Share};
+use millrace_inspect::sampler::{Calibrations, Ceiling, Class, ClassShare, Profile, Sampler, Samples, Share};
 use serde::Serialize;
 
 use crate::args::CeilingArgs;
@@ -191,7 +191,7 @@ fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
         columns.push(">ms per request");
     }
     let mut table = Table::new(&columns);
-    for (class, share) in &profile.classes {
+    for ClassShare { class, share } in &profile.classes {
         let offloadable = match class {
             class if class.is_private_key() => "by a pool",
             class if class.is_symmetric() => "inline only",
@@ -272,7 +272,7 @@ fn chart(profile: &Profile) -> BarChart {
         values: profile
             .classes
             .iter()
-            .map(|(class, share)| fits(*class).then(|| value(share)))
+            .map(|one| fits(one.class).then(|| value(&one.share)))
             .collect(),
     };
     BarChart {
@@ -284,7 +284,7 @@ fn chart(profile: &Profile) -> BarChart {
         categories: profile
             .classes
             .iter()
-            .map(|(class, _)| class.to_string())
+            .map(|one| one.class.to_string())
             .collect(),
         series: vec![
             bars("a pool can take it", &Class::is_private_key),

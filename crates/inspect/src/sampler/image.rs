@@ -353,8 +353,13 @@ mod tests {
 
     use super::*;
 
-    fn our_own() -> Vec<u8> {
-        fs::read("/proc/self/exe").expect("this program")
+    /// Something that is read in no time, so that it can be damaged in many ways.
+    fn small_program() -> Option<Vec<u8>> {
+        let found = fs::read("/bin/true").ok();
+        if found.is_none() {
+            eprintln!("skipped: no /bin/true");
+        }
+        found
     }
 
     #[test]
@@ -411,13 +416,15 @@ mod tests {
 
     #[test]
     fn truncated_and_damaged_programs_end_in_time() {
-        let mut whole = our_own();
+        let Some(mut whole) = small_program() else {
+            return;
+        };
         for len in (0..whole.len()).step_by(whole.len() / 40 + 1) {
             drop(Image::parse(&whole[..len], Path::new("x")));
         }
         // Headers of the file, of its segments and of its sections, one byte at a time.
         let sections = whole.len().saturating_sub(64 * 40);
-        for at in (16..120).chain((sections..whole.len()).step_by(61)) {
+        for at in (16..600).chain((sections..whole.len()).step_by(7)) {
             let before = whole[at];
             whole[at] = before.wrapping_add(0x81);
             drop(Image::parse(&whole, Path::new("x")));

@@ -73,7 +73,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     let (start, end) = range.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     let (start, end) = (number(start)?, number(end)?);
-    (start < end).then(|| ())?;
+    (start < end).then_some(())?;
     Some(Mapping {
         start,
         end,

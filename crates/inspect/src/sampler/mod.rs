@@ -42,5 +42,5 @@ pub use error::SampleError;
 pub use image::{Image, Region};
 pub use maps::{Mapping, parse_maps};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};
-pub use profile::{Ceiling, FunctionShare, ObjectShare, Profile, Share};
-pub use samples::Samples;
+pub use profile::{Ceiling, ClassShare, FunctionShare, ObjectShare, Profile, Share};
+pub use samples::{Samples, libcryptos_of};

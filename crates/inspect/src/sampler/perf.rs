@@ -277,7 +277,7 @@ fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option
 }
 
 /// The file of a mapping, as the process itself sees it: in its own root, or deleted.
-fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
+pub(super) fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
     let Mapping {
         start, end, path, ..
     } = mapping;
@@ -512,7 +512,7 @@ mod tests {
         let pid = std::process::id();
         let one = places(&[(pid, pid)]);
         assert_eq!(one.len(), target::online_cpus().len());
-        let many: Vec<_> = (0..MAX_EVENTS as u32).map(|_| (pid, pid)).collect();
+        let many = vec![(pid, pid); MAX_EVENTS];
         let alone = places(&many);
         if target::online_cpus().len() > 1 && target::allowed_cpus(pid, pid).len() > 1 {
             assert_eq!(alone.len(), many.len());

@@ -3,6 +3,7 @@
 
 //! Where CPU time goes, and what that means for an accelerator.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -59,6 +60,16 @@ impl Share {
     }
 }
 
+/// Samples of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassShare {
+    /// Which.
+    pub class: Class,
+    /// How much.
+    #[serde(flatten)]
+    pub share: Share,
+}
+
 /// Samples in one file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ObjectShare {
@@ -101,7 +112,7 @@ pub struct Profile {
     /// Why the classes in libcrypto are coarser than they could be; empty if they are not.
     pub notes: Vec<String>,
     /// By class, all that have samples, in their order.
-    pub classes: Vec<(Class, Share)>,
+    pub classes: Vec<ClassShare>,
     /// By file, the largest first.
     pub objects: Vec<ObjectShare>,
     /// The functions with the most samples, the largest first.
@@ -148,7 +159,7 @@ impl Samples {
             .collect();
         objects.sort_by(|a, b| b.share.samples.total_cmp(&a.share.samples));
         let mut functions = sorter.functions;
-        functions.sort_by(|a, b| b.3.cmp(&a.3));
+        functions.sort_by_key(|one| Reverse(one.3));
         functions.truncate(MAX_FUNCTIONS);
         Profile {
             samples: total,
@@ -159,7 +170,10 @@ impl Samples {
             kernel_visible: self.kernel_visible,
             notes: sorter.notes,
             classes: classes
-                .map(|(class, count)| (*class, Share::of(*count, total)))
+                .map(|(class, count)| ClassShare {
+                    class: *class,
+                    share: Share::of(*count, total),
+                })
                 .collect(),
             objects,
             functions: functions
@@ -258,11 +272,9 @@ impl Profile {
     /// How much belongs to all classes that fit.
     #[must_use]
     pub fn sum(&self, fits: impl Fn(Class) -> bool) -> Share {
-        let fitting = self.classes.iter().filter(|(class, _)| fits(*class));
+        let fitting = self.classes.iter().filter(|one| fits(one.class));
         // Adding to -0.0 would show as -0.
-        let samples = fitting
-            .map(|(_, share)| share.samples)
-            .fold(0.0, |a, b| a + b);
+        let samples = fitting.map(|one| one.share.samples).fold(0.0, |a, b| a + b);
         Share::of(samples, self.samples)
     }
 
@@ -323,7 +335,10 @@ mod tests {
         let mut profile = samples.profile(&Calibrations::without_cache());
         assert_eq!(profile.samples, 104);
         assert!((profile.ceiling().gain - 1.0).abs() < 1e-9);
-        profile.classes = vec![(Class::RsaPrivate, Share::of(52.0, 104))];
+        profile.classes = vec![ClassShare {
+            class: Class::RsaPrivate,
+            share: Share::of(52.0, 104),
+        }];
         let ceiling = profile.ceiling();
         assert!((ceiling.gain - 2.0).abs() < 1e-9);
         assert!(ceiling.gain_high > 2.0);

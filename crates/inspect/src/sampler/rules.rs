@@ -3,6 +3,8 @@
 
 //! What is told by the name of a file, or by that of a function.
 
+use std::path::Path;
+
 use super::Class;
 use super::image::Image;
 
@@ -34,7 +36,16 @@ const FILES: &[(&str, Kind)] = &[
 ];
 
 pub(super) fn kind(image: &Image) -> Kind {
-    let name = image.file_name();
+    kind_of(image.file_name())
+}
+
+/// Whether the file of a mapping is a libcrypto.
+pub(super) fn is_libcrypto(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| kind_of(name) == Kind::Libcrypto)
+}
+
+fn kind_of(name: &str) -> Kind {
     let rule = FILES.iter().find(|(start, _)| name.starts_with(start));
     rule.map_or(Kind::Other, |(_, kind)| *kind)
 }

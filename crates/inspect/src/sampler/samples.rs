@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::image::Image;
-use super::rules::{Kind, kind};
+use super::maps::read_maps;
+use super::perf::open_image;
+use super::rules::{Kind, is_libcrypto, kind};
 
 /// Samples, counted by file and function. Several of them add up.
 #[derive(Clone, Debug)]
@@ -23,6 +25,19 @@ pub struct Samples {
     pub(super) elapsed: Duration,
     pub(super) cpu_time: Option<Duration>,
     pub(super) kernel_visible: bool,
+}
+
+/// The libcryptos that a live process has loaded, to calibrate them before it is sampled.
+#[must_use]
+pub fn libcryptos_of(pid: u32) -> Vec<Image> {
+    let maps = read_maps(pid).unwrap_or_default();
+    let mut images: Vec<Image> = Vec::new();
+    for mapping in maps.iter().filter(|one| is_libcrypto(&one.path)) {
+        if images.iter().all(|image| image.path() != mapping.path) {
+            images.extend(open_image(pid, mapping));
+        }
+    }
+    images
 }
 
 impl Samples {

@@ -143,8 +143,8 @@ mod tests {
         let counts = [(1, 400), (9, 400 + 300), (2, 100), (77, 5)].into();
         let classes = unmix(&counts, &templates);
         let sum = |class| -> f64 { classes.values().filter_map(|parts| parts.get(&class)).sum() };
-        assert!((sum(Class::RsaPrivate) - 800.0).abs() < 1.0, "{classes:?}");
-        assert!((sum(Class::EcPrivate) - 400.0).abs() < 1.0, "{classes:?}");
+        assert!((sum(Class::RsaPrivate) - 800.0).abs() < 4.0, "{classes:?}");
+        assert!((sum(Class::EcPrivate) - 400.0).abs() < 4.0, "{classes:?}");
         assert!(!classes.contains_key(&77));
     }
 
