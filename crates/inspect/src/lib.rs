@@ -17,6 +17,7 @@
 //! accelerators.rs  graphics processors, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
 //! network.rs kernel TLS, offloading cards, WireGuard, OpenVPN's data channel, IPsec
 //! libcrypto/ the crypto libraries, and whether each makes use of the processor
+//! used/      whether a tunnel or server that runs is served by a device: counters that move
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
@@ -36,3 +37,4 @@ pub mod qat;
 pub mod report;
 pub mod root;
 pub mod sampler;
+pub mod used;

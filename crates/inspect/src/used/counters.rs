@@ -1,0 +1,138 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Counters of devices, read twice: what moved in between was used.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::network;
+use crate::qat;
+use crate::report::Look;
+use crate::root::Root;
+
+/// What devices have counted at one time: by device and counter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<(String, String), u64>);
+
+/// A counter that moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Moved {
+    /// The device
+    pub device: String,
+    /// Which of its counters
+    pub counter: String,
+    /// By how much
+    pub by: u64,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            device,
+            counter,
+            by,
+        } = self;
+        write!(f, "{device}: {counter} moved by {by}")
+    }
+}
+
+impl Counters {
+    /// Reads them all.
+    #[must_use]
+    pub fn read(root: &Root) -> Self {
+        let mut counters = BTreeMap::new();
+        if let Some(qat) = qat::section(root).known {
+            let mut requests = 0_u64;
+            let mut readable = false;
+            for device in &qat.devices {
+                readable |= !device.engines.is_empty();
+                requests = requests.saturating_add(device.requests());
+            }
+            // As an ordinary user only the interrupts can be seen.
+            let (name, count) = match qat.interrupts {
+                _ if readable => ("requests to its firmware", Some(requests)),
+                interrupts => ("interrupts", interrupts.filter(|_| !qat.devices.is_empty())),
+            };
+            if let Some(count) = count {
+                counters.insert(("Intel QAT".to_owned(), name.to_owned()), count);
+            }
+        }
+        let mut look = Look::new(root);
+        for (name, count) in virtio_interrupts(&mut look) {
+            counters.insert(("virtio-crypto".to_owned(), name), count);
+        }
+        if let Some(text) = look.text_if_there("proc/net/tls_stat") {
+            let devices = network::counters(&text);
+            for (name, count) in devices
+                .into_iter()
+                .filter(|(name, _)| name.ends_with("Device"))
+            {
+                counters.insert(("a network card".to_owned(), name), count);
+            }
+        }
+        Self(counters)
+    }
+
+    /// What moved from `self` to `later`.
+    #[must_use]
+    pub fn moved(&self, later: &Self) -> Vec<Moved> {
+        let before = |key| self.0.get(key).copied().unwrap_or(0);
+        let moved = later.0.iter().filter_map(|(key, count)| {
+            // A device that was reset meanwhile counts from zero.
+            let by = count.checked_sub(before(key)).unwrap_or(*count);
+            let (device, counter) = key.clone();
+            (by > 0).then_some(Moved {
+                device,
+                counter,
+                by,
+            })
+        });
+        moved.collect()
+    }
+}
+
+/// Interrupts of virtio-crypto queues, by queue.
+fn virtio_interrupts(look: &mut Look<'_>) -> Vec<(String, u64)> {
+    let Some(text) = look.table("proc/interrupts") else {
+        return Vec::new();
+    };
+    text.lines()
+        .filter(|line| line.contains("dataq.") || line.contains("virtio-crypto"))
+        .filter_map(|line| {
+            let counts = line
+                .split_whitespace()
+                .skip(1)
+                .map_while(|word| word.parse::<u64>().ok());
+            let count = counts.fold(0, u64::saturating_add);
+            Some((line.split_whitespace().last()?.to_owned(), count))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(count: u64) -> Counters {
+        let key = ("Intel QAT".to_owned(), "requests".to_owned());
+        Counters(BTreeMap::from([(key, count)]))
+    }
+
+    #[test]
+    fn only_what_moved_is_named() {
+        assert!(counters(5).moved(&counters(5)).is_empty());
+        let moved = counters(5).moved(&counters(12));
+        assert_eq!(moved[0].to_string(), "Intel QAT: requests moved by 7");
+        assert_eq!(
+            counters(5).moved(&counters(3))[0].by,
+            3,
+            "it was reset meanwhile"
+        );
+        assert_eq!(Counters::default().moved(&counters(2))[0].by, 2);
+        assert!(counters(5).moved(&Counters::default()).is_empty());
+    }
+}
