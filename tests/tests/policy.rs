@@ -8,6 +8,7 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Server, Site};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
+use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::wait;
 use millrace_tests::world::World;
 use serde_json::Value;
@@ -64,5 +65,54 @@ fn an_edge_tells_its_node_how_its_application_waits() {
             node.status()["edges"] == Value::Array(Vec::new())
         });
         assert_eq!(node.status()["edge_totals"]["pooled"], HANDSHAKES as u64);
+    }
+}
+
+#[test]
+fn a_handshake_whose_node_sits_on_its_job_is_served_by_another() {
+    for stub in [false, true] {
+        let world = World::new();
+        let (one, two) = (world.node("node-1"), world.node("node-2"));
+        let proxy = Proxy::start(world.dir(), "node-2", &two.socket());
+        let identity = world.identity(KeyKind::P256);
+        let edge = EdgeOptions {
+            nodes: vec![one.endpoint(), proxy.endpoint()],
+            ..EdgeOptions::default()
+        };
+        // Long enough that a job which is not hedged would be a failed test.
+        let edge = edge
+            .with("hedge", "on")
+            .with("hedge_after_ms", 50)
+            .with("deadline_ms", 20_000)
+            .with("fallback_after_ms", 20_000);
+        let (edge, site) = if stub {
+            two.import("www", &identity);
+            let stub = one.import("www", &identity);
+            (edge, Site::with_stub(&identity, &stub))
+        } else {
+            (edge.preferred(), Site::with_key(&identity))
+        };
+        let gateway = world.gateway(Server::Haproxy, edge, &[site]);
+        let address = gateway.address(KeyKind::P256);
+        let mut handshakes = 0;
+        let mut handshake = || {
+            world.client.handshakes(address, Tls::V13, 1);
+            handshakes += 1;
+        };
+        wait::until("both nodes are used", || {
+            handshake();
+            proxy.completions() > 0 && one.served().total() > 0
+        });
+        proxy.set(Fault::Hold);
+        let sum = |counter| told(&one, counter) + told(&two, counter);
+        wait::until("a hedge won", || {
+            handshake();
+            sum("hedges_won") > 0
+        });
+        wait::until("everything was reported", || sum("pooled") == handshakes);
+        let fallbacks = |node: &Node| node.status()["edge_totals"]["fallbacks"].clone();
+        let none = Value::Array(Vec::new());
+        assert_eq!((fallbacks(&one), fallbacks(&two)), (none.clone(), none));
+        assert_eq!(sum("failed"), 0);
     }
 }

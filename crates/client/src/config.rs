@@ -43,6 +43,8 @@ pub struct PoolConfig {
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
+    /// Whether a job that waits is sent to a second node as well. Default: no.
+    pub hedge: Hedge,
     /// What the nodes are told about this edge, about once per second while it works. Default: nothing.
     pub report: Option<ReportSource>,
 }
@@ -58,6 +60,7 @@ impl Default for PoolConfig {
             ping_after: Duration::from_millis(250),
             dead_after: Duration::from_millis(500),
             agent: concat!("millrace-client/", env!("CARGO_PKG_VERSION")).to_owned(),
+            hedge: Hedge::Off,
             report: None,
         }
     }
@@ -116,6 +119,13 @@ impl PoolConfig {
         self
     }
 
+    /// Sets [`Self::hedge`].
+    #[must_use]
+    pub fn hedge(mut self, hedge: Hedge) -> Self {
+        self.hedge = hedge;
+        self
+    }
+
     /// Sets [`Self::report`].
     #[must_use]
     pub fn report(mut self, source: ReportSource) -> Self {
@@ -156,6 +166,20 @@ impl PoolConfig {
 
 /// Bound on `max_in_flight`: the table of jobs is scanned when a node is lost or a deadline passes.
 const MAX_IN_FLIGHT: usize = 1 << 20;
+
+/// When a job that has no answer yet is sent to a second node, too. The first good answer counts, the
+/// other node is asked to forget the job. At most one job in twenty, and a few, are hedged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hedge {
+    /// Never.
+    #[default]
+    Off,
+    /// After this time.
+    After(Duration),
+    /// When it has waited longer than 19 in 20 of the recent answers took, and at least 5 ms.
+    Adaptive,
+}
 
 /// Where a node listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 //! nodes that have just said that they have too much, by [`Budget`].
 
 mod assign;
+mod hedge;
 mod retry;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use std::time::Instant;
 use millrace_engine::error::JobError;
 use millrace_wire::{FEATURE_REPORTS, JobCompletion, KeyHandle, KeyRefusal};
 
+use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
 use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
@@ -76,6 +78,7 @@ pub(crate) struct Dispatcher {
     next_deadline: Option<Instant>,
     random: Random,
     budget: Budget,
+    hedging: Option<Hedging>,
     totals: Totals,
     reporter: Option<Reporter>,
 }
@@ -105,7 +108,8 @@ impl Dispatcher {
             callbacks_open: 0,
             next_deadline: None,
             random: Random::new(),
-            budget: Budget::new(),
+            budget: Budget::for_retries(),
+            hedging: Hedging::new(config.hedge),
             totals: Totals::default(),
             reporter: config.report.clone().map(Reporter::new),
         }
@@ -148,6 +152,9 @@ impl Dispatcher {
         if job {
             self.totals.jobs += 1;
             self.budget.deposit();
+            if let Some(hedging) = &mut self.hedging {
+                hedging.deposit();
+            }
             self.counted(now);
         }
         Ok(id)
@@ -155,11 +162,20 @@ impl Dispatcher {
 
     /// What a caller's task ended as, if it did.
     pub(crate) fn take_done(&mut self, id: TaskId) -> Option<Answer> {
-        if !matches!(self.tasks.get(id)?.phase, Phase::Done(_)) {
-            return None;
-        }
-        match self.tasks.remove(id)?.phase {
-            Phase::Done(answer) => Some(answer),
+        let task = self.tasks.get(id)?;
+        let owed = match &task.phase {
+            Phase::Done { owed, .. } => *owed,
+            _ => return None,
+        };
+        let done = if let Some((node, handle)) = owed {
+            // The entry stays for the node's answer.
+            task.owner = Owner::Nobody;
+            mem::replace(&mut task.phase, Phase::Sent { node, handle })
+        } else {
+            self.tasks.remove(id)?.phase
+        };
+        match done {
+            Phase::Done { answer, .. } => Some(answer),
             _ => None,
         }
     }
@@ -168,7 +184,7 @@ impl Dispatcher {
     pub(crate) fn is_done(&mut self, id: TaskId) -> bool {
         self.tasks
             .get(id)
-            .is_none_or(|task| matches!(task.phase, Phase::Done(_)))
+            .is_none_or(|task| matches!(task.phase, Phase::Done { .. }))
     }
 
     /// Has a sleeping caller woken when its task ends.
@@ -327,6 +343,9 @@ impl Dispatcher {
             other => node.link = other,
         }
         self.abandoned[at] = 0;
+        for id in self.tasks.select(|task| task.is_owed_by(at)) {
+            self.forgive(id);
+        }
         for id in self.tasks.select(|task| task.is_at(at)) {
             if self
                 .tasks
@@ -365,6 +384,7 @@ impl Dispatcher {
                 _ => {}
             }
         }
+        self.hedge_due(now);
         if self.next_deadline.is_some_and(|at| at <= now) {
             let due =
                 |task: &Task| matches!(task.owner, Owner::Callback(_)) && task.deadline <= now;
@@ -407,7 +427,12 @@ impl Dispatcher {
             _ => None,
         });
         let report = self.reporter.as_ref().and_then(Reporter::due);
-        nodes.chain(self.next_deadline).chain(report).min()
+        let hedge = self.next_hedge();
+        nodes
+            .chain(self.next_deadline)
+            .chain(report)
+            .chain(hedge)
+            .min()
     }
 
     /// Ends everything.
@@ -420,10 +445,12 @@ impl Dispatcher {
         }
         for id in self
             .tasks
-            .select(|task| !matches!(task.phase, Phase::Done(_)))
+            .select(|task| !matches!(task.phase, Phase::Done { owed: None, .. }))
         {
-            match self.tasks.get(id).map(|task| &task.owner) {
-                Some(Owner::Nobody) => drop(self.tasks.remove(id)),
+            match self.tasks.get(id).map(|task| (&task.owner, &task.phase)) {
+                Some((_, Phase::Done { .. })) => self.forgive(id),
+                Some((Owner::Nobody, _)) => drop(self.tasks.remove(id)),
+                Some((Owner::Hedge { .. }, _)) => drop(self.remove_hedge(id)),
                 _ => self.end(id, Err(ClientError::Closed)),
             }
         }
@@ -509,6 +536,10 @@ impl Dispatcher {
             self.totals.stray_completions += 1;
             return;
         };
+        if task.is_owed_by(at) {
+            self.forgive(id);
+            return self.note_late(at);
+        }
         let Phase::Sent { node, handle } = task.phase else {
             self.totals.stray_completions += 1;
             return;
@@ -519,13 +550,9 @@ impl Dispatcher {
         }
         if matches!(task.owner, Owner::Nobody) {
             self.tasks.remove(id);
-            self.abandoned[at] -= 1;
-            self.totals.late_completions += 1;
-            if let Some(connection) = self.connection(at) {
-                connection.settled();
-            }
-            return;
+            return self.note_late(at);
         }
+        let hedge = task.is_hedge();
         let latency = now.saturating_duration_since(task.sent_at);
         task.phase = Phase::Unassigned;
         let key = task.key.id;
@@ -548,9 +575,22 @@ impl Dispatcher {
                     queue_time,
                     service_time,
                 };
-                self.end(id, Ok(Some(reply)));
+                if hedge {
+                    self.hedge_won(id, reply, now);
+                } else {
+                    self.end(id, Ok(Some(reply)));
+                }
             }
             Err(error) => self.on_job_error(id, at, (key, handle), error, now),
+        }
+    }
+
+    /// Counts a completion that nobody waited for any more.
+    fn note_late(&mut self, at: usize) {
+        self.abandoned[at] -= 1;
+        self.totals.late_completions += 1;
+        if let Some(connection) = self.connection(at) {
+            connection.settled();
         }
     }
 
@@ -566,6 +606,9 @@ impl Dispatcher {
         node.served(latency, now);
         if good {
             node.counters.succeeded += 1;
+            if let Some(hedging) = &mut self.hedging {
+                hedging.took(latency);
+            }
         } else {
             node.counters.failed += 1;
         }
@@ -585,7 +628,12 @@ impl Dispatcher {
         now: Instant,
     ) {
         let Some(reason) = Retry::of(error) else {
-            return self.end(id, Err(ClientError::Job(error)));
+            let error = ClientError::Job(error);
+            return if self.tasks.get(id).is_some_and(|task| task.is_hedge()) {
+                self.hedge_failed(id, at, None, error, now);
+            } else {
+                self.end(id, Err(error));
+            };
         };
         if let Some(connection) = self.connection(at) {
             match (reason, connection.key_state(key, now)) {
@@ -603,6 +651,7 @@ impl Dispatcher {
 
     /// Ends a task that no node owes any more.
     fn end(&mut self, id: TaskId, answer: Answer) {
+        self.drop_hedge(id);
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -617,11 +666,50 @@ impl Dispatcher {
         };
         if let Owner::Caller { waiter } = &mut task.owner {
             self.outbox.wakes.extend(waiter.take());
-            task.phase = Phase::Done(answer);
+            task.phase = Phase::Done { answer, owed: None };
         } else if let Some(task) = self.tasks.remove(id) {
             self.call_back(task.owner, answer);
         }
         self.release_key(key);
+        self.trim_hedges();
+    }
+
+    /// Ends a job by its hedge's answer, while its own node owes one, too.
+    fn end_owed(&mut self, id: TaskId, reply: Reply) {
+        let job = self.tasks.get(id).map(|task| (task, id));
+        let Some((task, id)) = job else {
+            return;
+        };
+        let (key, attempt) = (task.key.id, task.retries);
+        let Phase::Sent { node, handle } = task.phase else {
+            return;
+        };
+        self.totals.succeeded += 1;
+        let answer = Ok(Some(reply));
+        if let Owner::Caller { waiter } = &mut task.owner {
+            self.outbox.wakes.extend(waiter.take());
+            let owed = Some((node, handle));
+            task.phase = Phase::Done { answer, owed };
+            self.abandoned[node] += 1;
+            if let Some(connection) = self.connection(node) {
+                connection.cancel(id.job_id(attempt));
+            }
+            self.release_key(key);
+        } else {
+            let owner = mem::replace(&mut task.owner, Owner::Nobody);
+            self.call_back(owner, answer);
+            self.abandon(id);
+        }
+        self.trim_hedges();
+    }
+
+    /// No node owes this job an answer any more.
+    fn forgive(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id)
+            && let Phase::Done { owed, .. } = &mut task.phase
+        {
+            *owed = None;
+        }
     }
 
     /// Ends a callback's task before the node answered.
@@ -654,6 +742,7 @@ impl Dispatcher {
     /// Nobody waits any more: forgets the task, or, if a node has it, asks the node to and waits for
     /// its completion, so that what it owes stays counted.
     fn abandon(&mut self, id: TaskId) {
+        self.drop_hedge(id);
         self.leave_key(id);
         let Some(task) = self.tasks.get(id) else {
             return;

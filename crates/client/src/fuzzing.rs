@@ -24,7 +24,7 @@ use millrace_wire::{
 use zeroize::Zeroizing;
 
 use crate::buffer::MAX_PENDING;
-use crate::config::{Endpoint, PoolConfig};
+use crate::config::{Endpoint, Hedge, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::key::{KeyData, KeySource};
@@ -35,6 +35,7 @@ const NODES: usize = 2;
 const KEYS: usize = 4;
 const MAX_IN_FLIGHT: usize = 12;
 const MAX_KEYS: usize = 5;
+const HEDGE_AFTER: Duration = Duration::from_millis(40);
 
 /// Runs the conversation.
 ///
@@ -97,6 +98,7 @@ impl World {
         let config = PoolConfig::new(nodes.collect())
             .max_in_flight(MAX_IN_FLIGHT)
             .max_keys(MAX_KEYS)
+            .hedge(Hedge::After(HEDGE_AFTER))
             .report(growing());
         let now = Instant::now();
         Self {

@@ -50,7 +50,7 @@ pub mod stub;
 mod task;
 mod tls;
 
-pub use config::{Endpoint, EndpointError, MAX_NODES, PoolConfig, TlsConfig};
+pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
 pub use error::ClientError;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};

@@ -131,6 +131,11 @@ impl Node {
         self.latency.add(latency, now);
     }
 
+    /// Notes that the node has not answered a job for so long, and will not be waited for.
+    pub(crate) fn waited(&mut self, latency: Duration, now: Instant) {
+        self.latency.add(latency, now);
+    }
+
     /// What one more job would cost here, in arbitrary units.
     pub(crate) fn cost(&self, in_flight: u32, now: Instant) -> u64 {
         (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(LATENCY_FLOOR_MICROS))

@@ -75,6 +75,8 @@ impl Reporter {
     pub(crate) fn news(&mut self, totals: &Totals) -> Option<EdgeReport> {
         let mut counts = (self.source.0)();
         counts.set(EdgeCounter::Cancelled, totals.cancelled);
+        counts.set(EdgeCounter::HedgeWon, totals.hedge_wins);
+        counts.set(EdgeCounter::HedgeLost, totals.hedge_losses);
         let news = counts.since(&self.told);
         self.told.merge(&news);
         (!news.is_zero()).then_some(news)

@@ -41,6 +41,14 @@ pub struct Totals {
     pub retries: Retries,
     /// Jobs that would have been tried again if the budget for that had not been used up.
     pub budget_exhausted: u64,
+    /// Jobs that were sent to a second node as well.
+    pub hedges: u64,
+    /// Those that the second node answered first.
+    pub hedge_wins: u64,
+    /// Those for which it was in vain.
+    pub hedge_losses: u64,
+    /// Jobs that would have been, if the budget for that had not been used up.
+    pub hedges_denied: u64,
     /// Completions of jobs that the connection did not owe: a duplicate, or a node gone wrong.
     pub stray_completions: u64,
     /// Completions that came after their job had ended by deadline or cancellation.

@@ -51,6 +51,8 @@ pub(crate) enum Owner {
     Caller { waiter: Option<Arc<Condvar>> },
     /// A callback.
     Callback(Callback),
+    /// A job that waits too long elsewhere: whoever answers first counts.
+    Hedge { of: TaskId },
     /// Nobody any more; the entry only waits for the node's completion.
     Nobody,
 }
@@ -63,8 +65,13 @@ pub(crate) enum Phase {
     OnKey { node: usize },
     /// Sent to this node, under this handle.
     Sent { node: usize, handle: KeyHandle },
-    /// Ended; waits to be taken by its caller.
-    Done(Answer),
+    /// Its node failed; its hedge is all that is left of it.
+    OnHedge,
+    /// Ended; waits to be taken by its caller. A node may still owe an answer, under this handle.
+    Done {
+        answer: Answer,
+        owed: Option<(usize, KeyHandle)>,
+    },
 }
 
 /// One thing that the client owes.
@@ -78,6 +85,10 @@ pub(crate) struct Task {
     /// Bit per node that is not to be asked again.
     pub(crate) tried: u64,
     pub(crate) sent_at: Instant,
+    /// The task that does the same at another node.
+    pub(crate) hedge: Option<TaskId>,
+    /// Since when it waits for its present node, if it may be hedged.
+    pub(crate) waits_since: Option<Instant>,
 }
 
 impl Task {
@@ -98,11 +109,22 @@ impl Task {
             retries: 0,
             tried: 0,
             sent_at: now,
+            hedge: None,
+            waits_since: None,
         }
     }
 
     pub(crate) fn is_job(&self) -> bool {
         matches!(self.work, Work::Job { .. })
+    }
+
+    pub(crate) fn is_hedge(&self) -> bool {
+        matches!(self.owner, Owner::Hedge { .. })
+    }
+
+    /// Whether it has ended and this node owes it an answer all the same.
+    pub(crate) fn is_owed_by(&self, at: usize) -> bool {
+        matches!(self.phase, Phase::Done { owed: Some((node, _)), .. } if node == at)
     }
 
     /// Whether this node has to do with it.

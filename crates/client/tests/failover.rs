@@ -13,10 +13,12 @@ use fake::{
     Auto, FakeNode, PATIENCE, Peer, SIGN, Seen, config, digest, is_answer, open, pool, soon,
 };
 use millrace_client::{
-    ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig, RemoteKey, Reply,
+    ClientError, Endpoint, Hedge, KeyRefusal, KeySelector, Pool, PoolConfig, RemoteKey, Reply,
 };
+use millrace_engine::PrivateKey;
 use millrace_engine::error::JobError;
 use millrace_wire::{NodeMessage, SubmittedJob};
+use zeroize::Zeroizing;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
@@ -398,4 +400,42 @@ fn a_job_that_kills_its_nodes_kills_three() {
     };
     assert!(matches!(result, Err(ClientError::NoNode(_))), "{result:?}");
     assert_eq!(killed, 3);
+}
+
+#[test]
+fn a_job_that_its_node_sits_on_is_answered_by_another() {
+    let folder = folder();
+    let slow = FakeNode::start(&folder.path().join("slow"), Auto::NO_JOBS);
+    let fast = FakeNode::start(&folder.path().join("fast"), Auto::ALL);
+    let hedge = Hedge::After(Duration::from_millis(20));
+    let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
+    let private = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30, 0]));
+    let imported = pool.import_key(private, soon()).expect("the key opens");
+    both_connected(&pool);
+    // As a blocked caller with a key of the node's, and as a callback with a key that is brought.
+    let named = open(&pool);
+    let mut number = 0;
+    while pool.stats().totals.hedge_wins == 0 {
+        number += 1;
+        let reply = pool.call(&named, &SIGN, &digest(number), soon());
+        assert!(is_answer(&digest(number), &reply.expect("an answer")));
+        assert!(number < 10_000, "the slow node should get a job sometimes");
+    }
+    let (peer, job) = slow.next_job();
+    let cancelled = slow.wait_for(|seen| match seen {
+        Seen::Cancel(job) => Some(job),
+        _ => None,
+    });
+    assert_eq!(cancelled, job.id);
+    // The cancel crossed the answer: that is nobody's any more.
+    peer.answer(&job);
+    while pool.stats().totals.hedge_wins == 1 {
+        let ended = submit_many(&pool, &imported, 1, soon());
+        expect_all(&ended, 1);
+    }
+    slow.next_job();
+    let totals = pool.stats().totals;
+    assert_eq!(totals.succeeded, totals.jobs);
+    assert_eq!((totals.hedges, totals.hedge_losses), (2, 0));
+    assert_eq!(totals.timed_out + totals.failed, 0);
 }

@@ -17,6 +17,8 @@
 //! | `tls_server_name` | the host | name that a node's certificate must hold |
 //! | `deadline_ms` | 2000 | a job of a key that only the pool holds ends within this (1 to 60000) |
 //! | `fallback_after_ms` | 500 | a job of a key that is here too is done here after this (1 to `deadline_ms`) |
+//! | `hedge` | `off` | `on`: a job that waits for long is sent to a second node, too; the first good answer counts |
+//! | `hedge_after_ms` | – | what is long (1 to 60000); otherwise what 19 in 20 recent answers stayed below, at least 5 ms |
 //! | `fallback` | `on` | `off`: never do a pooled operation here, fail instead |
 //! | `mode` | `async` | `async`: pause jobs of applications that use `ASYNC_JOB`, block otherwise; `sync`: always block; `off`: do everything here |
 //! | `algorithms` | all | key types that are offered at all, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA` |
@@ -29,7 +31,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use millrace_client::{Endpoint, PoolConfig};
+use millrace_client::{Endpoint, Hedge, PoolConfig};
 use serde::Deserialize;
 
 use crate::error::{Error, Reason, Result};
@@ -47,7 +49,7 @@ const MAX_FILE_LEN: u64 = 64 * 1024;
 const MAX_DEADLINE_MS: u64 = 60_000;
 
 /// The keys that may stand in the provider's section.
-pub const SECTION_KEYS: [&std::ffi::CStr; 12] = [
+pub const SECTION_KEYS: [&std::ffi::CStr; 14] = [
     c"pool",
     c"tls_ca",
     c"tls_cert",
@@ -56,6 +58,8 @@ pub const SECTION_KEYS: [&std::ffi::CStr; 12] = [
     c"deadline_ms",
     c"fallback_after_ms",
     c"fallback",
+    c"hedge",
+    c"hedge_after_ms",
     c"mode",
     c"algorithms",
     c"verify",
@@ -98,6 +102,8 @@ pub struct Config {
     pub fallback_after: Duration,
     /// Whether a pooled operation may be done here.
     pub fallback: bool,
+    /// When a job is sent to a second node, too.
+    pub hedge: Hedge,
     /// How to wait.
     pub mode: Mode,
     /// Key types offered, as indices into [`ALGORITHMS`].
@@ -113,6 +119,7 @@ impl Default for Config {
             deadline: Duration::from_secs(2),
             fallback_after: Duration::from_millis(500),
             fallback: true,
+            hedge: Hedge::Off,
             mode: Mode::Async,
             algorithms: [true; ALGORITHMS.len()],
             verify: Verify::Rsa,
@@ -127,6 +134,7 @@ impl Config {
         PoolConfig::new(self.nodes.clone())
             .connect_timeout(self.deadline)
             .default_deadline(self.deadline)
+            .hedge(self.hedge)
             .agent(concat!("millrace-provider/", env!("CARGO_PKG_VERSION")))
     }
 }
@@ -143,6 +151,8 @@ pub struct Typed {
     deadline_ms: Option<Number>,
     fallback_after_ms: Option<Number>,
     fallback: Option<Switch>,
+    hedge: Option<Switch>,
+    hedge_after_ms: Option<Number>,
     mode: Option<String>,
     algorithms: Option<Words>,
     verify: Option<Switch>,
@@ -241,6 +251,8 @@ impl Typed {
             "deadline_ms" => self.deadline_ms = Some(Number::Text(text)),
             "fallback_after_ms" => self.fallback_after_ms = Some(Number::Text(text)),
             "fallback" => self.fallback = Some(Switch::Text(text)),
+            "hedge" => self.hedge = Some(Switch::Text(text)),
+            "hedge_after_ms" => self.hedge_after_ms = Some(Number::Text(text)),
             "mode" => self.mode = Some(text),
             "algorithms" => self.algorithms = Some(Words::Line(text)),
             "verify" => self.verify = Some(Switch::Text(text)),
@@ -266,6 +278,7 @@ impl Typed {
                 Some("off") => false,
                 Some(_) => return Err(bad("fallback", "is on or off")),
             },
+            hedge: self.hedge()?,
             mode: match self.mode.as_deref().map(str::trim) {
                 None | Some("async") => Mode::Async,
                 Some("sync") => Mode::Sync,
@@ -284,6 +297,16 @@ impl Typed {
             .check()
             .map_err(|error| bad("pool", &error.to_string()))?;
         Ok(config)
+    }
+
+    fn hedge(&self) -> Result<Hedge> {
+        let after = milliseconds("hedge_after_ms", self.hedge_after_ms.as_ref())?;
+        match (self.hedge.as_ref().map(Switch::text), after) {
+            (None | Some("off"), _) => Ok(Hedge::Off),
+            (Some("on"), Some(after)) => Ok(Hedge::After(after)),
+            (Some("on"), None) => Ok(Hedge::Adaptive),
+            (Some(_), _) => Err(bad("hedge", "is on or off")),
+        }
     }
 
     fn nodes(&self, default: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
@@ -390,6 +413,18 @@ mod tests {
     }
 
     #[test]
+    fn hedging_is_off_or_after_a_time_or_adaptive() {
+        let hedge = |pairs: &[(&str, &str)]| section(pairs).expect("good").hedge;
+        let after = ("hedge_after_ms", "30");
+        assert_eq!(hedge(&[]), Hedge::Off);
+        assert_eq!(hedge(&[after]), Hedge::Off);
+        assert_eq!(hedge(&[("hedge", "off"), after]), Hedge::Off);
+        assert_eq!(hedge(&[("hedge", "on")]), Hedge::Adaptive);
+        let time = Duration::from_millis(30);
+        assert_eq!(hedge(&[("hedge", "on"), after]), Hedge::After(time));
+    }
+
+    #[test]
     fn the_section_wins_over_the_file() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("client.toml");
@@ -425,6 +460,8 @@ mod tests {
             ("deadline_ms", "0"),
             ("deadline_ms", "soon"),
             ("fallback", "maybe"),
+            ("hedge", "auto"),
+            ("hedge_after_ms", "0"),
             ("mode", "fast"),
             ("verify", "off"),
             ("algorithms", "RSA,AES"),

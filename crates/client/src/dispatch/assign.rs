@@ -18,7 +18,7 @@ use crate::node::{Link, Node};
 use crate::task::{Phase, TaskId, Work};
 
 /// What [`Dispatcher::choose`] found.
-enum Choice {
+pub(super) enum Choice {
     Node(usize),
     Wait,
     None(ClientError),
@@ -41,7 +41,7 @@ impl Dispatcher {
         }
     }
 
-    fn hand_to(&mut self, id: TaskId, key: &KeyData, at: usize, now: Instant) {
+    pub(super) fn hand_to(&mut self, id: TaskId, key: &KeyData, at: usize, now: Instant) {
         let Some(connection) = self.connection(at) else {
             return;
         };
@@ -57,11 +57,12 @@ impl Dispatcher {
         if let Some(task) = self.tasks.get(id) {
             task.phase = Phase::OnKey { node: at };
         }
+        self.hedge_from(id, now);
     }
 
     /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
     /// the job.
-    fn choose(&mut self, key: KeyId, tried: u64, now: Instant) -> Choice {
+    pub(super) fn choose(&mut self, key: KeyId, tried: u64, now: Instant) -> Choice {
         let mut able = [0usize; MAX_NODES];
         let mut count = 0;
         let (mut full, mut hopeful, mut refused) = (false, false, None);
@@ -159,6 +160,7 @@ impl Dispatcher {
         node.counters.jobs += 1;
         task.phase = Phase::Sent { node: at, handle };
         task.sent_at = now;
+        self.hedge_from(id, now);
     }
 
     /// Looks again at everything that has no node.
@@ -187,6 +189,17 @@ impl Dispatcher {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
+        if task.is_hedge() {
+            return self.hedge_failed(id, at, Some(reason), error, now);
+        }
+        if task.hedge.is_some() {
+            // It is under way elsewhere already.
+            if reason != Retry::Lost {
+                task.tried |= 1 << at;
+            }
+            task.phase = Phase::OnHedge;
+            return;
+        }
         if task.retries >= MAX_RETRIES || task.deadline <= now {
             let error = if reason == Retry::Lost {
                 self.lost_error()
@@ -205,6 +218,7 @@ impl Dispatcher {
             task.retries += 1;
         }
         task.phase = Phase::Unassigned;
+        task.waits_since = None;
         if reason.costs() && !self.budget.take() {
             self.totals.budget_exhausted += 1;
             return self.end(id, Err(error));

@@ -37,39 +37,52 @@ impl Retry {
     }
 }
 
-/// Retries allowed: one for each ten jobs, and a few.
-pub(super) struct Budget(u32);
+/// What may be sent beyond the jobs themselves: a share of them, and a few.
+pub(super) struct Budget {
+    level: u32,
+    /// What one costs, in the unit that each job brings one of.
+    price: u32,
+    most: u32,
+}
 
 impl Budget {
-    /// What a retry costs, in the unit that a job brings [`Self::PER_JOB`] of.
-    const PRICE: u32 = 10;
-    const PER_JOB: u32 = 1;
-    /// A process that has just started may retry ten times.
-    const START: u32 = 10 * Self::PRICE;
-    /// Nobody saves up more than a hundred.
-    const MOST: u32 = 100 * Self::PRICE;
+    /// Retries: one for each ten jobs. A process that has just started may retry ten times, and nobody
+    /// saves up more than a hundred.
+    pub(super) fn for_retries() -> Self {
+        Self::new(10, 10, 100)
+    }
 
-    pub(super) fn new() -> Self {
-        Self(Self::START)
+    /// Hedges: one for each twenty jobs, the share that waits longer than the 95th percentile; at the
+    /// beginning, and at once, no more than five: when a node hangs, pings find it out sooner than hedges.
+    pub(super) fn for_hedges() -> Self {
+        Self::new(20, 5, 5)
+    }
+
+    fn new(price: u32, start: u32, most: u32) -> Self {
+        Self {
+            level: start * price,
+            price,
+            most: most * price,
+        }
     }
 
     /// Notes a job.
     pub(super) fn deposit(&mut self) {
-        self.0 = (self.0 + Self::PER_JOB).min(Self::MOST);
+        self.level = (self.level + 1).min(self.most);
     }
 
-    /// Pays for a retry, if there is enough.
+    /// Pays for one, if there is enough.
     pub(super) fn take(&mut self) -> bool {
-        let enough = self.0 >= Self::PRICE;
+        let enough = self.level >= self.price;
         if enough {
-            self.0 -= Self::PRICE;
+            self.level -= self.price;
         }
         enough
     }
 
-    /// Takes back what was paid for a retry that did not come about.
+    /// Takes back what was paid for one that did not come about.
     pub(super) fn give_back(&mut self) {
-        self.0 = (self.0 + Self::PRICE).min(Self::MOST);
+        self.level = (self.level + self.price).min(self.most);
     }
 }
 
@@ -78,8 +91,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_budget_for_hedges_is_a_twentieth_and_five() {
+        let mut budget = Budget::for_hedges();
+        assert_eq!((0..1000).filter(|_| budget.take()).count(), 5);
+        let taken = (0..2000).filter(|_| {
+            budget.deposit();
+            budget.take()
+        });
+        assert_eq!(taken.count(), 100);
+    }
+
+    #[test]
     fn the_budget_for_retries_is_a_tenth_and_a_few() {
-        let mut budget = Budget::new();
+        let mut budget = Budget::for_retries();
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
         for _ in 0..100 {
             budget.deposit();

@@ -4,6 +4,8 @@
 //! The pool without I/O: what only shows when time and the order of things are under control. What
 //! nodes do to jobs is tested in `tests/`, over sockets.
 
+mod hedging;
+
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;

@@ -1,0 +1,356 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Jobs that are sent to a second node.
+
+use super::*;
+use crate::config::Hedge;
+
+/// Two nodes, both with the key open; hedges after 20 ms.
+fn pair() -> Pool {
+    let mut pool = Pool::new(2);
+    pool.dispatcher.hedging = Hedging::new(Hedge::After(Duration::from_millis(20)));
+    pool.submit(1000, 10_000).expect("taken");
+    let nodes = [pool.connect(), pool.connect()];
+    let (at, job) = nodes
+        .into_iter()
+        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)))
+        .expect("one of them has it");
+    // The other learns the key by a hedge.
+    pool.tick(20);
+    let hedge = pool.serve_keys(1 - at).pop().expect("a hedge");
+    pool.answer(1 - at, &hedge, good());
+    pool.answer(at, &job, good());
+    assert_eq!(pool.ends(), [(1000, Ok(()))]);
+    for at in nodes {
+        pool.sent(at);
+    }
+    pool.dispatcher.totals = Totals::default();
+    pool
+}
+
+impl Pool {
+    /// Submits a job; gives the node that has it.
+    fn sent_job(&mut self, number: u32, millis: u64) -> (usize, SubmittedJob) {
+        self.submit(number, millis).expect("taken");
+        self.find_job().expect("sent")
+    }
+
+    fn find_job(&mut self) -> Option<(usize, SubmittedJob)> {
+        (0..2).find_map(|at| Some((at, self.serve_keys(at).pop()?)))
+    }
+
+    fn cancels(&mut self, at: usize) -> Vec<u64> {
+        let cancel = |message| match message {
+            ClientMessage::Cancel { job } => Some(job),
+            _ => None,
+        };
+        self.sent(at).into_iter().filter_map(cancel).collect()
+    }
+
+    /// Hedges won, lost, and not allowed; jobs succeeded; late completions.
+    fn counts(&self) -> [u64; 5] {
+        let totals = self.dispatcher.totals;
+        assert_eq!(totals.hedges, totals.hedge_wins + totals.hedge_losses);
+        [
+            totals.hedge_wins,
+            totals.hedge_losses,
+            totals.hedges_denied,
+            totals.succeeded,
+            totals.late_completions,
+        ]
+    }
+
+    /// Nothing is left of any job.
+    fn assert_clean(&mut self) {
+        let stats = self.dispatcher.stats();
+        assert_eq!(stats.in_flight, 0);
+        assert!(stats.nodes.iter().all(|node| node.in_flight == 0));
+        assert_eq!(self.dispatcher.abandoned, [0, 0]);
+        assert!(self.dispatcher.keys.values().all(|usage| usage.tasks == 0));
+    }
+}
+
+#[test]
+fn a_job_that_waits_goes_to_the_other_node_and_ends_once() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 1000);
+    pool.tick(19);
+    assert!(pool.find_job().is_none());
+    pool.tick(1);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    assert_eq!(other, 1 - at);
+    assert_ne!(hedge.id, job.id);
+    assert_eq!(
+        hedge.budget,
+        Duration::from_millis(980),
+        "the job's deadline"
+    );
+    pool.tick(100);
+    assert!(pool.find_job().is_none(), "there is one hedge per job");
+    pool.answer(other, &hedge, good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    assert_eq!(pool.cancels(at), [job.id]);
+    pool.answer(at, &job, Err(JobError::Cancelled));
+    assert!(pool.ends().is_empty());
+    assert_eq!(pool.counts(), [1, 0, 0, 1, 1]);
+    pool.assert_clean();
+}
+
+#[test]
+fn the_first_node_may_still_win() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 1000);
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.answer(at, &job, good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    assert_eq!(pool.cancels(other), [hedge.id]);
+    // The cancel crossed a result.
+    pool.answer(other, &hedge, good());
+    assert!(pool.ends().is_empty());
+    assert_eq!(pool.counts(), [0, 1, 0, 1, 1]);
+    pool.assert_clean();
+}
+
+#[test]
+fn a_blocked_caller_is_answered_by_the_hedge() {
+    for taken_first in [true, false] {
+        let mut pool = pair();
+        let work = Work::Job {
+            operation: Operation::EcdsaSign { hash: Hash::Sha256 },
+            input: vec![0; 32],
+        };
+        let owner = Owner::Caller { waiter: None };
+        let deadline = pool.now + Duration::from_secs(1);
+        let task = Task::new(Arc::clone(&pool.key), work, owner, deadline, pool.now);
+        let id = pool.dispatcher.submit(task, pool.now).expect("taken");
+        let (at, job) = pool.find_job().expect("sent");
+        pool.tick(20);
+        let (other, hedge) = pool.find_job().expect("a hedge");
+        pool.answer(other, &hedge, good());
+        assert_eq!(pool.cancels(at), [job.id]);
+        if taken_first {
+            assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
+            pool.answer(at, &job, Err(JobError::Cancelled));
+        } else {
+            pool.answer(at, &job, Err(JobError::Cancelled));
+            assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
+        }
+        assert!(pool.dispatcher.take_done(id).is_none());
+        assert_eq!(pool.counts(), [1, 0, 0, 1, 1]);
+        pool.assert_clean();
+    }
+}
+
+#[test]
+fn a_caller_whose_first_node_is_lost_after_the_hedge_answered_leaves_nothing() {
+    let mut pool = pair();
+    let work = Work::Job {
+        operation: Operation::EcdsaSign { hash: Hash::Sha256 },
+        input: vec![0; 32],
+    };
+    let deadline = pool.now + Duration::from_secs(1);
+    let owner = Owner::Caller { waiter: None };
+    let task = Task::new(Arc::clone(&pool.key), work, owner, deadline, pool.now);
+    let id = pool.dispatcher.submit(task, pool.now).expect("taken");
+    let (at, _) = pool.find_job().expect("sent");
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.answer(other, &hedge, good());
+    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
+    pool.assert_clean();
+}
+
+#[test]
+fn a_failed_hedge_leaves_the_job_to_its_first_node() {
+    let mut pool = pair();
+    for (number, error) in (1..).zip([JobError::Busy, JobError::OverQuota, JobError::BadInput]) {
+        for _ in 0..40 {
+            pool.dispatcher.hedging.as_mut().expect("on").deposit();
+        }
+        let (at, job) = pool.sent_job(number, 1000);
+        pool.tick(20);
+        let (other, hedge) = pool.find_job().expect("a hedge");
+        pool.answer(other, &hedge, Err(error));
+        assert!(pool.ends().is_empty());
+        pool.answer(at, &job, good());
+        assert_eq!(pool.ends(), [(number, Ok(()))]);
+    }
+    assert_eq!(pool.counts(), [0, 3, 0, 3, 0]);
+    pool.assert_clean();
+}
+
+#[test]
+fn a_failed_first_node_leaves_the_job_to_its_hedge() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 1000);
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.answer(at, &job, Err(JobError::Busy));
+    assert!(pool.ends().is_empty());
+    assert!(pool.find_job().is_none(), "it is under way already");
+    pool.answer(other, &hedge, good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    assert_eq!(pool.counts(), [1, 0, 0, 1, 0]);
+    // The same with a connection that is lost.
+    let (at, _) = pool.sent_job(2, 1000);
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    assert!(pool.ends().is_empty());
+    pool.answer(other, &hedge, good());
+    assert_eq!(pool.ends(), [(2, Ok(()))]);
+    pool.assert_clean();
+}
+
+#[test]
+fn when_both_fail_the_job_is_tried_again_or_ends_with_the_error() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 1000);
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.answer(at, &job, Err(JobError::Failed));
+    pool.answer(other, &hedge, Err(JobError::Failed));
+    assert_eq!(
+        pool.ends(),
+        [(1, Err(ClientError::Job(JobError::Failed)))],
+        "both nodes have been tried"
+    );
+    pool.assert_clean();
+    // Of two lost connections one comes back.
+    let (at, _) = pool.sent_job(2, 10_000);
+    pool.tick(20);
+    let (other, _) = pool.find_job().expect("a hedge");
+    pool.now += Duration::from_secs(2);
+    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.lost(other, "gone".to_owned(), pool.now);
+    assert!(pool.ends().is_empty());
+    let back = pool.connect();
+    let again = pool.serve_keys(back).pop().expect("tried again");
+    pool.answer(back, &again, good());
+    assert_eq!(pool.ends(), [(2, Ok(()))]);
+    pool.assert_clean();
+}
+
+#[test]
+fn a_deadline_ends_the_job_and_its_hedge() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 50);
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.tick(30);
+    assert_eq!(pool.ends(), [(1, Err(ClientError::TimedOut))]);
+    assert_eq!(pool.cancels(at), [job.id]);
+    assert_eq!(pool.cancels(other), [hedge.id]);
+    pool.answer(other, &hedge, good());
+    pool.answer(at, &job, good());
+    assert!(pool.ends().is_empty());
+    assert_eq!(pool.counts(), [0, 1, 0, 0, 2]);
+    pool.assert_clean();
+}
+
+#[test]
+fn a_cancelled_job_takes_its_hedge_along() {
+    let mut pool = pair();
+    let ticket = pool.submit(1, 1000).expect("taken");
+    let (at, job) = pool.find_job().expect("sent");
+    pool.tick(20);
+    let (other, hedge) = pool.find_job().expect("a hedge");
+    pool.dispatcher.cancel(ticket);
+    assert_eq!(pool.ends(), [(1, Err(ClientError::Cancelled))]);
+    pool.answer(at, &job, Err(JobError::Cancelled));
+    pool.answer(other, &hedge, Err(JobError::Cancelled));
+    assert_eq!(pool.counts(), [0, 1, 0, 0, 2]);
+    pool.assert_clean();
+}
+
+#[test]
+fn one_job_in_twenty_and_five_are_hedged_however_slow_the_pool_is() {
+    const JOBS: u32 = 800;
+    let mut pool = pair();
+    for number in 0..JOBS {
+        pool.submit(number, 10_000).expect("taken");
+    }
+    let jobs: u32 = (0..2)
+        .map(|at| u32::try_from(pool.serve_keys(at).len()).expect("few"))
+        .sum();
+    assert_eq!(jobs, JOBS);
+    pool.tick(20);
+    let hedges = (0..2).map(|at| pool.serve_keys(at).len()).sum::<usize>();
+    // All jobs were brought before the first one waited too long: nobody saves up more than five.
+    assert_eq!(hedges, 5);
+    assert_eq!(
+        u64::from(JOBS),
+        pool.dispatcher.totals.hedges_denied + pool.dispatcher.totals.hedges
+    );
+    pool.dispatcher.close();
+    assert_eq!(pool.ends().len(), 800);
+    assert_eq!(pool.dispatcher.stats().in_flight, 0);
+    let mut pool = pair();
+    for number in 0..JOBS {
+        let (at, job) = pool.sent_job(number, 10_000);
+        pool.tick(20);
+        if let Some((other, hedge)) = pool.find_job() {
+            pool.answer(other, &hedge, good());
+        }
+        pool.answer(at, &job, good());
+        assert_eq!(pool.ends(), [(number, Ok(()))]);
+        (0..2).for_each(|at| drop(pool.sent(at)));
+    }
+    let hedges = pool.dispatcher.totals.hedges;
+    let share = u64::from(JOBS / 20);
+    assert!((4 + share..=5 + share).contains(&hedges), "{hedges}");
+    pool.assert_clean();
+}
+
+#[test]
+fn with_one_node_and_without_hedging_nothing_is_sent_twice() {
+    for (nodes, hedge) in [
+        (1, Hedge::After(Duration::from_millis(20))),
+        (2, Hedge::Off),
+    ] {
+        let mut pool = Pool::new(nodes);
+        pool.dispatcher.hedging = Hedging::new(hedge);
+        pool.submit(1, 1000).expect("taken");
+        for _ in 0..nodes {
+            pool.connect();
+        }
+        let sent: usize = (0..nodes).map(|at| pool.serve_keys(at).len()).sum();
+        assert_eq!(sent, 1);
+        pool.tick(100);
+        let again: usize = (0..nodes).map(|at| pool.serve_keys(at).len()).sum();
+        assert_eq!((again, pool.dispatcher.totals.hedges), (0, 0));
+    }
+}
+
+#[test]
+fn no_timer_is_left_when_everything_was_answered_in_time() {
+    let mut pool = pair();
+    let (at, job) = pool.sent_job(1, 1000);
+    assert!(pool.dispatcher.next_hedge().is_some());
+    pool.answer(at, &job, good());
+    assert_eq!(pool.dispatcher.next_hedge(), None);
+}
+
+#[test]
+fn a_job_whose_key_is_not_opened_is_hedged_too() {
+    let mut pool = Pool::new(2);
+    pool.dispatcher.hedging = Hedging::new(Hedge::After(Duration::from_millis(20)));
+    pool.submit(1, 1000).expect("taken");
+    let nodes = [pool.connect(), pool.connect()];
+    let asked = nodes
+        .into_iter()
+        .find(|at| {
+            pool.sent(*at)
+                .iter()
+                .any(|message| matches!(message, ClientMessage::OpenKey { .. }))
+        })
+        .expect("one of them is asked for the key, and says nothing");
+    pool.tick(20);
+    let hedge = pool.serve_keys(1 - asked).pop().expect("a hedge");
+    pool.answer(1 - asked, &hedge, good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    pool.assert_clean();
+}
