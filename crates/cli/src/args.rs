@@ -8,20 +8,23 @@
 //! from the same comments.
 
 mod ceiling;
-
 mod gateway;
+mod inspect;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use millrace_bench::cli::{CryptoArgs, PoolArgs, TlsArgs};
+use millrace_bench::cli::{CryptoArgs, PoolArgs, SizesArgs, SizesWorkerArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
 
 pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
 
 pub(crate) use self::ceiling::CeilingArgs;
+pub(crate) use self::inspect::{
+    InspectArgs, InspectCommand, InspectCpuArgs, InspectOpensslArgs, TreeArgs,
+};
 
 /// Exit codes, as the last lines of the long help say them.
 const EXIT_CODES: &str = "\
@@ -61,8 +64,7 @@ pub(crate) enum Command {
     Cert(CertCommand),
     Status(StatusArgs),
     Gateway(GatewayArgs),
-    #[command(subcommand)]
-    Inspect(InspectCommand),
+    Inspect(InspectArgs),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsArgs),
@@ -443,7 +445,10 @@ pub(crate) struct StatusArgs {
 pub(crate) enum BenchCommand {
     Crypto(CryptoArgs),
     Pool(PoolArgs),
+    Sizes(SizesArgs),
     Tls(TlsArgs),
+    #[command(hide = true)]
+    SizesWorker(SizesWorkerArgs),
 }
 
 /// Print a completion script for a shell

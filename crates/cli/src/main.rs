@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command, InspectCommand};
+use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     exit::report(run(Cli::parse()))
@@ -44,7 +44,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cert(command) => commands::cert::run(&command),
         Command::Status(args) => commands::status::run(&args),
         Command::Gateway(args) => commands::gateway::run(&args),
-        Command::Inspect(InspectCommand::Ceiling(args)) => commands::ceiling::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
         Command::Bench(command) => commands::bench::run(command),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),

@@ -72,6 +72,16 @@ impl Report {
     /// The version of the form.
     pub const FORMAT: u32 = 1;
 
+    /// The JSON schema of a report, as text.
+    #[must_use]
+    pub fn schema() -> String {
+        // A schema is made of maps and texts: writing it cannot fail.
+        let mut text =
+            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
     /// Looks at everything.
     #[must_use]
     pub fn of(root: &Root) -> Self {

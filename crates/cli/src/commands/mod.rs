@@ -8,6 +8,7 @@ pub(crate) mod ceiling;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod gateway;
+pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod man;
 pub(crate) mod reference;

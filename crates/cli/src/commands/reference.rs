@@ -11,6 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use millrace_engine::backend::Capability;
+use millrace_inspect::report::Report;
 use millrace_server::config::SAMPLE;
 
 use crate::args::{Cli, ReferenceArgs};
@@ -21,6 +22,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     write(&args.dir, "cli.md", &command_line())?;
     write(&args.dir, "configuration.md", &configuration())?;
+    write(&args.dir, "inspect.schema.json", &Report::schema())?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

@@ -180,8 +180,14 @@ fn configured(look: &mut Look<'_>) -> Vec<String> {
     folders
 }
 
+/// Whether a folder is known by another name: it, or one above it, is a symbolic link.
 fn is_link(look: &Look<'_>, path: &str) -> bool {
-    matches!(look.root().link(path), Link::To(_))
+    let ends = path
+        .match_indices('/')
+        .map(|(at, _)| at)
+        .chain([path.len()]);
+    ends.into_iter()
+        .any(|end| matches!(look.root().link(&path[..end]), Link::To(_)))
 }
 
 /// `arm-linux-gnueabihf`, `x86_64-linux-musl`.

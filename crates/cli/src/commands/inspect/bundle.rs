@@ -1,0 +1,57 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace inspect --bundle FILE`: everything that an inspection reads, in one file for somebody
+//! else. What is in it is listed, so that its owner can look before giving it away.
+
+use std::fs::OpenOptions;
+use std::io::BufWriter;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use millrace_inspect::report::Report;
+
+use super::open;
+use super::page::plain;
+use crate::args::TreeArgs;
+use crate::output::Table;
+use crate::progress::while_doing;
+
+/// Writes a bundle and lists what is in it.
+pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
+    // Before the long part, and never over something: it may be the last copy of another bundle.
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(destination)
+        .with_context(|| format!("cannot make {}", destination.display()))?;
+    let written = write(args, BufWriter::new(file));
+    if written.is_err() {
+        // Half a bundle is none; that it cannot be removed changes nothing about the first error.
+        let _ = std::fs::remove_file(destination);
+    }
+    let table = written?;
+    table.print()?;
+    eprintln!(
+        "wrote {}; `millrace inspect --root` reads it",
+        destination.display()
+    );
+    Ok(())
+}
+
+fn write(args: &TreeArgs, destination: BufWriter<std::fs::File>) -> Result<Table> {
+    let root = open(args)?.recording();
+    while_doing("looking at everything", || {
+        let _report = Report::of(&root);
+    });
+    let record = root.into_record();
+    while_doing("writing the bundle", || record.write_bundle(destination))
+        .context("writing the bundle")?;
+    let mut table = Table::new(&["file", ">bytes"]);
+    for (path, content) in record.contents() {
+        table.row(vec![plain(path), content.len().to_string()]);
+    }
+    Ok(table)
+}

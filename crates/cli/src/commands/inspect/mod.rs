@@ -1,0 +1,63 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace inspect`: what a machine has for cryptography. The report is the inspect crate's; here it
+//! becomes pages and JSON, one file per part.
+
+mod bundle;
+mod cpu;
+mod openssl;
+mod page;
+
+use anyhow::Result;
+use millrace_inspect::report::Report;
+use millrace_inspect::root::{OpenError, Root};
+use serde::Serialize;
+use serde_json::json;
+
+use self::page::Page;
+use crate::args::{InspectArgs, InspectCommand, TreeArgs};
+use crate::commands::ceiling;
+use crate::exit::{Failure, fail};
+use crate::output;
+use crate::progress::while_doing;
+
+/// Runs the command.
+pub(crate) fn run(args: &InspectArgs) -> Result<()> {
+    match &args.part {
+        Some(InspectCommand::Cpu(args)) => cpu::run(args),
+        Some(InspectCommand::Openssl(args)) => openssl::run(args),
+        Some(InspectCommand::Ceiling(args)) => ceiling::run(args),
+        None => match &args.bundle {
+            Some(bundle) => bundle::run(&args.tree, bundle),
+            None => whole(&args.tree),
+        },
+    }
+}
+
+fn whole(args: &TreeArgs) -> Result<()> {
+    let root = open(args)?;
+    let report = while_doing("looking at everything", || Report::of(&root));
+    if args.json {
+        return output::print_json(&report);
+    }
+    let mut page = Page::new();
+    cpu::machine(&mut page, &report.machine);
+    cpu::section(&mut page, &report.cpu, false);
+    openssl::section(&mut page, &report.libcrypto, false);
+    page.print()
+}
+
+/// Opens the tree that is looked at.
+fn open(args: &TreeArgs) -> Result<Root> {
+    Root::open(&args.root).map_err(|error: OpenError| fail(Failure::Usage, error.to_string()))
+}
+
+/// The JSON of one part: the same fields as in the whole report.
+fn print_part(root: &Root, name: &str, section: &impl Serialize) -> Result<()> {
+    output::print_json(&json!({
+        "format": Report::FORMAT,
+        "live": root.is_live(),
+        name: section,
+    }))
+}
