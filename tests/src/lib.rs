@@ -9,7 +9,8 @@
 //! - [`artifacts`]: finds the binary and the provider, and builds them when they are missing or stale.
 //! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
-//! - [`nginx`]: nginx with whatever configuration, and with the library that makes it asynchronous.
+//! - [`nginx`], [`haproxy`]: the same two with whatever configuration; nginx with the library that makes
+//!   it asynchronous.
 //! - [`release`]: whose programs these are: this machine's, or those of an unpacked release.
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
@@ -28,6 +29,7 @@ pub mod clients;
 pub mod drive;
 pub mod edge;
 pub mod gateway;
+pub mod haproxy;
 pub mod memory;
 pub mod nginx;
 pub mod node;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use openssl::derive::Deriver;
 use openssl::encrypt::Decrypter;
@@ -223,13 +223,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the worker program, which cargo builds with the tests.
+    /// Starts the worker program, which cargo builds with the tests, on the release under test.
     ///
     /// # Panics
     /// If it does not start.
     #[must_use]
     pub fn start(program: &Path, edge: &Edge) -> Self {
-        let mut command = Command::new(program);
+        let mut command = crate::release::command_at(program);
         edge.apply(&mut command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

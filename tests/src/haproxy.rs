@@ -1,0 +1,152 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock HAProxy with whatever configuration a test needs: limits, backends, and a successor that
+//! takes its listening sockets over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::edge::Edge;
+use crate::gateway::Site;
+use crate::process::{Process, listens};
+use crate::release;
+
+/// Which HAProxy a test wants.
+#[derive(Clone, Debug)]
+pub struct HaproxyOptions {
+    /// The provider's configuration.
+    pub edge: Edge,
+    /// Threads.
+    pub threads: usize,
+    /// A master with a worker, instead of one process.
+    pub master: bool,
+    /// Limit of descriptors, soft and hard, that it is started with.
+    pub descriptors: Option<u64>,
+    /// Further lines of the `global` section.
+    pub global: String,
+    /// Further lines of the `defaults` section; they override ours.
+    pub defaults: String,
+    /// Frontends and backends.
+    pub sections: String,
+}
+
+impl HaproxyOptions {
+    /// One asynchronous thread with the pool under it.
+    #[must_use]
+    pub fn asynchronous(edge: &Edge, sections: String) -> Self {
+        Self {
+            edge: edge.clone(),
+            threads: 1,
+            master: false,
+            descriptors: None,
+            global: String::new(),
+            defaults: String::new(),
+            sections,
+        }
+    }
+
+    fn text(&self, admin: &Path) -> String {
+        format!(
+            "global\n  nbthread {}\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
+             \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}\n\
+             defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n\
+             {}\n{}\n",
+            self.threads,
+            admin.display(),
+            self.global,
+            self.defaults,
+            self.sections
+        )
+    }
+}
+
+/// A running HAProxy. Ends on drop.
+#[derive(Debug)]
+pub struct Haproxy {
+    /// The process, or the master.
+    pub process: Process,
+    options: HaproxyOptions,
+    dir: PathBuf,
+}
+
+impl Haproxy {
+    /// Starts HAProxy, and waits until somebody listens on all of these ports.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(dir: &Path, options: &HaproxyOptions, ports: &[u16]) -> Self {
+        let dir = fresh_folder(dir);
+        let config = dir.join("haproxy.cfg");
+        fs::write(&config, options.text(&dir.join("admin.sock"))).expect("configuration");
+        let mut started = Self {
+            process: launch(&dir, options, &[]),
+            options: options.clone(),
+            dir,
+        };
+        started
+            .process
+            .wait_ready(|| ports.iter().all(|port| listens(*port)));
+        started
+    }
+
+    /// Starts a successor that takes the listening sockets over, and waits until this one has
+    /// finished its connections and ended.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn replace(&mut self) {
+        let old = self.process.id().to_string();
+        let admin = self.dir.join("admin.sock").display().to_string();
+        let new = launch(&self.dir, &self.options, &["-x", &admin, "-sf", &old]);
+        let mut old = std::mem::replace(&mut self.process, new);
+        let status = old.wait();
+        assert!(status.success(), "{status}: {}", old.log());
+    }
+
+    /// What the processes have said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
+    let mut command = release::command("haproxy");
+    if let Some(limit) = options.descriptors {
+        let limited = std::mem::replace(&mut command, std::process::Command::new("prlimit"));
+        command.arg(format!("--nofile={limit}:{limit}"));
+        command.arg(limited.get_program()).args(limited.get_args());
+        for (name, value) in limited.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+    }
+    options.edge.apply(&mut command);
+    command.arg(if options.master { "-W" } else { "-db" });
+    command
+        .arg("-f")
+        .arg(dir.join("haproxy.cfg"))
+        .args(arguments);
+    Process::start("haproxy", command, &dir.join("output.log"))
+}
+
+fn fresh_folder(dir: &Path) -> PathBuf {
+    (0..100)
+        .map(|number| dir.join(format!("own-haproxy-{number}")))
+        .find(|folder| fs::create_dir(folder).is_ok())
+        .expect("a folder for HAProxy")
+}
+
+/// Writes certificate and key into one file, as HAProxy wants them, and returns its path.
+///
+/// # Panics
+/// If it cannot be written.
+#[must_use]
+pub fn bundle(dir: &Path, name: &str, site: &Site) -> String {
+    let bundle = dir.join(format!("{name}.pem"));
+    fs::write(&bundle, format!("{}{}", site.certificate_pem, site.key_pem)).expect("bundle");
+    bundle.display().to_string()
+}

@@ -1,0 +1,406 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! HAProxy at its limits: descriptors that it does not count, successors that take its sockets over
+//! under load, clients that go away, and its own timeouts.
+//!
+//! HAProxy reserves two descriptors for a connection (the client's and the server's socket), makes its
+//! table of descriptors that large, and lowers the process's limit to it. A connection whose handshake
+//! has waited for the pool has a third, as long as it lives.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use millrace_tests::drive::{Tls, finish};
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::Site;
+use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{children, free_port, is_alive, memory_kib, open_files};
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::world::World;
+use millrace_tests::{scaled, wait};
+use rustix::process::Signal;
+
+/// A node behind a proxy, and a site whose key is there.
+struct Pool {
+    world: World,
+    node: Node,
+    proxy: Proxy,
+    edge: Edge,
+    bundle: String,
+}
+
+impl Pool {
+    /// Operations end only when the pool answers.
+    fn new() -> Self {
+        Self::with(|edge| edge.with("deadline_ms", 30_000))
+    }
+
+    fn with(options: impl FnOnce(EdgeOptions) -> EdgeOptions) -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+        let identity = world.identity(KeyKind::P256);
+        let stub = node.import("www", &identity);
+        let edge = options(EdgeOptions::to(proxy.endpoint())).write(world.dir());
+        let bundle = bundle(world.dir(), "www", &Site::with_stub(&identity, &stub));
+        Self {
+            world,
+            node,
+            proxy,
+            edge,
+            bundle,
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.world.dir()
+    }
+
+    /// A frontend that answers itself, or asks a backend.
+    fn frontend(&self, port: u16, more: &str) -> String {
+        format!(
+            "frontend https\n  bind 127.0.0.1:{port} ssl crt {} no-tls-tickets\n{more}\n",
+            self.bundle
+        )
+    }
+
+    fn options(&self, port: u16) -> HaproxyOptions {
+        let answer = "  http-request return status 200 content-type text/plain string ok";
+        HaproxyOptions::asynchronous(&self.edge, self.frontend(port, answer))
+    }
+
+    /// That many handshakes with a request each, at once.
+    fn crowd(&self, address: SocketAddr, count: usize) -> Crowd {
+        let answered = Arc::new(AtomicU64::new(0));
+        let threads = (0..count)
+            .map(|_| {
+                let (client, answered) = (self.world.client.clone(), Arc::clone(&answered));
+                thread::spawn(move || {
+                    let result = client.handshake(address, Tls::V13);
+                    answered.fetch_add(1, Ordering::SeqCst);
+                    result
+                })
+            })
+            .collect();
+        Crowd { answered, threads }
+    }
+}
+
+/// Clients under way.
+struct Crowd {
+    answered: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Crowd {
+    fn answered(&self) -> u64 {
+        self.answered.load(Ordering::SeqCst)
+    }
+
+    /// Waits for all; what went wrong for those that failed.
+    fn failures(self) -> Vec<String> {
+        let ended = self.threads.into_iter().map(JoinHandle::join);
+        ended
+            .filter_map(|result| result.expect("no panic").err())
+            .collect()
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// An application behind HAProxy that answers all of its requests when it is told to.
+struct Application {
+    port: u16,
+    asked: Arc<AtomicU64>,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Application {
+    fn start() -> Self {
+        let listener = TcpListener::bind(address(0)).expect("a port");
+        let started = Self {
+            port: listener.local_addr().expect("bound").port(),
+            asked: Arc::default(),
+            gate: Arc::default(),
+            stopped: Arc::default(),
+        };
+        let (asked, gate) = (Arc::clone(&started.asked), Arc::clone(&started.gate));
+        let stopped = Arc::clone(&started.stopped);
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let (asked, gate) = (Arc::clone(&asked), Arc::clone(&gate));
+                thread::spawn(move || answer(socket, &asked, &gate));
+            }
+        });
+        started
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn go(&self) {
+        *self.gate.0.lock().expect("no panic") = true;
+        self.gate.1.notify_all();
+    }
+}
+
+impl Drop for Application {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.go();
+        drop(TcpStream::connect(address(self.port)));
+    }
+}
+
+fn answer(mut socket: TcpStream, asked: &AtomicU64, gate: &(Mutex<bool>, Condvar)) {
+    let mut request = [0; 4096];
+    if !matches!(socket.read(&mut request), Ok(1..)) {
+        return;
+    }
+    asked.fetch_add(1, Ordering::SeqCst);
+    let open = gate.0.lock().expect("no panic");
+    drop(gate.1.wait_while(open, |open| !*open).expect("no panic"));
+    let text = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+    drop(socket.write_all(text));
+    drop(socket.shutdown(Shutdown::Both));
+}
+
+/// Connections at once, in the tests of descriptors.
+const CONNECTIONS: usize = 80;
+
+/// Has that many clients wait for the pool at once, and then for the application at once. Returns what
+/// went wrong for those that failed.
+fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> {
+    let pool = Pool::new();
+    let application = Application::start();
+    let port = free_port();
+    let more = format!(
+        "  maxconn {frontend_maxconn}\n  default_backend application\n\
+         backend application\n  server one 127.0.0.1:{}",
+        application.port
+    );
+    let options = HaproxyOptions {
+        global: format!("  maxconn {global_maxconn}"),
+        ..HaproxyOptions::asynchronous(&pool.edge, pool.frontend(port, &more))
+    };
+    let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
+    pool.proxy.set(Fault::Hold);
+    let crowd = pool.crowd(address(port), CONNECTIONS);
+    pool.proxy.wait_for_jobs(CONNECTIONS as u64);
+    pool.proxy.set(Fault::None);
+    let all = CONNECTIONS as u64;
+    wait::until(
+        "each has got to the application, or was told that it cannot",
+        || application.asked() + crowd.answered() >= all,
+    );
+    application.go();
+    let failures = crowd.failures();
+    assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
+    failures
+}
+
+/// A rule that is known to be needed: without it HAProxy runs out of the descriptors that it has
+/// counted, and tells clients so.
+#[test]
+fn descriptors_for_two_per_connection_are_too_few() {
+    let failures = crowd_through(CONNECTIONS, CONNECTIONS);
+    assert!(!failures.is_empty(), "then the rule is not needed any more");
+    for failure in failures {
+        assert!(failure.contains("answer"), "only answers fail: {failure}");
+    }
+}
+
+/// The rule: the global `maxconn`, from which HAProxy derives its descriptors, is one and a half times
+/// that of the frontends, and some.
+#[test]
+fn descriptors_for_three_per_connection_are_enough() {
+    let failures = crowd_through(CONNECTIONS * 3 / 2 + 16, CONNECTIONS);
+    assert_eq!(failures, [""; 0]);
+}
+
+/// The process's own limit, tight: HAProxy derives `maxconn` from it, fills it with handshakes that
+/// wait, and lets the others wait outside. Nobody fails.
+#[test]
+fn at_the_limit_of_descriptors_clients_wait() {
+    let pool = Pool::new();
+    let port = free_port();
+    let options = HaproxyOptions {
+        descriptors: Some(300),
+        ..pool.options(port)
+    };
+    let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
+    pool.world.client.handshakes(address(port), Tls::V13, 1);
+    pool.proxy.set(Fault::Hold);
+    let crowd = pool.crowd(address(port), 250);
+    pool.proxy.wait_for_jobs(100);
+    let waiting = wait::until_steady("the crowd", || pool.proxy.jobs());
+    eprintln!(
+        "{waiting} handshakes wait in the pool, {} descriptors are open",
+        open_files(haproxy.process.id())
+    );
+    pool.proxy.set(Fault::None);
+    assert_eq!(crowd.failures(), [""; 0]);
+    assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
+    assert_eq!(
+        pool.node.served().total(),
+        251,
+        "one operation per handshake"
+    );
+}
+
+/// How long one operation takes at the least, in tests of what happens under load.
+const LATENCY: Duration = Duration::from_millis(5);
+
+/// Clients at a time.
+const CLIENTS: usize = 8;
+
+#[test]
+fn successors_that_take_the_sockets_over_fail_nobody() {
+    let pool = Pool::new();
+    let port = free_port();
+    let options = HaproxyOptions {
+        threads: 2,
+        ..pool.options(port)
+    };
+    let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
+    for _ in 0..scaled(10, 100) {
+        load.wait_for_more(10);
+        haproxy.replace();
+    }
+    load.wait_for_more(10);
+    let outcome = load.stop();
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+    assert_eq!(pool.node.served().total(), outcome.completed);
+}
+
+#[test]
+fn reloads_of_a_master_under_load_fail_nobody() {
+    let pool = Pool::new();
+    let port = free_port();
+    let options = HaproxyOptions {
+        master: true,
+        ..pool.options(port)
+    };
+    let haproxy = Haproxy::start(pool.dir(), &options, &[port]);
+    let master = haproxy.process.id();
+    pool.proxy.set(Fault::Latency(LATENCY));
+    let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
+    for _ in 0..scaled(10, 100) {
+        load.wait_for_more(10);
+        let old = children(master);
+        // A master is deaf for a moment after its worker has begun to listen.
+        let heard = (0..5).any(|_| {
+            haproxy.process.signal(Signal::USR2);
+            let new = || children(master).iter().any(|id| !old.contains(id));
+            wait::holds_within(Duration::from_secs(3), new)
+        });
+        assert!(heard, "no new worker: {}", haproxy.log());
+        wait::until("the old worker is gone", || {
+            !old.iter().any(|id| is_alive(*id))
+        });
+    }
+    load.wait_for_more(10);
+    let outcome = load.stop();
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+    assert_eq!(pool.node.served().total(), outcome.completed);
+}
+
+/// Handshakes that are given up at once.
+const BATCH: u64 = 50;
+
+/// Windows of which one must not grow: see `teardown.rs`.
+const WINDOWS: usize = 8;
+
+/// Bound on what a handshake that was given up may cost for good, in bytes. A lost job costs 20 KiB;
+/// what HAProxy's pools and the allocator still grow by in these short windows is far below this.
+const BYTES_PER_HANDSHAKE: u64 = 512;
+
+/// How clients leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// They say that they send no more.
+    Fin,
+    /// They stay until HAProxy closes.
+    NotAtAll,
+}
+
+/// Sends hellos in batches whose answers come only when HAProxy has closed everything, or has been
+/// left by its clients. KiB of HAProxy at first and after each window; the last one is the first that
+/// did not grow.
+fn sizes_of_windows(pool: &Pool, haproxy: &Haproxy, port: u16, leave: Leave) -> Vec<usize> {
+    pool.world.client.handshakes(address(port), Tls::V13, 3);
+    let id = haproxy.process.id();
+    let idle = wait::until_steady("HAProxy", || open_files(id));
+    let batches = scaled(5, 40) as u64;
+    let allowed = usize::try_from(batches * BATCH * BYTES_PER_HANDSHAKE / 1024).expect("small");
+    let mut sizes = vec![memory_kib(id)];
+    let flat = (0..WINDOWS).any(|_| {
+        for _ in 0..batches {
+            give_up(pool, port, leave, || open_files(id) <= idle);
+        }
+        sizes.push(memory_kib(id));
+        sizes[sizes.len() - 1] <= sizes[sizes.len() - 2] + allowed
+    });
+    eprintln!(
+        "{leave:?}, after each {} handshakes: {sizes:?} KiB",
+        batches * BATCH
+    );
+    assert!(flat, "it grew in every window by more than {allowed} KiB");
+    sizes
+}
+
+/// One batch. It ends when HAProxy has closed everything.
+fn give_up(pool: &Pool, port: u16, leave: Leave, mut closed: impl FnMut() -> bool) {
+    let before = pool.proxy.jobs();
+    pool.proxy.set(Fault::Hold);
+    let hello = |_| pool.world.client.hello(address(port), Tls::V13);
+    let sockets: Vec<_> = (0..BATCH)
+        .map(|number| hello(number).expect("a connection"))
+        .collect();
+    pool.proxy.wait_for_jobs(before + BATCH);
+    match leave {
+        Leave::Fin => finish(sockets),
+        Leave::NotAtAll => wait::until("HAProxy has given up", &mut closed),
+    }
+    pool.proxy.set(Fault::None);
+    wait::until("HAProxy has closed everything", closed);
+}
+
+fn given_up_handshakes_cost_nothing(pool: &Pool, leave: Leave) {
+    let port = free_port();
+    let haproxy = Haproxy::start(pool.dir(), &pool.options(port), &[port]);
+    let _ = sizes_of_windows(pool, &haproxy, port, leave);
+    // The same process, and it works.
+    pool.world.client.handshakes(address(port), Tls::V13, 5);
+}
+
+#[test]
+fn clients_that_end_their_side_cost_nothing() {
+    given_up_handshakes_cost_nothing(&Pool::new(), Leave::Fin);
+}
+
+/// When a client's time is up in HAProxy while its job waits, HAProxy frees the connection and loses
+/// the job. Where operations end by a deadline before that (30 s of patience here), there is nothing
+/// to lose.
+#[test]
+fn a_deadline_below_the_timeout_of_haproxy_leaves_nothing_behind() {
+    let pool = Pool::with(|edge| edge.with("deadline_ms", 200));
+    given_up_handshakes_cost_nothing(&pool, Leave::NotAtAll);
+}
