@@ -22,6 +22,12 @@ const CLOSE_ENOUGH: f64 = 1e-7;
 /// many of them there is always one that happens to resemble the noise.
 const LEAST: f64 = 2.0;
 
+/// Functions with this share of an operation are its core: what it cannot do without.
+const CORE: f64 = 0.01;
+
+/// An operation whose core explains less than this does not happen.
+const PRESENT: f64 = 0.004;
+
 /// How often an operation is found in which function.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template {
@@ -35,6 +41,19 @@ impl Template {
         self.counts.values().sum()
     }
 
+    /// Only the functions that it spends its time in.
+    fn core(&self) -> Self {
+        let least = CORE * self.total() as f64;
+        let core = self
+            .counts
+            .iter()
+            .filter(|(_, count)| **count as f64 >= least);
+        Self {
+            class: self.class,
+            counts: core.map(|(function, count)| (*function, *count)).collect(),
+        }
+    }
+
     /// The share of this operation's time that is in this function.
     pub(super) fn share(&self, function: u64) -> f64 {
         let count = self.counts.get(&function).copied().unwrap_or(0);
@@ -43,41 +62,54 @@ impl Template {
 }
 
 /// For each function that is in a template: its counts by class.
+///
+/// First only with the functions that each operation spends its time in, which says which operations
+/// there are at all; then with all functions of those. Otherwise a function that only ECDSA's
+/// calibration happened to be seen in would be evidence for ECDSA in a server that has no such key.
 pub(super) fn unmix(
     counts: &BTreeMap<u64, u64>,
     templates: &[Template],
 ) -> BTreeMap<u64, BTreeMap<Class, f64>> {
-    // One row per function that both sides know, with its likelihood under each template.
-    let rows: Vec<(u64, f64, Vec<f64>)> = counts
+    let cores: Vec<Template> = templates.iter().map(Template::core).collect();
+    let present = weights(&rows(counts, &cores), cores.len());
+    let present: Vec<Template> = templates
         .iter()
-        .map(|(&function, &count)| {
-            let shares = templates.iter().map(|one| one.share(function)).collect();
-            (function, count as f64, shares)
-        })
-        .filter(|(_, _, shares): &(u64, f64, Vec<f64>)| shares.iter().any(|share| *share > 0.0))
+        .zip(present)
+        .filter(|(template, weight)| *weight >= PRESENT || template.class == Class::Overhead)
+        .map(|(template, _)| template.clone())
         .collect();
-    let weights = weights(&rows, templates.len());
-    rows.iter()
-        .map(|(function, count, shares)| {
-            let mut classes = BTreeMap::new();
-            let whole: f64 = dot(&weights, shares);
-            if whole <= 0.0 {
-                return (*function, classes);
-            }
-            for ((template, weight), share) in templates.iter().zip(&weights).zip(shares) {
-                let part = count * weight * share / whole;
-                if part > 0.0 {
-                    *classes.entry(template.class).or_default() += part;
-                }
-            }
-            (*function, classes)
-        })
-        .filter(|(_, classes)| !classes.is_empty())
+    let rows = rows(counts, &present);
+    let weights = weights(&rows, present.len());
+    let mut divided = BTreeMap::new();
+    for (function, count, shares) in &rows {
+        let whole = dot(&weights, shares);
+        if whole <= 0.0 {
+            continue;
+        }
+        let classes: &mut BTreeMap<Class, f64> = divided.entry(*function).or_default();
+        for ((template, weight), share) in present.iter().zip(&weights).zip(shares) {
+            *classes.entry(template.class).or_default() += count * weight * share / whole;
+        }
+        classes.retain(|_, part| *part > 0.0);
+    }
+    divided.retain(|_, classes| !classes.is_empty());
+    divided
+}
+
+/// A function that counts and templates know: its count, and its likelihood under each template.
+type Row = (u64, f64, Vec<f64>);
+
+fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
+    let all = counts.iter().map(|(&function, &count)| {
+        let shares = templates.iter().map(|one| one.share(function)).collect();
+        (function, count as f64, shares)
+    });
+    all.filter(|(_, _, shares): &Row| shares.iter().any(|share| *share > 0.0))
         .collect()
 }
 
 /// How much of the whole each template is.
-fn weights(rows: &[(u64, f64, Vec<f64>)], templates: usize) -> Vec<f64> {
+fn weights(rows: &[Row], templates: usize) -> Vec<f64> {
     let all: f64 = rows.iter().map(|(_, count, _)| count).sum();
     let mut weights = vec![1.0 / templates.max(1) as f64; templates];
     if all <= 0.0 {
@@ -146,6 +178,22 @@ mod tests {
         assert!((sum(Class::RsaPrivate) - 800.0).abs() < 4.0, "{classes:?}");
         assert!((sum(Class::EcPrivate) - 400.0).abs() < 4.0, "{classes:?}");
         assert!(!classes.contains_key(&77));
+    }
+
+    #[test]
+    fn what_is_not_there_at_its_core_is_not_there() {
+        // Both allocate (8); only the calibration of ECDSA was seen in function 7 meanwhile.
+        let templates = [
+            template(Class::RsaPrivate, &[(1, 995), (8, 5)]),
+            template(Class::EcPrivate, &[(2, 990), (7, 5), (8, 5)]),
+        ];
+        let classes = unmix(&[(1, 1000), (7, 20), (8, 5)].into(), &templates);
+        assert!(
+            classes
+                .values()
+                .all(|parts| !parts.contains_key(&Class::EcPrivate))
+        );
+        assert!(!classes.contains_key(&7), "{classes:?}");
     }
 
     #[test]

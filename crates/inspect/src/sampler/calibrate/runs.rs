@@ -68,6 +68,10 @@ const OPERATIONS: &[(&[&str], &[What])] = {
             &[Operation(Aes, None)],
         ),
         (
+            &["-bytes", "1024", "-evp", "aes-128-cbc-hmac-sha1"],
+            &[Operation(Aes, None)],
+        ),
+        (
             &["-bytes", "1024", "-evp", "chacha20-poly1305"],
             &[Operation(ChaCha, None)],
         ),
