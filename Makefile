@@ -24,7 +24,7 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test test-debian13 test-long test-taint test-timing check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -52,9 +52,19 @@ test: setup ## Everything that has to pass: unit, integration and whole-system t
 test-debian13: setup ## Only the tests that face servers and OpenSSL, with Debian 13's in an unpacked folder
 	@scripts/test-debian13.sh $(CARGO_FLAGS)
 
-test-long: setup ## The whole-system tests at length, on both releases, for hours
+test-long: setup ## Backends and the whole system at length, on both releases, for hours
+	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 scripts/test-debian13.sh $(CARGO_FLAGS)
+
+test-timing: ## Constant time by measurement, for half an hour: alone on the machine, prints t
+	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
+		take_the_same_time -- --nocapture --test-threads=1
+
+test-taint: ## Secrets of the lanes followed by memcheck, and their machine code looked through
+	@command -v valgrind >/dev/null || { echo 'needs valgrind: apt-get install valgrind' >&2; exit 1; }
+	@$(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --lib \
+		simd::rsa::timing_tests::no -- --nocapture --test-threads=1
 
 check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 	@scripts/check.sh $(CARGO_FLAGS)

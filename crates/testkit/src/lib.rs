@@ -7,6 +7,7 @@
 //! - [`keys`]: fixed private keys, good and bad.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
+//! - [`timing`]: whether two classes of secrets take the same time.
 //! - [`vectors`]: known answers, Wycheproof's above all.
 //! - `conformance` (feature of that name): the one suite that every backend passes.
 //! - `verify` (same feature): the other side of every operation, by OpenSSL.
@@ -17,6 +18,7 @@ pub mod conformance;
 pub mod fake;
 pub mod faulty;
 pub mod keys;
+pub mod timing;
 pub mod vectors;
 #[cfg(feature = "conformance")]
 pub mod verify;

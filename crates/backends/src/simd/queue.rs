@@ -251,3 +251,7 @@ fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
         None => Err(BackendError::Failed),
     }
 }
+
+#[cfg(test)]
+#[path = "fault_tests.rs"]
+mod fault_tests;

@@ -687,7 +687,7 @@ fn wipe_stack() {
 
 #[cfg(test)]
 #[path = "rsa_tests.rs"]
-mod tests;
+pub(super) mod tests;
 #[cfg(all(test, target_arch = "x86_64"))]
 #[path = "timing_tests.rs"]
 mod timing_tests;

@@ -15,11 +15,27 @@ use crate::software::operations::rsa_private;
 
 /// A bit that flips.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Strike {
+pub(in crate::simd) struct Strike {
     step: Step,
     lane: usize,
     digit: usize,
     bit: u32,
+}
+
+impl Strike {
+    pub(in crate::simd) fn new(step: Step, lane: usize, digit: usize, bit: u32) -> Self {
+        Self {
+            step,
+            lane,
+            digit,
+            bit,
+        }
+    }
+
+    /// The request whose lane it hits.
+    pub(in crate::simd) fn request(&self) -> usize {
+        self.lane / 2
+    }
 }
 
 impl Workspace {
@@ -50,10 +66,10 @@ impl Workspace {
 }
 
 /// A number below 2^64 from a seed: splitmix64, so that a failure can be repeated.
-pub(super) struct Random(pub(super) u64);
+pub(in crate::simd) struct Random(pub(in crate::simd) u64);
 
 impl Random {
-    pub(super) fn word(&mut self) -> u64 {
+    pub(in crate::simd) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,7 +77,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(in crate::simd) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.word() % bound as u64).expect("a small number")
     }
 
@@ -96,12 +112,12 @@ impl Random {
 }
 
 /// What a test does on one implementation.
-pub(super) trait OnLanes {
+pub(in crate::simd) trait OnLanes {
     fn run<L: Lanes>(&self, lanes: L, name: &str, is_fast: bool);
 }
 
 /// Runs a test on every implementation that this processor has.
-pub(super) fn on_all_lanes(test: &impl OnLanes) {
+pub(in crate::simd) fn on_all_lanes(test: &impl OnLanes) {
     #[cfg(target_arch = "x86_64")]
     {
         match Ifma::detect() {
@@ -125,7 +141,7 @@ fn rounds(short: usize, long: usize) -> usize {
     if is_long() { long } else { short }
 }
 
-pub(super) fn loaded(key: &TestKey) -> SimdKey {
+pub(in crate::simd) fn loaded(key: &TestKey) -> SimdKey {
     load(key.der).expect("a good key")
 }
 
@@ -133,7 +149,7 @@ pub(super) fn lanes_of(key: &SimdKey) -> &LaneKey {
     key.lanes.as_ref().expect("a key with lanes")
 }
 
-pub(super) fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
+pub(in crate::simd) fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
     let Secret::Rsa(rsa) = &key.software.secret else {
         panic!("not an RSA key")
     };

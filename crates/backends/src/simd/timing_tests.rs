@@ -3,9 +3,10 @@
 
 //! Constant time, shown in three ways.
 //!
-//! - *Statistics*, with `MILLRACE_LONG=1` (after Reparaz, Balasch and Verbauwhede, "Dude, is my code constant
-//!   time?"): the time of many batches of two classes in random order, compared with Welch's t-test. Classes
-//!   of exponents (all zero windows against random ones) and of ciphertexts (one fixed, others random).
+//! - *Statistics*: the time of many batches of two classes in random order, compared with Welch's t-test
+//!   (`millrace_testkit::timing`). Here classes of exponents (all zero windows against random ones) and of
+//!   ciphertexts (one fixed, others random) in the kernels; `tests/timing.rs` has keys and messages at the
+//!   queues. Coarse in an ordinary run, fine with `MILLRACE_LONG=1`.
 //! - *Taint*, where valgrind is installed: the portable twin runs under memcheck with the secrets marked as
 //!   undefined, and memcheck reports every branch and every address that depends on one. The lanes with
 //!   instructions share all code with it but the single instructions, none of which takes a time that depends
@@ -15,70 +16,16 @@
 //!   or an address.
 
 use std::process::Command;
-use std::time::Instant;
 
 use millrace_engine::Operation;
 use millrace_testkit::keys as test_keys;
+use millrace_testkit::timing::{Timing, nanoseconds};
 
 use super::super::lanes::Portable;
 use super::super::operations;
 use super::super::sys;
-use super::tests::{OnLanes, Random, expected, is_long, lanes_of, loaded, on_all_lanes};
+use super::tests::{OnLanes, Random, expected, lanes_of, loaded, on_all_lanes};
 use super::*;
-
-/// Batches per class and trial.
-const BATCHES: usize = 20_000;
-
-/// A difference shows as a t that grows with the number of batches; 4.5 is the usual sign of one with
-/// undisturbed measurements. Other load on the machine makes t wander, so more is asked for, in every one of
-/// several trials.
-const SUSPICIOUS: f64 = 10.0;
-const TRIALS: usize = 3;
-
-/// Welch's t of two classes, of the faster nine tenths of all measurements: what is above was interrupted.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts and nanoseconds are small"
-)]
-fn welch(classes: &[Vec<u64>; 2]) -> f64 {
-    let mut all = classes.concat();
-    all.sort_unstable();
-    let limit = all[all.len() * 9 / 10];
-    let [a, b] = classes.each_ref().map(|class| {
-        let kept: Vec<_> = class
-            .iter()
-            .filter(|time| **time <= limit)
-            .map(|time| *time as f64)
-            .collect();
-        let count = kept.len() as f64;
-        let mean = kept.iter().sum::<f64>() / count;
-        let variance = kept.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        (mean, variance / count)
-    });
-    (a.0 - b.0) / (a.1 + b.1).sqrt()
-}
-
-/// Measures `run(class)` in random order until no trial or one trial is unsuspicious.
-fn same_time(what: &str, mut run: impl FnMut(usize) -> u64) {
-    let mut order = Random(3);
-    for trial in 1..=TRIALS {
-        let mut classes = [Vec::new(), Vec::new()];
-        for _ in 0..2 * BATCHES {
-            let class = order.below(2);
-            classes[class].push(run(class));
-        }
-        let t = welch(&classes);
-        println!("{what}: t = {t:.2} ({BATCHES} batches per class)");
-        if t.abs() < SUSPICIOUS {
-            return;
-        }
-        assert!(trial < TRIALS, "{what}: the classes take unlike times");
-    }
-}
-
-fn nanoseconds(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
 
 struct Statistics;
 
@@ -91,21 +38,20 @@ impl OnLanes for Statistics {
         let mut random = Random(4);
         let mut workspace = Workspace::new(lanes_of(&key).size);
         let mut exponents = Random(5);
-        same_time(&format!("{name}, exponents zero or random"), |class| {
+        let timing = Timing::from_environment();
+        timing.same_time(&format!("{name}, exponents zero or random"), |class| {
             workspace.load(l, [lanes_of(&key); REQUESTS].into_iter(), Exponent::Private);
             for octet in &mut workspace.windows {
                 // Drawn for both classes, so that the caches see the same.
                 let windows = [0; LANES].map(|_: u64| exponents.word() & 15);
                 octet.0 = windows.map(|window| window * class as u64);
             }
-            let start = Instant::now();
-            workspace.exponentiate(l);
-            nanoseconds(start)
+            nanoseconds(|| workspace.exponentiate(l))
         });
 
         let fixed = random.input(key.modulus());
         let mut spare: Vec<Blinding> = Vec::new();
-        same_time(&format!("{name}, ciphertexts fixed or random"), |class| {
+        timing.same_time(&format!("{name}, ciphertexts fixed or random"), |class| {
             let other = random.input(key.modulus());
             let input = if class == 0 { &fixed } else { &other };
             while spare.len() < REQUESTS {
@@ -127,9 +73,8 @@ impl OnLanes for Statistics {
                     block,
                 })
                 .collect();
-            let start = Instant::now();
-            let results = workspace.private(l, requests);
-            let time = nanoseconds(start);
+            let mut results = Vec::new();
+            let time = nanoseconds(|| results = workspace.private(l, requests));
             assert!(results.iter().all(Result::is_ok));
             time
         });
@@ -138,11 +83,7 @@ impl OnLanes for Statistics {
 
 #[test]
 fn batches_take_the_same_time_whatever_is_in_them() {
-    if is_long() {
-        on_all_lanes(&Statistics);
-    } else {
-        eprintln!("SKIPPED: timing statistics take minutes; MILLRACE_LONG=1 runs them");
-    }
+    on_all_lanes(&Statistics);
 }
 
 /// Set in the process that runs under valgrind.

@@ -1,0 +1,139 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Whether two classes of secrets take the same time (after Reparaz, Balasch and Verbauwhede, "Dude, is my
+//! code constant time?"): many measurements of both in random order, compared with Welch's t-test.
+//!
+//! A difference shows as a t that grows with the number of measurements; 4.5 is the usual sign of one.
+//! The order is random, so load on the machine falls on both classes alike and only widens them; still
+//! more is asked for here, in each of several trials, so that no ordinary run fails by chance. What a
+//! short run can find is therefore coarse: a secret that decides over a tenth of the time. The long one
+//! (`MILLRACE_LONG=1`, alone on the machine) finds a thousandth.
+
+use std::time::Instant;
+
+/// A t above this is a difference, if it comes again in each trial.
+const SUSPICIOUS: f64 = 10.0;
+
+/// Trials until a difference is believed.
+const TRIALS: usize = 5;
+
+/// Of all measurements, those above this share of them were interrupted, and are left out.
+const KEPT: (usize, usize) = (9, 10);
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Measurements per class and trial.
+    pub measurements: usize,
+}
+
+impl Timing {
+    /// So many as fit into an ordinary test run, or with `MILLRACE_LONG` as many as show small leaks.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let long = std::env::var_os("MILLRACE_LONG").is_some();
+        Self {
+            measurements: if long { 20_000 } else { 200 },
+        }
+    }
+
+    /// Measures `run(class)`, which says how many nanoseconds it took, for class 0 and 1 in random order.
+    ///
+    /// # Panics
+    /// If the classes take unlike times in each of several trials.
+    pub fn same_time(&self, what: &str, mut run: impl FnMut(usize) -> u64) {
+        let mut order = 0x9e37_79b9_7f4a_7c15_u64;
+        for class in [0, 1, 1, 0] {
+            run(class);
+        }
+        for trial in 1..=TRIALS {
+            let mut classes = [Vec::new(), Vec::new()];
+            for _ in 0..2 * self.measurements {
+                // xorshift64: the same order in every run.
+                order ^= order << 13;
+                order ^= order >> 7;
+                order ^= order << 17;
+                let class = usize::from(order >> 32 & 1 == 1);
+                classes[class].push(run(class));
+            }
+            let t = welch(&classes);
+            println!(
+                "{what}: t = {t:.2} ({} measurements per class)",
+                self.measurements
+            );
+            if t.abs() < SUSPICIOUS {
+                return;
+            }
+            assert!(trial < TRIALS, "{what}: the classes take unlike times");
+        }
+    }
+}
+
+/// How long something takes, in nanoseconds.
+pub fn nanoseconds(work: impl FnOnce()) -> u64 {
+    let start = Instant::now();
+    work();
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Welch's t of two classes, of the fastest nine tenths of all measurements.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts and nanoseconds are small"
+)]
+fn welch(classes: &[Vec<u64>; 2]) -> f64 {
+    let mut all = classes.concat();
+    all.sort_unstable();
+    let limit = all[all.len() * KEPT.0 / KEPT.1];
+    let [a, b] = classes.each_ref().map(|class| {
+        let kept: Vec<_> = class
+            .iter()
+            .filter(|time| **time <= limit)
+            .map(|time| *time as f64)
+            .collect();
+        let count = kept.len() as f64;
+        let mean = kept.iter().sum::<f64>() / count;
+        let variance = kept.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        (mean, variance / count)
+    });
+    (a.0 - b.0) / (a.1 + b.1).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times between 1000 and 1099 in some order, plus what the class adds.
+    fn noisy(adds: u64) -> impl FnMut(usize) -> u64 {
+        let mut state = 1_u64;
+        move |class| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            1_000 + (state >> 33) % 100 + class as u64 * adds
+        }
+    }
+
+    const SHORT: Timing = Timing { measurements: 300 };
+
+    #[test]
+    fn noise_is_no_difference() {
+        SHORT.same_time("noise", noisy(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "unlike times")]
+    fn a_tenth_is_found_even_in_a_short_run() {
+        SHORT.same_time("a tenth", noisy(100));
+    }
+
+    #[test]
+    #[should_panic(expected = "unlike times")]
+    fn less_is_found_in_a_long_run() {
+        let long = Timing {
+            measurements: 20_000,
+        };
+        long.same_time("a hundredth", noisy(10));
+    }
+}
