@@ -159,7 +159,7 @@ fn gpus(look: &mut Look<'_>) -> Vec<Gpu> {
     gpus
 }
 
-/// `Model: 		 NVIDIA H100 80GB HBM3`
+/// `Model: NVIDIA H100 80GB HBM3`, with tabs in between
 fn model(text: &str) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
     let line = line.trim();

@@ -212,7 +212,7 @@ pub fn section(root: &Root) -> Section<Qat> {
         interrupts: look
             .table("proc/interrupts")
             .map(|text| formats::interrupts(&text)),
-        user_space: user_space(&mut look),
+        user_space: user_space(root),
     };
     look.section(Some(qat))
 }
@@ -429,7 +429,7 @@ const LIBRARY_FOLDERS: [&str; 10] = [
     "usr/local/ssl/lib",
 ];
 
-fn user_space(look: &mut Look<'_>) -> Vec<String> {
+fn user_space(root: &Root) -> Vec<String> {
     const STEMS: [&str; 6] = [
         "qatengine",
         "qatprovider",
@@ -440,7 +440,7 @@ fn user_space(look: &mut Look<'_>) -> Vec<String> {
     ];
     let mut found = Vec::new();
     for folder in LIBRARY_FOLDERS {
-        for name in look.root().list(folder).names() {
+        for name in root.list(folder).names() {
             let is_one = STEMS.iter().any(|stem| name.starts_with(stem));
             if is_one && name.contains(".so") && found.len() < MAX_DEVICES {
                 found.push(format!("{folder}/{name}"));

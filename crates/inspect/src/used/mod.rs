@@ -95,7 +95,7 @@ pub fn section(
         watched: watched_ms.is_some(),
     };
     let mut subjects = ipsec(&mut look, &judge);
-    subjects.extend(processes(&mut look, &judge, network));
+    subjects.extend(processes(root, &judge, network));
     subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
     subjects.truncate(MAX_SUBJECTS);
     look.section(Some(Used {
@@ -259,8 +259,7 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
     ),
 ];
 
-fn processes(look: &mut Look<'_>, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
-    let root = look.root();
+fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     let names = root.list("proc").names().into_iter().filter(is_number);
     let mut subjects: Vec<Subject> = Vec::new();
