@@ -19,7 +19,7 @@ pub struct EdgeOptions {
     pub nodes: Vec<String>,
     /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP.
     pub certificates: Option<PathBuf>,
-    /// `default_properties = ?provider=millrace`: plain PEM keys go to the pool, too.
+    /// `default_properties` prefer the provider: plain PEM keys go to the pool, too.
     pub preferred: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
@@ -103,7 +103,7 @@ impl EdgeOptions {
         for (key, value) in &self.settings {
             let _ = writeln!(text, "{key} = {value}");
         }
-        text.push_str("[algorithms]\ndefault_properties = ?provider=millrace\n");
+        text.push_str("[algorithms]\ndefault_properties = ?provider=millrace,?millrace.pool=yes\n");
         text
     }
 }

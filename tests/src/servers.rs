@@ -14,13 +14,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
+use crate::artifacts::artifacts;
 use crate::edge::Edge;
 use crate::gateway::Site;
 use crate::is_root;
@@ -64,6 +67,16 @@ impl Daemon {
         }
     }
 
+    /// What `millrace gateway` calls it.
+    #[must_use]
+    pub fn recipe(self) -> &'static str {
+        match self {
+            Self::Apache => "apache",
+            Self::Lighttpd => "lighttpd",
+            Self::Stunnel => "stunnel",
+        }
+    }
+
     /// The signal by which it reads its configuration again.
     fn reload_signal(self) -> Signal {
         match self {
@@ -101,6 +114,58 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     found
 }
 
+/// What `millrace gateway` says about an application.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The `openssl.cnf` that it generates.
+    pub openssl_conf: String,
+    /// The lines for the application's own configuration; a tool that has none gets a command.
+    pub lines: String,
+}
+
+/// Which keys a recipe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Those of the pool.
+    Stubs,
+    /// Plain PEM keys, too.
+    Plain,
+}
+
+impl Recipe {
+    /// Asks for it, for the key `www` and one node.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of(application: &str, endpoint: &str, keys: Keys) -> Self {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(["gateway", application, "--key", "www", "--json"]);
+        if keys == Keys::Plain {
+            command.arg("--plain-keys");
+        }
+        command.args(["--pool", endpoint, "--module"]);
+        let output = process::run(command.arg(&artifacts().provider));
+        assert!(output.status.success(), "{}", process::text_of(&output));
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("a plan in JSON");
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let files = plan["files"].as_array().expect("files");
+        let openssl_conf = files
+            .iter()
+            .find(|file| text(&file["path"]).ends_with("openssl.cnf"))
+            .map(|file| text(&file["contents"]))
+            .expect("an openssl.cnf");
+        let lines = match plan["snippets"].as_array().map(Vec::as_slice) {
+            Some([snippet]) => text(&snippet["contents"]),
+            _ => text(&plan["after"][0]["command"]),
+        };
+        Self {
+            openssl_conf,
+            lines,
+        }
+    }
+}
+
 /// A running server with one port per site.
 #[derive(Debug)]
 pub struct Running {
@@ -122,18 +187,49 @@ impl Running {
     /// If it does not come up.
     #[must_use]
     pub fn start(daemon: Daemon, dir: &Path, edge: &Edge, sites: &[Site]) -> Self {
-        for _ in 1..ATTEMPTS {
-            match Self::try_start(daemon, dir, edge, sites) {
+        Self::start_with(daemon, dir, edge, sites, None)
+    }
+
+    /// Starts a server with one site, which is configured as a recipe says.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_by_recipe(
+        daemon: Daemon,
+        dir: &Path,
+        edge: &Edge,
+        site: &Site,
+        recipe: &Recipe,
+    ) -> Self {
+        let sites = std::slice::from_ref(site);
+        Self::start_with(daemon, dir, edge, sites, Some(&recipe.lines))
+    }
+
+    fn start_with(
+        daemon: Daemon,
+        dir: &Path,
+        edge: &Edge,
+        sites: &[Site],
+        lines: Option<&str>,
+    ) -> Self {
+        let mut attempt = 1;
+        loop {
+            match Self::try_start(daemon, dir, edge, sites, lines) {
                 Ok(running) => return running,
-                Err(log) if log.contains("in use") => {}
+                Err(log) if attempt < ATTEMPTS && log.contains("in use") => attempt += 1,
                 Err(log) => panic!("{daemon} does not start:\n{log}"),
             }
         }
-        Self::try_start(daemon, dir, edge, sites)
-            .unwrap_or_else(|log| panic!("{daemon} does not start:\n{log}"))
     }
 
-    fn try_start(daemon: Daemon, dir: &Path, edge: &Edge, sites: &[Site]) -> Result<Self, String> {
+    fn try_start(
+        daemon: Daemon,
+        dir: &Path,
+        edge: &Edge,
+        sites: &[Site],
+        lines: Option<&str>,
+    ) -> Result<Self, String> {
         let dir = fresh_folder(dir, daemon.program());
         let ports: BTreeMap<_, _> = sites.iter().map(|site| (site.kind, free_port())).collect();
         let plain = (daemon == Daemon::Stunnel).then(PlainServer::start);
@@ -141,6 +237,7 @@ impl Running {
             daemon,
             dir: &dir,
             sites,
+            lines,
             ports: &ports,
             behind: plain.as_ref().map_or(0, |plain| plain.port),
         };
@@ -235,6 +332,8 @@ struct Setup<'a> {
     daemon: Daemon,
     dir: &'a Path,
     sites: &'a [Site],
+    /// Lines of a recipe, in place of ours.
+    lines: Option<&'a str>,
     ports: &'a BTreeMap<KeyKind, u16>,
     behind: u16,
 }
@@ -244,32 +343,48 @@ impl Setup<'_> {
         let mut text = match self.daemon {
             Daemon::Apache => self.apache(),
             Daemon::Lighttpd => self.lighttpd(),
-            Daemon::Stunnel => stunnel(),
+            Daemon::Stunnel => self.stunnel(),
         };
         for site in self.sites {
-            let certificate = self.dir.join(format!("{}.crt", site.kind));
-            let key = self.dir.join(format!("{}.key", site.kind));
-            fs::write(&certificate, &site.certificate_pem).expect("certificate");
-            fs::write(&key, &site.key_pem).expect("key");
-            text.push_str(&self.site(
-                self.ports[&site.kind],
-                &certificate.display().to_string(),
-                &self.daemon.key_line(&key.display().to_string()),
-            ));
+            let port = self.ports[&site.kind];
+            let name = if self.lines.is_some() {
+                "www"
+            } else {
+                site.kind.name()
+            };
+            let file = |kind: &str| {
+                self.dir
+                    .join(format!("{name}.{kind}"))
+                    .display()
+                    .to_string()
+            };
+            fs::write(file("crt"), &site.certificate_pem).expect("certificate");
+            fs::write(file("key"), &site.key_pem).expect("key");
+            let lines = match self.lines {
+                Some(lines) => self.adapted(lines, port),
+                None => self.lines_for(port, &file("crt"), &file("key")),
+            };
+            if self.daemon == Daemon::Apache {
+                let _ = write!(
+                    text,
+                    "Listen 127.0.0.1:{port}\n<VirtualHost 127.0.0.1:{port}>\nSSLEngine on\n\
+                     {lines}</VirtualHost>\n"
+                );
+            } else {
+                text.push_str(&lines);
+            }
         }
         text
     }
 
     /// The part of a configuration that is about one certificate.
-    fn site(&self, port: u16, certificate: &str, key_line: &str) -> String {
+    fn lines_for(&self, port: u16, certificate: &str, key: &str) -> String {
+        let key_line = self.daemon.key_line(key);
         match self.daemon {
-            Daemon::Apache => format!(
-                "Listen 127.0.0.1:{port}\n<VirtualHost 127.0.0.1:{port}>\n  SSLEngine on\n\
-                 \x20 SSLCertificateFile {certificate}\n  {key_line}\n</VirtualHost>\n"
-            ),
+            Daemon::Apache => format!("SSLCertificateFile {certificate}\n{key_line}\n"),
             Daemon::Lighttpd => format!(
-                "$SERVER[\"socket\"] == \"127.0.0.1:{port}\" {{\n  ssl.engine = \"enable\"\n\
-                 \x20 ssl.pemfile = \"{certificate}\"\n  {key_line}\n}}\n"
+                "$SERVER[\"socket\"] == \"127.0.0.1:{port}\" {{\n\
+                 \x20 ssl.engine = \"enable\"\n  ssl.pemfile = \"{certificate}\"\n  {key_line}\n}}\n"
             ),
             Daemon::Stunnel => format!(
                 "[{port}]\naccept = 127.0.0.1:{port}\nconnect = 127.0.0.1:{}\n\
@@ -277,6 +392,24 @@ impl Setup<'_> {
                 self.behind
             ),
         }
+    }
+
+    /// Lines of a recipe with the ports and the folder of this test.
+    fn adapted(&self, lines: &str, port: u16) -> String {
+        let folder = match self.daemon {
+            Daemon::Apache => "/etc/apache2/",
+            Daemon::Lighttpd => "/etc/lighttpd/",
+            Daemon::Stunnel => "/etc/stunnel/",
+        };
+        assert!(lines.contains(folder), "{folder} in\n{lines}");
+        // Nobody but root can become somebody else.
+        let kept = |line: &&str| is_root() || !line.starts_with("set");
+        let lines: Vec<&str> = lines.lines().filter(kept).collect();
+        format!("{}\n", lines.join("\n"))
+            .replace(folder, &format!("{}/", self.dir.display()))
+            .replace("\":443\"", &format!("\"127.0.0.1:{port}\""))
+            .replace("= 443\n", &format!("= 127.0.0.1:{port}\n"))
+            .replace("127.0.0.1:80\n", &format!("127.0.0.1:{}\n", self.behind))
     }
 
     /// A folder with a page that says `ok`.
@@ -314,25 +447,31 @@ impl Setup<'_> {
     fn lighttpd(&self) -> String {
         let mut text = format!(
             "server.document-root = \"{}\"\nindex-file.names = ( \"index.html\" )\n\
-             server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.max-worker = 2\n\
+             server.bind = \"127.0.0.1\"\nserver.port = {}\n\
              server.modules = ( \"mod_openssl\" )\n\
              ssl.openssl.ssl-conf-cmd = ( \"MinProtocol\" => \"TLSv1.2\" )\n",
             self.pages().display(),
             free_port()
         );
+        if self.lines.is_none() {
+            text.push_str("server.max-worker = 2\n");
+        }
         if is_root() {
             text.push_str("server.username = \"www-data\"\nserver.groupname = \"www-data\"\n");
         }
         text
     }
-}
 
-fn stunnel() -> String {
-    let mut text = "foreground = yes\npid =\nsslVersionMin = TLSv1.2\n".to_owned();
-    if is_root() {
-        text.push_str("setuid = nobody\nsetgid = nogroup\n");
+    fn stunnel(&self) -> String {
+        let mut text = "pid =\nsslVersionMin = TLSv1.2\n".to_owned();
+        if self.lines.is_none() {
+            text.push_str("foreground = yes\n");
+            if is_root() {
+                text.push_str("setuid = nobody\nsetgid = nogroup\n");
+            }
+        }
+        text
     }
-    text
 }
 
 /// An HTTP server without TLS that says `ok` to whatever it is asked.

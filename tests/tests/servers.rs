@@ -23,7 +23,7 @@ use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
-use millrace_tests::servers::{Daemon, Running, is_installed};
+use millrace_tests::servers::{Daemon, Keys, Recipe, Running, is_installed};
 use millrace_tests::wait;
 use millrace_tests::world::World;
 
@@ -109,8 +109,9 @@ fn holds_nothing_of(server: &Running, identities: &[Identity]) {
     }
 }
 
-/// Plain PEM keys go to the pool by `?provider=millrace`, and OpenSSL does what a pool that is gone
-/// does not.
+/// Plain PEM keys go to the pool by `default_properties`, and OpenSSL does what a pool that is gone
+/// does not. (stunnel asks for `provider!=fips` wherever it asks for something, so that nothing else
+/// that is said of `provider` counts for it. `millrace.pool` does.)
 fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
     if !is_installed(daemon.program(), package) {
         return;
@@ -121,23 +122,11 @@ fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
     let edge = EdgeOptions::to(node.endpoint())
         .preferred()
         .write(world.dir());
-    if daemon == Daemon::Stunnel {
-        prefer_by_a_property_of_its_own(&edge);
-    }
     let server = Running::start(daemon, world.dir(), &edge, &sites);
     let expected = everybody_calls(&world, &server);
     assert_eq!(node.served().total(), expected, "one operation each");
     node.kill();
     let _ = everybody_calls(&world, &server);
-}
-
-/// stunnel asks for `provider!=fips` wherever it asks for something, so that nothing else that is said of
-/// `provider` counts. `millrace.pool` says the same of the pool.
-fn prefer_by_a_property_of_its_own(edge: &Edge) {
-    let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
-    let preferred = text.replace("?provider=millrace", "?millrace.pool=yes");
-    assert_ne!(preferred, text);
-    fs::write(&edge.conf, preferred).expect("openssl.cnf");
 }
 
 #[test]
@@ -501,16 +490,103 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
+/// A recipe with its `openssl.cnf` in a file.
+fn recipe(world: &World, node: &Node, application: &str, keys: Keys) -> (Recipe, Edge) {
+    let recipe = Recipe::of(application, &node.endpoint(), keys);
+    let conf = world.dir().join("generated.cnf");
+    fs::write(&conf, &recipe.openssl_conf).expect("openssl.cnf");
+    let modules = world.dir().join("no-modules");
+    (recipe, Edge { conf, modules })
+}
+
+/// What `millrace gateway` prints is what works.
+fn serves_by_its_recipe(daemon: Daemon, package: &str) {
+    if !is_installed(daemon.program(), package) {
+        return;
+    }
+    for keys in [Keys::Stubs, Keys::Plain] {
+        let world = World::new();
+        let node = world.node("node-1");
+        let identity = world.identity(KeyKind::Rsa2048);
+        let site = match keys {
+            Keys::Stubs => Site::with_stub(&identity, &into_the_pool(&node, &identity)),
+            Keys::Plain => Site::with_key(&identity),
+        };
+        let (recipe, edge) = recipe(&world, &node, daemon.recipe(), keys);
+        let server = Running::start_by_recipe(daemon, world.dir(), &edge, &site, &recipe);
+        let address = server.address(KeyKind::Rsa2048);
+        for tls in Tls::ALL {
+            world.client.handshakes(address, tls, HANDSHAKES);
+        }
+        let expected = (Tls::ALL.len() * HANDSHAKES) as u64;
+        assert_eq!(node.served().rsa_signatures(), expected, "{keys:?}");
+    }
+}
+
+#[test]
+fn apache_serves_by_its_recipe() {
+    serves_by_its_recipe(Daemon::Apache, "apache2");
+}
+
+#[test]
+fn lighttpd_serves_by_its_recipe() {
+    serves_by_its_recipe(Daemon::Lighttpd, "lighttpd-mod-openssl");
+}
+
+#[test]
+fn stunnel_serves_by_its_recipe() {
+    serves_by_its_recipe(Daemon::Stunnel, "stunnel4");
+}
+
+#[test]
+fn openvpn_connects_by_its_recipe() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = into_the_pool(&node, &identity);
+    let (recipe, edge) = recipe(&world, &node, "openvpn", Keys::Stubs);
+    assert!(has_line(&recipe.lines, "key /etc/openvpn/server/www.key"));
+    let server = End::pooled(&identity, &stub, &edge);
+    let client = End::plain(&identity);
+    let _ = Tunnel::point_to_point(world.dir(), &world.authority, Tls::V13, server, client);
+    assert_eq!(node.served().rsa_signatures(), 1);
+}
+
+#[test]
+fn curl_is_let_in_by_its_recipe() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let server = Asking::start(&world);
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = world.dir().join("www.key");
+    fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
+    let (recipe, edge) = recipe(&world, &node, "curl", Keys::Stubs);
+    let called = recipe.lines.contains("curl --cert www.crt --key www.key ");
+    assert!(called, "{}", recipe.lines);
+    let key = Some((&identity, stub.as_path()));
+    let output = curl(&world, &server, Tls::V13, Some(&edge), key);
+    assert!(is_let_in(&output), "{}", text_of(&output));
+    assert_eq!(node.served().rsa_signatures(), 1);
+}
+
+/// Whether a text has a line, however it is spaced.
+fn has_line(text: &str, line: &str) -> bool {
+    text.lines()
+        .any(|candidate| candidate.split_whitespace().eq(line.split_whitespace()))
+}
+
 /// What the guide tells people to write is what these tests write.
 #[test]
 fn the_guide_says_what_is_tested_here() {
     let path = artifacts::workspace().join("docs/guide/other-servers.md");
     let guide = fs::read_to_string(path).expect("the guide");
     let mut lines = vec![
-        "key www.key".to_owned(),
+        "key /etc/openvpn/server/www.key".to_owned(),
         "providers default millrace".to_owned(),
         "curl --cert www.crt --key www.key".to_owned(),
-        "?millrace.pool=yes".to_owned(),
     ];
     for (daemon, folder) in [
         (Daemon::Apache, "/etc/apache2"),

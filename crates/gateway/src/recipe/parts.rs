@@ -28,11 +28,6 @@ pub(super) const FILES_BESIDES: u32 = 256;
 
 /// A complete `openssl.cnf`.
 pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
-    openssl_cnf_with(settings, "?provider=millrace")
-}
-
-/// The same with another property query, for applications that override `provider`.
-pub(super) fn openssl_cnf_with(settings: &Settings, query: &str) -> PlannedFile {
     let mut lines = String::new();
     for (key, value) in provider_keys(settings) {
         let _ = writeln!(lines, "{key} = {value}");
@@ -41,7 +36,6 @@ pub(super) fn openssl_cnf_with(settings: &Settings, query: &str) -> PlannedFile 
         .replace("{plain}", if settings.plain_keys { "" } else { "#" })
         .replace("{module}", &settings.module.display().to_string())
         .replace("{pool}", &settings.nodes.join(","))
-        .replace("{query}", query)
         .replace("{settings}\n", &format!("{lines}\n"));
     PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }

@@ -86,7 +86,7 @@ pub(super) fn lighttpd(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let contents = format!(
         "# Handshakes block their worker: have more workers than cores.\n\
-         server.max-worker = {}\n\
+         server.max-worker = {}\nserver.modules += ( \"mod_openssl\" )\n\
          $SERVER[\"socket\"] == \":443\" {{\n    ssl.engine  = \"enable\"\n\
          \x20   ssl.pemfile = \"/etc/lighttpd/{key}.crt\"\n\
          \x20   ssl.privkey = \"/etc/lighttpd/{key}.key\"\n}}\n",
@@ -118,10 +118,10 @@ pub(super) fn stunnel(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let contents = format!(
         "; With `chroot`, bind the folder of the node's socket into it (BindPaths= of the service).\n\
-         foreground = yes\n[{key}]\naccept  = 443\nconnect = 127.0.0.1:80\n\
+         foreground = yes\nsetuid = stunnel4\nsetgid = stunnel4\n[{key}]\naccept  = 443\nconnect = 127.0.0.1:80\n\
          cert = /etc/stunnel/{key}.crt\nkey  = /etc/stunnel/{key}.key\n"
     );
-    let mut plan = service(
+    service(
         settings,
         Service {
             application: Application::Stunnel,
@@ -135,10 +135,7 @@ pub(super) fn stunnel(settings: &Settings) -> Plan {
             ),
             test: None,
         },
-    );
-    // stunnel overrides what is said of `provider`.
-    plan.files[0] = parts::openssl_cnf_with(settings, "?millrace.pool=yes");
-    plan
+    )
 }
 
 /// OpenVPN: one thread for all tunnels, which wait together. It reads `openssl.cnf`; where its
@@ -148,6 +145,7 @@ pub(super) fn openvpn(settings: &Settings) -> Plan {
     let contents = format!(
         "# One thread serves all tunnels, and they wait with it: keep deadline_ms short (200, say).\n\
          # Without OPENSSL_CONF in the environment, say here `providers default millrace`.\n\
+         user nobody\ngroup nogroup\npersist-key\npersist-tun\n\
          cert /etc/openvpn/server/{key}.crt\nkey  /etc/openvpn/server/{key}.key\n"
     );
     let mut plan = service(
