@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::artifacts::artifacts;
 use crate::edge::Edge;
 use crate::gateway::Site;
 use crate::process::{Process, listens};
@@ -21,6 +22,8 @@ pub struct HaproxyOptions {
     pub threads: usize,
     /// A master with a worker, instead of one process.
     pub master: bool,
+    /// Whether the library that ends jobs of closed connections is preloaded.
+    pub preload: bool,
     /// Limit of descriptors, soft and hard, that it is started with.
     pub descriptors: Option<u64>,
     /// Further lines of the `global` section.
@@ -39,6 +42,7 @@ impl HaproxyOptions {
             edge: edge.clone(),
             threads: 1,
             master: false,
+            preload: false,
             descriptors: None,
             global: String::new(),
             defaults: String::new(),
@@ -125,6 +129,9 @@ fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
         }
     }
     options.edge.apply(&mut command);
+    if options.preload {
+        command.env("LD_PRELOAD", &artifacts().preload);
+    }
     command.arg(if options.master { "-W" } else { "-db" });
     command
         .arg("-f")

@@ -296,6 +296,7 @@ fn reloads_of_a_master_under_load_fail_nobody() {
     let port = free_port();
     let options = HaproxyOptions {
         master: true,
+        preload: true,
         ..pool.options(port)
     };
     let haproxy = Haproxy::start(pool.dir(), &options, &[port]);
@@ -332,19 +333,20 @@ const WINDOWS: usize = 8;
 /// what HAProxy's pools and the allocator still grow by in these short windows is far below this.
 const BYTES_PER_HANDSHAKE: u64 = 512;
 
-/// How clients leave.
+/// How handshakes end that wait for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leave {
-    /// They say that they send no more.
+enum End {
+    /// Clients say that they send no more.
     Fin,
-    /// They stay until HAProxy closes.
-    NotAtAll,
+    /// Clients are gone.
+    Reset,
+    /// Clients stay, and time is up: the operation's, or HAProxy's.
+    TimedOut,
 }
 
-/// Sends hellos in batches whose answers come only when HAProxy has closed everything, or has been
-/// left by its clients. KiB of HAProxy at first and after each window; the last one is the first that
-/// did not grow.
-fn sizes_of_windows(pool: &Pool, haproxy: &Haproxy, port: u16, leave: Leave) -> Vec<usize> {
+/// Starts HAProxy and ends handshakes in batches, while the pool is silent.
+fn given_up_handshakes_cost_nothing(pool: &Pool, options: &HaproxyOptions, port: u16, end: End) {
+    let mut haproxy = Haproxy::start(pool.dir(), options, &[port]);
     pool.world.client.handshakes(address(port), Tls::V13, 3);
     let id = haproxy.process.id();
     let idle = wait::until_steady("HAProxy", || open_files(id));
@@ -353,54 +355,80 @@ fn sizes_of_windows(pool: &Pool, haproxy: &Haproxy, port: u16, leave: Leave) -> 
     let mut sizes = vec![memory_kib(id)];
     let flat = (0..WINDOWS).any(|_| {
         for _ in 0..batches {
-            give_up(pool, port, leave, || open_files(id) <= idle);
+            give_up(pool, port, end, || open_files(id) <= idle);
         }
         sizes.push(memory_kib(id));
         sizes[sizes.len() - 1] <= sizes[sizes.len() - 2] + allowed
     });
-    eprintln!(
-        "{leave:?}, after each {} handshakes: {sizes:?} KiB",
-        batches * BATCH
-    );
+    let count = batches * BATCH;
+    eprintln!("{end:?}, after each {count} handshakes: {sizes:?} KiB");
     assert!(flat, "it grew in every window by more than {allowed} KiB");
-    sizes
+    // The same process, and it works.
+    assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
+    pool.world.client.handshakes(address(port), Tls::V13, 5);
 }
 
 /// One batch. It ends when HAProxy has closed everything.
-fn give_up(pool: &Pool, port: u16, leave: Leave, mut closed: impl FnMut() -> bool) {
+fn give_up(pool: &Pool, port: u16, end: End, mut closed: impl FnMut() -> bool) {
     let before = pool.proxy.jobs();
     pool.proxy.set(Fault::Hold);
-    let hello = |_| pool.world.client.hello(address(port), Tls::V13);
     let sockets: Vec<_> = (0..BATCH)
-        .map(|number| hello(number).expect("a connection"))
+        .map(|number| {
+            let tls = Tls::ALL[usize::from(number % 2 == 0)];
+            let client = &pool.world.client;
+            client.hello(address(port), tls).expect("a connection")
+        })
         .collect();
     pool.proxy.wait_for_jobs(before + BATCH);
-    match leave {
-        Leave::Fin => finish(sockets),
-        Leave::NotAtAll => wait::until("HAProxy has given up", &mut closed),
+    match end {
+        End::Fin => finish(sockets),
+        End::Reset => reset(sockets),
+        End::TimedOut => wait::until("HAProxy has given up", &mut closed),
     }
     pool.proxy.set(Fault::None);
     wait::until("HAProxy has closed everything", closed);
 }
 
-fn given_up_handshakes_cost_nothing(pool: &Pool, leave: Leave) {
-    let port = free_port();
-    let haproxy = Haproxy::start(pool.dir(), &pool.options(port), &[port]);
-    let _ = sizes_of_windows(pool, &haproxy, port, leave);
-    // The same process, and it works.
-    pool.world.client.handshakes(address(port), Tls::V13, 5);
+fn reset(sockets: Vec<TcpStream>) {
+    for socket in sockets {
+        let linger = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&socket, linger).expect("SO_LINGER");
+    }
 }
 
 #[test]
 fn clients_that_end_their_side_cost_nothing() {
-    given_up_handshakes_cost_nothing(&Pool::new(), Leave::Fin);
+    let (pool, port) = (Pool::new(), free_port());
+    given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::Fin);
 }
 
-/// When a client's time is up in HAProxy while its job waits, HAProxy frees the connection and loses
-/// the job. Where operations end by a deadline before that (30 s of patience here), there is nothing
-/// to lose.
+/// HAProxy by itself loses the job of a connection that it closes while the job is paused. Where
+/// operations end by a deadline before HAProxy's patience does (30 s here), its timeouts lose nothing.
 #[test]
 fn a_deadline_below_the_timeout_of_haproxy_leaves_nothing_behind() {
     let pool = Pool::with(|edge| edge.with("deadline_ms", 200));
-    given_up_handshakes_cost_nothing(&pool, Leave::NotAtAll);
+    let port = free_port();
+    given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::TimedOut);
+}
+
+/// With the preloaded library nothing is lost, whoever loses patience first.
+#[test]
+fn clients_that_are_gone_cost_nothing_with_the_library() {
+    let (pool, port) = (Pool::new(), free_port());
+    let options = HaproxyOptions {
+        preload: true,
+        ..pool.options(port)
+    };
+    given_up_handshakes_cost_nothing(&pool, &options, port, End::Reset);
+}
+
+#[test]
+fn timeouts_of_haproxy_cost_nothing_with_the_library() {
+    let (pool, port) = (Pool::new(), free_port());
+    let options = HaproxyOptions {
+        preload: true,
+        defaults: "  timeout client 300ms".to_owned(),
+        ..pool.options(port)
+    };
+    given_up_handshakes_cost_nothing(&pool, &options, port, End::TimedOut);
 }

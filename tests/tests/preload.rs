@@ -488,7 +488,7 @@ fn other_programs_are_left_alone_and_told_so_once() {
         assert!(output.status.success(), "{command:?}: {text}");
         assert!(text.contains(expected), "{command:?}: {text}");
         assert_eq!(text.matches(SAYS).count(), 1, "{command:?}: {text}");
-        assert!(text.contains("is not nginx"), "{command:?}: {text}");
+        assert!(text.contains("neither nginx nor HAProxy"), "{command:?}: {text}");
     }
     // A program without TLS has nothing to be told.
     let mut command = Command::new("/bin/true");

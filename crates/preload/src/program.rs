@@ -1,29 +1,73 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Names of nginx and of its kin that have the same core.
+//! The names of the programs that are understood.
 
-/// Whether a program of this name has nginx's event loop.
-pub(crate) fn is_nginx_name(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 4] = [b"nginx", b"openresty", b"angie", b"freenginx"];
-    NAMES.iter().any(|known| {
-        // `nginx-debug`, `nginx.old`: the same program beside another.
-        name.strip_prefix(*known)
-            .is_some_and(|rest| matches!(rest.first(), None | Some(b'-' | b'.')))
-    })
+/// A program whose use of libssl is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// nginx, or one of its kin that has the same event loop.
+    Nginx,
+    /// HAProxy, which knows of jobs, but loses those of connections that it closes.
+    Haproxy,
+}
+
+impl Program {
+    /// What a program of this name is.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        const NAMES: [(&[u8], Program); 5] = [
+            (b"nginx", Program::Nginx),
+            (b"openresty", Program::Nginx),
+            (b"angie", Program::Nginx),
+            (b"freenginx", Program::Nginx),
+            (b"haproxy", Program::Haproxy),
+        ];
+        let known = NAMES.iter().find(|(known, _)| {
+            // `nginx-debug`, `nginx.old`: the same program beside another.
+            name.strip_prefix(*known)
+                .is_some_and(|rest| matches!(rest.first(), None | Some(b'-' | b'.')))
+        });
+        known.map(|(_, program)| *program)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_nginx_name;
+    use super::Program;
 
     #[test]
     fn kin_of_nginx_is_told_from_tools_around_it() {
-        for name in ["nginx", "nginx-debug", "nginx.old", "openresty", "angie"] {
-            assert!(is_nginx_name(name.as_bytes()), "{name}");
+        let known = [
+            "nginx",
+            "nginx-debug",
+            "nginx.old",
+            "openresty",
+            "angie",
+            "freenginx",
+        ];
+        for name in known {
+            assert_eq!(
+                Program::named(name.as_bytes()),
+                Some(Program::Nginx),
+                "{name}"
+            );
         }
         for name in ["", "curl", "nginxbeautifier", "python3", "mynginx", "ngin"] {
-            assert!(!is_nginx_name(name.as_bytes()), "{name}");
+            assert_eq!(Program::named(name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn haproxy_is_known() {
+        for name in ["haproxy", "haproxy-3.0", "haproxy.old"] {
+            assert_eq!(
+                Program::named(name.as_bytes()),
+                Some(Program::Haproxy),
+                "{name}"
+            );
+        }
+        for name in ["haproxyctl", "halog", "hap"] {
+            assert_eq!(Program::named(name.as_bytes()), None, "{name}");
         }
     }
 }

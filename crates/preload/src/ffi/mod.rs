@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
 use next::{Jobs, Libc};
-use program::{Silence, is_nginx};
+use program::{Silence, is_haproxy, is_nginx};
 use tables::apply;
 
 /// Opaque `SSL`.
@@ -69,6 +69,9 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     let Some(libssl) = next::libssl() else {
         return -1;
     };
+    if let (true, Some(jobs)) = (is_haproxy(), &libssl.jobs) {
+        stack::install_guarded_stacks(jobs);
+    }
     // SAFETY: forwarded unchanged.
     let call = || unsafe { (libssl.do_handshake)(ssl) };
     // SAFETY: `ssl` is valid by this function's contract.
@@ -112,7 +115,7 @@ pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int 
         return SSL_ERROR_SSL;
     };
     if !is_nginx() {
-        Silence::NotNginx.say();
+        say_if_not_known();
     } else if let Some(jobs) = libssl.jobs.as_ref().filter(|_| result <= 0) {
         // Asked of the connection and not of the thread's queue of errors, which `SSL_get_error`
         // would look at first: it may hold errors of something else.
@@ -150,6 +153,29 @@ pub unsafe extern "C" fn SSL_free(ssl: *mut Ssl) {
     }
     // SAFETY: forwarded unchanged.
     unsafe { (libssl.free)(ssl) };
+}
+
+/// Interposed: HAProxy asks this when it closes a connection, and nowhere else. It would wait for the
+/// job's descriptor and then free the connection, and with it the last that knows of the job, whose
+/// stack is lost. While everything of the connection is still there, the job is ended.
+///
+/// # Safety
+/// As for `SSL_waiting_for_async(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SSL_waiting_for_async(ssl: *mut Ssl) -> c_int {
+    let Some(libssl) = next::libssl() else {
+        return 0;
+    };
+    let Some(jobs) = &libssl.jobs else {
+        return 0;
+    };
+    // SAFETY: forwarded unchanged.
+    let waiting = || unsafe { (jobs.waiting_for_async)(ssl) };
+    if waiting() != 0 && is_haproxy() {
+        // SAFETY: `ssl` is valid by this function's contract.
+        with_errno_kept(|| cancel(jobs, ssl, &|| unsafe { (libssl.do_handshake)(ssl) }));
+    }
+    waiting()
 }
 
 /// Interposed: learns under which data a socket is registered.
@@ -209,6 +235,12 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { (libc.close)(fd) }
 }
 
+fn say_if_not_known() {
+    if !is_haproxy() {
+        Silence::NotKnown.say();
+    }
+}
+
 /// A handshake that can run as a job.
 struct Handshake {
     libc: &'static Libc,
@@ -224,7 +256,7 @@ impl Handshake {
     /// `ssl` is valid, now and as long as this lives.
     unsafe fn new(ssl: *mut Ssl) -> Option<Self> {
         if !is_nginx() {
-            Silence::NotNginx.say();
+            say_if_not_known();
             return None;
         }
         let (libc, jobs) = (next::libc()?, next::libssl()?.jobs.as_ref()?);
@@ -329,7 +361,7 @@ fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
 /// Ends a paused job: resumes it with the order to give up. A job of a provider that does not know
 /// the order is waited for, up to a minute.
 fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
-    // Set by `drive`, which has not cleared it: only so does libssl resume the job.
+    // The mode is still set, by `drive` or by HAProxy: only so does libssl resume the job.
     CANCELLING.set(true);
     for round in 0..MAX_CANCEL_ROUNDS + MAX_DRAIN_POLLS {
         resume();
@@ -342,7 +374,7 @@ fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
         }
     }
     CANCELLING.set(false);
-    // The aborted handshake left its errors behind; nginx would log them against its next call.
+    // The aborted handshake left its errors behind; the program would take them for its next call's.
     // SAFETY: takes nothing.
     unsafe { (jobs.clear_errors)() };
 }

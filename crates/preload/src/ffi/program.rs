@@ -7,17 +7,21 @@
 
 use std::ffi::{CStr, c_char};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use super::{next, with_errno_kept};
-use crate::program::is_nginx_name;
+use crate::program::Program;
 
 unsafe extern "C" {
     /// The name of the running program, without its folder (glibc).
     static program_invocation_short_name: *const c_char;
 }
 
-static IS_NGINX: AtomicBool = AtomicBool::new(false);
+/// What this process is: one of the numbers below. Decided once.
+static PROGRAM: AtomicU8 = AtomicU8::new(OTHER);
+const OTHER: u8 = 0;
+const NGINX: u8 = 1;
+const HAPROXY: u8 = 2;
 
 /// Run by the dynamic linker before `main`, when every library that the program is linked with is
 /// there.
@@ -26,9 +30,9 @@ static IS_NGINX: AtomicBool = AtomicBool::new(false);
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
 extern "C" fn before_main() {
-    if !named_like_nginx() {
+    let Some(program) = named() else {
         return;
-    }
+    };
     // Resolved now, so that a signal handler that closes a descriptor finds everything in place.
     if next::libc().is_none() {
         return;
@@ -36,31 +40,39 @@ extern "C" fn before_main() {
     match next::libssl() {
         None => Silence::NoLibssl.say(),
         Some(libssl) if libssl.jobs.is_none() => Silence::NoJobs.say(),
-        Some(_) if !super::tables::forget_at_fork() => Silence::NoForkHandler.say(),
-        Some(_) => IS_NGINX.store(true, Ordering::Relaxed),
+        Some(_) => match program {
+            Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
+            Program::Nginx if !super::tables::forget_at_fork() => Silence::NoForkHandler.say(),
+            Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
+        },
     }
 }
 
-fn named_like_nginx() -> bool {
+fn named() -> Option<Program> {
     // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
     let name = unsafe { program_invocation_short_name };
     if name.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: a C string, see above.
-    is_nginx_name(unsafe { CStr::from_ptr(name) }.to_bytes())
+    Program::named(unsafe { CStr::from_ptr(name) }.to_bytes())
 }
 
 /// Whether this process is an nginx that this library understands: with its use of epoll and of a
 /// shared libssl that has jobs.
 pub(super) fn is_nginx() -> bool {
-    IS_NGINX.load(Ordering::Relaxed)
+    PROGRAM.load(Ordering::Relaxed) == NGINX
+}
+
+/// Whether this process is a HAProxy with a shared libssl that has jobs.
+pub(super) fn is_haproxy() -> bool {
+    PROGRAM.load(Ordering::Relaxed) == HAPROXY
 }
 
 /// Why this library does nothing here.
 #[derive(Clone, Copy)]
 pub(super) enum Silence {
-    NotNginx,
+    NotKnown,
     NoLibssl,
     NoJobs,
     NoForkHandler,
@@ -70,9 +82,9 @@ pub(super) enum Silence {
 impl Silence {
     fn text(self) -> &'static str {
         match self {
-            Self::NotNginx => "this process is not nginx",
-            Self::NoLibssl => "this nginx has no shared libssl (is OpenSSL linked statically?)",
-            Self::NoJobs => "the libssl of this nginx has no ASYNC_JOBs (is it OpenSSL?)",
+            Self::NotKnown => "this process is neither nginx nor HAProxy",
+            Self::NoLibssl => "this program has no shared libssl (is OpenSSL linked statically?)",
+            Self::NoJobs => "the libssl of this program has no ASYNC_JOBs (is it OpenSSL?)",
             Self::NoForkHandler => "there is no memory for a fork handler",
             Self::NoEpoll => {
                 "this nginx does not use epoll (is there a `use` in its events block?)"
