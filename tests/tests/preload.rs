@@ -438,6 +438,85 @@ fn an_outage_of_the_pool_fails_nobody_whose_key_is_here() {
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
 }
 
+/// The key is in two nodes, one of which is killed and comes back, again and again, while every
+/// answer takes its time.
+#[test]
+fn a_killed_node_fails_nobody_where_another_has_the_key() {
+    let world = World::new();
+    let mut nodes = [world.node("node-1"), world.node("node-2")];
+    let identity = world.identity(KeyKind::P256);
+    let stub = nodes[0].import("www", &identity);
+    let _ = nodes[1].import("www", &identity);
+    let proxies =
+        [0, 1].map(|n: usize| Proxy::start(world.dir(), &format!("node-{n}"), &nodes[n].socket()));
+    let edge = EdgeOptions {
+        nodes: proxies.iter().map(Proxy::endpoint).collect(),
+        ..EdgeOptions::default()
+    }
+    .write(world.dir());
+    let site = Site::with_stub(&identity, &stub);
+    let port = free_port();
+    let http = format!(
+        "server {{ listen 127.0.0.1:{port} ssl backlog=4000;\n{}\
+         ssl_session_cache off; ssl_session_tickets off; location / {{ return 200 ok; }} }}\n",
+        certificate_lines(world.dir(), "www", &site)
+    );
+    let options = NginxOptions::asynchronous(&edge, http);
+    let _nginx = Nginx::start(world.dir(), &options, &[port]);
+    for proxy in &proxies {
+        proxy.set(Fault::Latency(LATENCY));
+    }
+    let load = world.client.load(address(port), Tls::V13, 20);
+    wait::until("both nodes work", || {
+        nodes.iter().all(|node| node.served().total() > 0)
+    });
+    for _ in 0..scaled(3, 30) {
+        nodes[0].kill();
+        load.wait_for_more(30);
+        nodes[0].up();
+        wait::until("the node that came back works", || {
+            nodes[0].served().total() > 0
+        });
+    }
+    let outcome = load.stop();
+    assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
+}
+
+/// From OpenSSL 3.2 on a program may bring its own stacks for jobs: 128 KiB above a guard of 64 KiB.
+#[test]
+fn jobs_have_stacks_with_a_guard_where_openssl_lets_them() {
+    const WAITING: usize = 20;
+    let pool = Pool::new(KeyKind::Rsa2048);
+    let (nginx, address) = pool.nginx();
+    pool.world.client.handshakes(address, Tls::V13, 1);
+    pool.proxy.set(Fault::Hold);
+    let hello = |_| pool.world.client.hello(address, Tls::V13);
+    let sockets: Vec<_> = (0..WAITING)
+        .map(|number| hello(number).expect("a connection"))
+        .collect();
+    pool.proxy.wait_for_jobs(1 + WAITING as u64);
+    let guards = regions(nginx.workers()[0], "---p", 64 << 10);
+    if release::openssl() >= (3, 2) {
+        assert!(guards >= WAITING, "only {guards} guards");
+    } else {
+        assert_eq!(guards, 0, "this OpenSSL has no such thing");
+    }
+    pool.proxy.set(Fault::None);
+    finish(sockets);
+}
+
+/// How many parts of a process's memory have these permissions and this size.
+fn regions(id: u32, permissions: &str, size: u64) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).expect("a worker's memory");
+    let has = |line: &&str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(rest.starts_with(permissions) && number(to)? - number(from)? == size)
+    };
+    maps.lines().filter(|line| has(line) == Some(true)).count()
+}
+
 /// What the library says, up to its reason.
 const SAYS: &str = "millrace-preload: ";
 
@@ -488,7 +567,10 @@ fn other_programs_are_left_alone_and_told_so_once() {
         assert!(output.status.success(), "{command:?}: {text}");
         assert!(text.contains(expected), "{command:?}: {text}");
         assert_eq!(text.matches(SAYS).count(), 1, "{command:?}: {text}");
-        assert!(text.contains("neither nginx nor HAProxy"), "{command:?}: {text}");
+        assert!(
+            text.contains("neither nginx nor HAProxy"),
+            "{command:?}: {text}"
+        );
     }
     // A program without TLS has nothing to be told.
     let mut command = Command::new("/bin/true");
@@ -510,6 +592,22 @@ fn without_the_provider_nginx_works_as_before() {
     }
     assert_eq!(pool.proxy.connections(), 0);
     assert!(!nginx.log().contains(SAYS), "{}", nginx.log());
+}
+
+/// OpenSSL linked statically cannot be reached; a program without any stands for it.
+#[test]
+fn an_nginx_without_a_shared_libssl_is_told_so_once() {
+    for name in ["nginx", "angie", "openresty", "haproxy"] {
+        let world = World::new();
+        let binary = world.dir().join(name);
+        std::fs::copy(release::file("/usr/bin/env"), &binary).expect("a copy");
+        let mut command = release::command_at(&binary);
+        let output = run(command.env("LD_PRELOAD", &artifacts().preload));
+        let text = text_of(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches(SAYS).count(), 1, "{text}");
+        assert!(text.contains("no shared libssl"), "{text}");
+    }
 }
 
 /// Debian's nginx has no other way to wait than epoll; whatever else is called nginx stands for one.

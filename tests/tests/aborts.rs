@@ -1,0 +1,212 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Clients that leave at random moments and in random ways while the pool behaves at random, with the
+//! preloaded library in nginx and in HAProxy. Memory and descriptors must stay where they are: see
+//! `teardown.rs` for why one window without growth is the proof. Long with `MILLRACE_LONG=1`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use millrace_tests::drive::{Client, Tls, finish};
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::Site;
+use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{free_port, is_alive, memory_kib, open_files};
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::world::World;
+use millrace_tests::{scaled, wait};
+
+/// Clients of one round.
+const CLIENTS: usize = 60;
+
+/// Windows of which one must not grow.
+const WINDOWS: usize = 10;
+
+/// Bound on what a client may cost for good, in bytes. A lost job costs 20 KiB and more, a lost
+/// operation of ours some hundred bytes.
+const BYTES_PER_CLIENT: u64 = 256;
+
+/// What the pool does in a round. In the last two, answers come late or never.
+const FAULTS: [Fault; 5] = [
+    Fault::None,
+    Fault::Latency(Duration::from_millis(5)),
+    Fault::Latency(Duration::from_millis(250)),
+    Fault::Hold,
+    Fault::Drop,
+];
+
+struct Setup {
+    world: World,
+    node: Node,
+    proxy: Proxy,
+    site: Site,
+    edge: EdgeOptions,
+    port: u16,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+        let identity = world.identity(KeyKind::Rsa2048);
+        let stub = node.import("www", &identity);
+        // Some operations end by their deadline, others by the server's patience of a second.
+        let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 1500);
+        Self {
+            site: Site::with_stub(&identity, &stub),
+            world,
+            node,
+            proxy,
+            edge,
+            port: free_port(),
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    /// One round. It ends when the server has closed everything.
+    fn round(&self, dice: &mut Dice, server: u32, idle: usize) {
+        self.proxy.set(FAULTS[dice.below(FAULTS.len())]);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (client, address) = (self.world.client.clone(), self.address());
+                let (tls, how) = (Tls::ALL[dice.below(2)], dice.below(6));
+                thread::spawn(move || visit(&client, address, tls, how))
+            })
+            .collect();
+        let stay: Vec<_> = clients
+            .into_iter()
+            .filter_map(|client| client.join().expect("no panic"))
+            .collect();
+        wait::until("the server has closed everything", || {
+            open_files(server) <= idle
+        });
+        drop(stay);
+        self.proxy.set(Fault::None);
+    }
+
+    /// Rounds until a window has not grown.
+    fn nothing_grows(&self, name: &str, server: u32) {
+        self.world.client.handshakes(self.address(), Tls::V13, 3);
+        let idle = wait::until_steady("the server", || open_files(server));
+        let rounds = scaled(3, 30);
+        let clients = (rounds * CLIENTS) as u64;
+        let allowed = usize::try_from(clients * BYTES_PER_CLIENT / 1024).expect("small");
+        let mut dice = Dice;
+        let mut sizes = vec![memory_kib(server)];
+        let flat = (0..WINDOWS).any(|_| {
+            for _ in 0..rounds {
+                self.round(&mut dice, server, idle);
+            }
+            let now = wait::until_steady("the server", || memory_kib(server));
+            sizes.push(now);
+            now <= sizes[sizes.len() - 2] + allowed
+        });
+        eprintln!("{name}, after each {clients} clients: {sizes:?} KiB");
+        assert!(
+            flat,
+            "{name} grew in every window by more than {allowed} KiB"
+        );
+        assert_eq!(
+            wait::until_steady("the server", || open_files(server)),
+            idle,
+            "descriptors of {name}"
+        );
+        assert!(is_alive(server), "it is the same process");
+        let before = self.node.served().total();
+        self.world.client.handshakes(self.address(), Tls::V13, 5);
+        assert_eq!(self.node.served().total(), before + 5);
+    }
+}
+
+/// One client, that leaves in one of these ways. Whoever stays is returned.
+fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<TcpStream> {
+    if how == 0 {
+        // May fail when the pool is silent.
+        let _ = client.handshake(address, tls);
+        return None;
+    }
+    let mut socket = client.hello(address, tls).ok()?;
+    match how {
+        1 => finish(vec![socket]),
+        2 => reset(&socket),
+        3 => {
+            // Reads a part of the answer, if there is one in time.
+            let patience = Some(Duration::from_millis(50));
+            socket.set_read_timeout(patience).ok()?;
+            let _ = socket.read(&mut [0; 100]);
+            reset(&socket);
+        }
+        4 => {
+            // No record of TLS.
+            let _ = socket.write_all(&[0x55; 200]);
+            finish(vec![socket]);
+        }
+        _ => return Some(socket),
+    }
+    None
+}
+
+/// The connection ends with a RST when the socket is dropped.
+fn reset(socket: &TcpStream) {
+    let linger = Some(Duration::ZERO);
+    rustix::net::sockopt::set_socket_linger(socket, linger).expect("SO_LINGER");
+}
+
+struct Dice;
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        let mut byte = [0];
+        openssl::rand::rand_bytes(&mut byte).expect("random bytes");
+        usize::from(byte[0]) % bound
+    }
+}
+
+#[test]
+fn whoever_leaves_nginx_leaves_nothing_behind() {
+    let setup = Setup::new();
+    let dir = setup.world.dir();
+    let edge = setup.edge.clone().write(dir);
+    let http = format!(
+        "server {{ listen 127.0.0.1:{} ssl backlog=4000; client_header_timeout 1s;\n{}\
+         ssl_session_cache off; ssl_session_tickets off; location / {{ return 200 ok; }} }}\n",
+        setup.port,
+        certificate_lines(dir, "www", &setup.site)
+    );
+    let nginx = Nginx::start(dir, &NginxOptions::asynchronous(&edge, http), &[setup.port]);
+    let worker = nginx.workers()[0];
+    setup.nothing_grows("nginx", worker);
+    let log = nginx.log();
+    assert!(!log.contains("exited on signal"), "{log}");
+    assert!(!log.contains("[alert]"), "{log}");
+}
+
+#[test]
+fn whoever_leaves_haproxy_leaves_nothing_behind() {
+    let setup = Setup::new();
+    let dir = setup.world.dir();
+    let edge = setup.edge.clone().write(dir);
+    let sections = format!(
+        "frontend https\n  bind 127.0.0.1:{} ssl crt {} no-tls-tickets\n\
+         \x20 http-request return status 200 content-type text/plain string ok\n",
+        setup.port,
+        bundle(dir, "www", &setup.site)
+    );
+    let options = HaproxyOptions {
+        preload: true,
+        defaults: "  timeout client 1s\n  timeout http-request 1s".to_owned(),
+        ..HaproxyOptions::asynchronous(&edge, sections)
+    };
+    let haproxy = Haproxy::start(dir, &options, &[setup.port]);
+    setup.nothing_grows("HAProxy", haproxy.process.id());
+}
