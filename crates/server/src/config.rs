@@ -702,6 +702,17 @@ mod tests {
     }
 
     #[test]
+    fn workers_are_pinned_as_said() {
+        for (value, pin) in [("auto", Pin::Auto), ("core", Pin::Core), ("off", Pin::Off)] {
+            let config = NodeConfig::from_toml(&format!("[engine]\npin = {value:?}\n")).unwrap();
+            assert_eq!(config.pin, pin);
+        }
+        assert_eq!(NodeConfig::default().pin, Pin::Auto);
+        let text = problems("[engine]\npin = \"always\"\n");
+        assert!(text.contains("always") && text.contains("auto"), "{text}");
+    }
+
+    #[test]
     fn tls_files_come_together() {
         let text = problems("[tcp]\naddress = \"127.0.0.1:0\"\nkey = \"/x\"\n");
         assert!(text.contains("belong together"), "{text}");

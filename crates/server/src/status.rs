@@ -190,7 +190,7 @@ pub struct Choice {
 pub struct Cost {
     /// The backend.
     pub backend: String,
-    /// Time that it works on one job, in microseconds, smoothed.
+    /// Time that it works on one job, in microseconds, the median about.
     pub us: f64,
 }
 

@@ -250,7 +250,7 @@ pub struct Choice {
     pub serving: BackendKind,
     /// How often that changed.
     pub switches: u64,
-    /// Smoothed time that a backend works on one job; only those that were measured.
+    /// Time that a backend works on one job, the median about; only those that were measured.
     pub costs: Vec<(BackendKind, Duration)>,
 }
 
