@@ -360,6 +360,32 @@ fn early_data_is_read_and_its_handshakes_wait_together() {
     assert!(!nginx.log().contains("[alert]"), "{}", nginx.log());
 }
 
+/// What OpenSSL prefers from 3.5 on: an exchange of two kinds at once. A client that has announced it
+/// but sent no share of it is asked for another `ClientHello`.
+#[test]
+fn hybrid_key_exchange_is_served() {
+    if release::openssl() < (3, 5) {
+        eprintln!("SKIPPED: this OpenSSL has no X25519MLKEM768");
+        return;
+    }
+    let pool = Pool::new();
+    let port = free_port();
+    let http = format!(
+        "server {{ listen 127.0.0.1:{port} ssl;\n{}ssl_session_tickets off; {LOCATION} }}\n",
+        pool.lines("www", KeyKind::Rsa2048)
+    );
+    let _nginx = pool.nginx(http, &[port]);
+    for groups in ["X25519MLKEM768", "X25519:X25519MLKEM768"] {
+        let text = pool.s_client(port, &["-tls1_3", "-groups", groups]);
+        assert!(text.contains("200 OK"), "{groups}: {text}");
+        assert!(text.contains("group: X25519MLKEM768"), "{groups}: {text}");
+        let arguments = ["--tlsv1.3", "--curves", groups];
+        let commands = (0..SOME).map(|_| pool.curl(port, &arguments)).collect();
+        assert_eq!(pool.together(commands), ["ok"; SOME], "{groups}");
+    }
+    assert_eq!(pool.served(), 2 * (1 + SOME as u64));
+}
+
 #[test]
 fn http_2_is_served() {
     let pool = Pool::new();
