@@ -23,7 +23,8 @@ pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
 
 pub(crate) use self::ceiling::CeilingArgs;
 pub(crate) use self::inspect::{
-    InspectArgs, InspectCommand, InspectCpuArgs, InspectOpensslArgs, TreeArgs,
+    InspectArgs, InspectCommand, InspectCpuArgs, InspectGpuArgs, InspectKernelArgs,
+    InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
 };
 
 /// Exit codes, as the last lines of the long help say them.

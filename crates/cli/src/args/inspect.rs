@@ -69,6 +69,10 @@ pub(crate) struct TreeArgs {
 pub(crate) enum InspectCommand {
     Cpu(InspectCpuArgs),
     Openssl(InspectOpensslArgs),
+    Qat(InspectQatArgs),
+    Gpu(InspectGpuArgs),
+    Kernel(InspectKernelArgs),
+    Used(InspectUsedArgs),
     Ceiling(CeilingArgs),
 }
 
@@ -98,4 +102,64 @@ pub(crate) struct InspectOpensslArgs {
     /// Also measure with `openssl speed`, with and without the instructions (12 s)
     #[arg(long)]
     pub(crate) timed: bool,
+}
+
+const QAT_EXAMPLE: &str = "\
+Examples:
+  millrace inspect qat
+  millrace inspect qat --seconds 5
+  millrace inspect qat --json | jq '.qat.known.devices[] | {address, up}'
+
+Counters, heartbeat and telemetry are for root.";
+
+/// Intel QAT: devices, virtual functions, services, firmware counters, heartbeat, errors
+///
+/// All generations, with the kernel's own drivers and with Intel's.
+#[derive(Debug, Args)]
+#[command(after_long_help = QAT_EXAMPLE)]
+pub(crate) struct InspectQatArgs {
+    #[command(flatten)]
+    pub(crate) tree: TreeArgs,
+    /// Also watch the counters for so long, and give their rates
+    #[arg(long, value_name = "SECONDS", conflicts_with = "json", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: Option<u64>,
+}
+
+/// GPUs, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  millrace inspect gpu --json | jq .accelerators.known.gpus"
+)]
+pub(crate) struct InspectGpuArgs {
+    #[command(flatten)]
+    pub(crate) tree: TreeArgs,
+}
+
+/// Which implementation the kernel takes for what gateways ask, kernel TLS, offloading cards, tunnels
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace inspect kernel")]
+pub(crate) struct InspectKernelArgs {
+    #[command(flatten)]
+    pub(crate) tree: TreeArgs,
+}
+
+const USED_EXAMPLE: &str = "\
+Examples:
+  millrace inspect used
+  millrace inspect used --seconds 10 --json
+
+Yes is said only where a device's counters moved meanwhile: run it under load,
+and as root.";
+
+/// Of each tunnel and server that runs: whether a device does its cryptography
+///
+/// Algorithm, implementation, driver, and counters that move.
+#[derive(Debug, Args)]
+#[command(after_long_help = USED_EXAMPLE)]
+pub(crate) struct InspectUsedArgs {
+    #[command(flatten)]
+    pub(crate) tree: TreeArgs,
+    /// How long counters are watched
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
 }

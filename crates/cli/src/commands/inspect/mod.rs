@@ -6,8 +6,12 @@
 
 mod bundle;
 mod cpu;
+mod gpu;
+mod kernel;
 mod openssl;
 mod page;
+mod qat;
+mod used;
 
 use anyhow::Result;
 use millrace_inspect::report::Report;
@@ -27,6 +31,10 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     match &args.part {
         Some(InspectCommand::Cpu(args)) => cpu::run(args),
         Some(InspectCommand::Openssl(args)) => openssl::run(args),
+        Some(InspectCommand::Qat(args)) => qat::run(args),
+        Some(InspectCommand::Gpu(args)) => gpu::run(args),
+        Some(InspectCommand::Kernel(args)) => kernel::run(args),
+        Some(InspectCommand::Used(args)) => used::run(args),
         Some(InspectCommand::Ceiling(args)) => ceiling::run(args),
         None => match &args.bundle {
             Some(bundle) => bundle::run(&args.tree, bundle),
@@ -45,6 +53,10 @@ fn whole(args: &TreeArgs) -> Result<()> {
     cpu::machine(&mut page, &report.machine);
     cpu::section(&mut page, &report.cpu, false);
     openssl::section(&mut page, &report.libcrypto, false);
+    kernel::section(&mut page, &report.kernel);
+    kernel::in_network(&mut page, &report.network);
+    qat::section(&mut page, &report.qat, false);
+    gpu::section(&mut page, &report.accelerators);
     page.print()
 }
 
