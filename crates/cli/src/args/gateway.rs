@@ -120,6 +120,12 @@ pub(crate) struct ProviderArgs {
     /// Milliseconds within which every operation ends, one way or the other [default: 2000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) deadline_ms: Option<u64>,
+    /// Whether an operation that waits for long is sent to a second node, too [default: off]
+    #[arg(long, value_enum, value_name = "ON|OFF")]
+    pub(crate) hedge: Option<Switch>,
+    /// Milliseconds that are long [default: what 19 in 20 recent answers stayed below]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    pub(crate) hedge_after_ms: Option<u64>,
     /// Whose signatures are verified before use: those of RSA (on), or all [default: on]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub(crate) verify: Option<Verify>,
@@ -137,6 +143,8 @@ impl ProviderArgs {
             fallback,
             fallback_after_ms,
             deadline_ms,
+            hedge,
+            hedge_after_ms,
             verify,
             tls_server_name,
         } = self;
@@ -147,6 +155,8 @@ impl ProviderArgs {
             number("deadline_ms", deadline_ms),
             number("fallback_after_ms", fallback_after_ms),
             fallback.map(|fallback| ("fallback", fallback.text().to_owned())),
+            hedge.map(|hedge| ("hedge", hedge.text().to_owned())),
+            number("hedge_after_ms", hedge_after_ms),
             text("algorithms", algorithms),
             verify.map(|verify| ("verify", verify.text().to_owned())),
         ]

@@ -12,7 +12,7 @@ use super::cnf::{self, Cnf};
 use super::evidence::Evidence;
 use super::keys::{self, Held};
 use super::maps::{Mapped, file_name, library};
-use super::{Node, Options, Outcome, Report, Server};
+use super::{Node, Options, Outcome, Refusal, Report, Server};
 use crate::recipe::OPENSSL_CNF;
 use crate::verify::below;
 
@@ -496,27 +496,45 @@ fn configuration(options: &Options, evidence: &Evidence, report: &mut Report) {
 }
 
 fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
-    let limit = evidence
-        .workers
-        .first()
-        .and_then(|worker| evidence.proc.file_limit(worker.pid));
-    let (Some(limit), Some(connections)) = (limit, evidence.config.connections) else {
-        return;
-    };
-    let needed = connections.saturating_mul(FEWEST_FILES_PER_CONNECTION);
-    let where_to = match options.server {
-        Server::Nginx => "worker_rlimit_nofile, or LimitNOFILE of the service",
-        Server::Haproxy => "LimitNOFILE of the service",
-    };
-    let seen = format!("{limit} descriptors for {connections} connections");
-    if limit < needed {
-        let remedy = format!(
-            "raise {where_to} to {}: three for each (client, handshake that waits, upstream)",
-            connections.saturating_mul(3)
-        );
-        report.add("descriptors", Warning, seen, remedy);
-    } else {
-        report.add("descriptors", Good, seen, None);
+    const CHECK: &str = "descriptors";
+    let config = &evidence.config;
+    match options.server {
+        Server::Haproxy => {
+            // HAProxy derives its limit from this number, at two per connection.
+            let (Some(global), Some(frontends)) = (config.global_connections, config.connections)
+            else {
+                return;
+            };
+            let seen = format!("maxconn {global} in `global`, {frontends} in the frontends");
+            let needed = frontends.saturating_add(frontends / 2);
+            if global < needed {
+                let remedy = format!(
+                    "raise maxconn of `global` to {needed}: HAProxy counts two descriptors per connection, \
+                     and one whose handshake waited has three"
+                );
+                report.add(CHECK, Warning, seen, remedy);
+            } else {
+                report.add(CHECK, Good, seen, None);
+            }
+        }
+        Server::Nginx => {
+            let limit = evidence.workers.first();
+            let limit = limit.and_then(|worker| evidence.proc.file_limit(worker.pid));
+            let (Some(limit), Some(connections)) = (limit, config.connections) else {
+                return;
+            };
+            let seen = format!("{limit} descriptors for {connections} connections");
+            if limit < connections.saturating_mul(FEWEST_FILES_PER_CONNECTION) {
+                let remedy = format!(
+                    "raise worker_rlimit_nofile, or LimitNOFILE of the service, to {}: three for each \
+                     (client, handshake that waits, upstream)",
+                    connections.saturating_mul(3)
+                );
+                report.add(CHECK, Warning, seen, remedy);
+            } else {
+                report.add(CHECK, Good, seen, None);
+            }
+        }
     }
 }
 
@@ -670,7 +688,13 @@ fn admitted(
                 format!("user {} may use {key}", user.uid),
                 None,
             ),
-            Some(Err(why)) => report.add(
+            Some(Err(Refusal::NoNode(why))) => {
+                let remedy = "start the node: millrace up, or systemctl start millrace".to_owned();
+                let seen = format!("no node answers on {}: {why}", socket.display());
+                // One question is enough.
+                return report.add("node", Failure, seen, remedy);
+            }
+            Some(Err(Refusal::Refused(why))) => report.add(
                 CHECK,
                 Failure,
                 format!("the node does not let user {} use {key}: {why}", user.uid),

@@ -16,8 +16,11 @@
 //!
 //! **The proof.** Some handshakes are made at a time and held. The node's counters say how many were
 //! signed there. The provider gives a connection whose operation waits without blocking an eventfd
-//! that lives as long as the connection, so the workers' eventfds say how many were asynchronous.
-//! One handshake comes before, so that what happens once per process is not counted.
+//! that lives as long as the connection, so the workers' eventfds that go with the connections say how
+//! many were asynchronous. A node that is quick answers some before they have to wait; of those, and where
+//! descriptors are hidden, what the edge reports to the node says it, a second later, and also why an
+//! edge did something itself. One handshake comes before, so that what happens once per process is not
+//! counted.
 //!
 //! Everything is read, nothing is changed. What cannot be seen (without root, most) is said to be
 //! unseen, and is neither good nor bad.
@@ -34,6 +37,7 @@ pub mod server;
 mod systemd;
 mod tls;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -90,8 +94,32 @@ pub trait Node {
     /// No node answers; a sentence that says where it was looked for.
     fn completed(&self, socket: Option<&Path>) -> Result<u64, String>;
 
+    /// What the edges of this user (of all, if it is not known) have told the node; nothing if the node
+    /// does not say.
+    fn edges(&self, socket: Option<&Path>, uid: Option<u32>) -> Option<Edges>;
+
     /// Whether a node lets this user use this key over this socket; nothing if it cannot be tried.
-    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), String>>;
+    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), Refusal>>;
+}
+
+/// What edges have counted, all together. They tell it about once per second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edges {
+    /// Operations that waited without blocking.
+    pub paused: u64,
+    /// Operations that a thread of the application waited for.
+    pub blocking: u64,
+    /// Operations that the edge did itself, by reason.
+    pub fallbacks: BTreeMap<String, u64>,
+}
+
+/// Why a user may not use a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody answers on the socket, for this reason.
+    NoNode(String),
+    /// The node says no, for this reason.
+    Refused(String),
 }
 
 /// How one thing is.
@@ -189,7 +217,17 @@ pub fn run(options: &Options, node: &dyn Node) -> Report {
     let socket = evidence
         .as_ref()
         .and_then(|evidence| judge::judge(options, evidence, node, &mut report));
-    let completed = || node.completed(socket.as_deref());
-    proof::prove(options, evidence.as_ref(), &completed, &mut report);
+    let asked = proof::Asked {
+        node,
+        socket: socket.as_deref(),
+        uid: evidence
+            .as_ref()
+            .and_then(|evidence| evidence.workers.first())
+            .map(|worker| worker.user.uid),
+    };
+    proof::prove(options, evidence.as_ref(), &asked, &mut report);
     report
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,16 +4,75 @@
 //! The live proof: handshakes at a time, the node's counter and the workers' eventfds before and while
 //! they are held.
 
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use super::evidence::Evidence;
-use super::{Options, Outcome, Report, Share, tls};
+use super::{Edges, Finding, Node, Options, Outcome, Report, Share, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
+
+/// Edges report once per second; one more for a machine that has much to do.
+const REPORTS_TAKE: Duration = Duration::from_secs(2);
+
+/// A server sees at once that a client has gone; this is for a machine that has much to do.
+const CLOSING_TAKES: Duration = Duration::from_secs(1);
+
+/// How often its descriptors are looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How often the node is asked meanwhile.
+const ASK: Duration = Duration::from_millis(100);
+
+/// The node that is asked.
+pub(super) struct Asked<'a> {
+    pub(super) node: &'a dyn Node,
+    /// Where the server's provider connects to; nothing if its nodes are elsewhere.
+    pub(super) socket: Option<&'a Path>,
+    /// Who the workers are; nothing if that is not known.
+    pub(super) uid: Option<u32>,
+}
+
+impl Asked<'_> {
+    fn edges(&self) -> Option<Edges> {
+        self.node.edges(self.socket, self.uid)
+    }
+
+    /// What the edges counted since `before`, when it is about that many operations, or time is up.
+    fn since(&self, before: &Edges, operations: u64) -> Option<Edges> {
+        let started = Instant::now();
+        loop {
+            let counted = difference(before, &self.edges()?);
+            let fallbacks: u64 = counted.fallbacks.values().sum();
+            if counted.paused + counted.blocking >= operations || fallbacks >= operations {
+                return Some(counted);
+            }
+            if started.elapsed() > REPORTS_TAKE {
+                return Some(counted);
+            }
+            thread::sleep(ASK);
+        }
+    }
+}
+
+fn difference(before: &Edges, after: &Edges) -> Edges {
+    let fallbacks = after.fallbacks.iter().map(|(reason, count)| {
+        let earlier = before.fallbacks.get(reason).copied().unwrap_or(0);
+        (reason.clone(), count.saturating_sub(earlier))
+    });
+    Edges {
+        paused: after.paused.saturating_sub(before.paused),
+        blocking: after.blocking.saturating_sub(before.blocking),
+        fallbacks: fallbacks.filter(|(_, count)| *count > 0).collect(),
+    }
+}
 
 /// Makes the handshakes, and adds what they show.
 pub(super) fn prove(
     options: &Options,
     evidence: Option<&Evidence>,
-    completed: &dyn Fn() -> Result<u64, String>,
+    asked: &Asked<'_>,
     report: &mut Report,
 ) {
     if options.handshakes == 0 {
@@ -37,19 +96,46 @@ pub(super) fn prove(
         let remedy = "give the right address with --connect".to_owned();
         return report.add("handshakes", Failure, error, remedy);
     }
-    let before = completed();
-    let descriptors = evidence.map(eventfds);
+    let before = asked.node.completed(asked.socket);
+    let edges = asked.edges();
     let held = match tls::handshakes(&address, &name, options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error, None),
     };
-    let descriptors_held = evidence.map(eventfds);
-    let after = completed();
+    let after = asked.node.completed(asked.socket);
     let of = handshakes(&address, &held, report);
-    drop(held);
-    pooled(before, after, of, report);
-    if let (Some(before), Some(after)) = (descriptors, descriptors_held) {
-        asynchronous(before, after, of, report);
+    let waited = evidence.and_then(|evidence| waited_aside(evidence, held, of));
+    if of == 0 {
+        return;
+    }
+    pooled(before, after, of, asked.socket.is_some(), report);
+    let pooled = report.pooled.is_some_and(|share| share.count == of);
+    // Only if there is something left to say: it takes a second.
+    let told = match &edges {
+        Some(edges) if waited != Some(of) || !pooled => asked.since(edges, of),
+        _ => None,
+    };
+    // An answer that comes before the job has paused leaves no descriptor: then the edge knows better.
+    let told_waited = told
+        .as_ref()
+        .map(|told| told.paused.min(of.saturating_sub(told.blocking)));
+    asynchronous(waited.max(told_waited), of, report);
+    if let Some(told) = told {
+        fallbacks(&told, report);
+    }
+}
+
+/// What the edges did themselves meanwhile, and why.
+fn fallbacks(told: &Edges, report: &mut Report) {
+    let reasons: Vec<String> = told
+        .fallbacks
+        .iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    if !reasons.is_empty() {
+        let seen = format!("done by the gateway itself: {}", reasons.join(", "));
+        let remedy = "docs/guide/settings.md says what each reason means".to_owned();
+        report.add("fallbacks", Warning, seen, remedy);
     }
 }
 
@@ -92,20 +178,24 @@ fn handshakes(address: &str, held: &[Result<tls::Held, String>], report: &mut Re
     share.count
 }
 
-fn pooled(before: Result<u64, String>, after: Result<u64, String>, of: u64, report: &mut Report) {
+fn pooled(
+    before: Result<u64, String>,
+    after: Result<u64, String>,
+    of: u64,
+    local: bool,
+    report: &mut Report,
+) {
     const CHECK: &str = "pooled";
     let (before, after) = match (before, after) {
         (Ok(before), Ok(after)) => (before, after),
         (Err(error), _) | (_, Err(error)) => {
+            // Without a local one the nodes are elsewhere.
+            let outcome = if local { Failure } else { Unseen };
             let remedy =
-                "start the node; if the nodes are elsewhere, run this there, with --connect"
-                    .to_owned();
-            return report.add(CHECK, Unseen, error, remedy);
+                "start the node; if the nodes are elsewhere, run this there, with --connect";
+            return report.add(CHECK, outcome, error, remedy.to_owned());
         }
     };
-    if of == 0 {
-        return;
-    }
     // Others may have work done meanwhile: more than these handshakes are not theirs.
     let share = Share {
         count: after.saturating_sub(before).min(of),
@@ -122,6 +212,20 @@ fn pooled(before: Result<u64, String>, after: Result<u64, String>, of: u64, repo
     }
 }
 
+/// How many of the connections had an eventfd: those that go when the connections do. (The workers have
+/// others, and make one for themselves when they first speak to the pool.)
+fn waited_aside(evidence: &Evidence, held: Vec<Result<tls::Held, String>>, of: u64) -> Option<u64> {
+    let most = eventfds(evidence)?;
+    drop(held);
+    let started = Instant::now();
+    let mut gone = 0;
+    while gone < of && started.elapsed() < CLOSING_TAKES {
+        thread::sleep(LOOK);
+        gone = most.saturating_sub(eventfds(evidence)?).max(gone);
+    }
+    Some(gone)
+}
+
 /// The eventfds of all workers; nothing if they cannot be seen.
 fn eventfds(evidence: &Evidence) -> Option<u64> {
     let counts = evidence
@@ -131,17 +235,14 @@ fn eventfds(evidence: &Evidence) -> Option<u64> {
     counts.sum::<Option<usize>>().map(|count| count as u64)
 }
 
-fn asynchronous(before: Option<u64>, after: Option<u64>, of: u64, report: &mut Report) {
+fn asynchronous(waited: Option<u64>, of: u64, report: &mut Report) {
     const CHECK: &str = "asynchronous";
-    let (Some(before), Some(after)) = (before, after) else {
+    let Some(waited) = waited else {
         let seen = "the descriptors of the workers are hidden from this user";
         return report.add(CHECK, Unseen, seen, "run this as root".to_owned());
     };
-    if of == 0 {
-        return;
-    }
     let share = Share {
-        count: after.saturating_sub(before).min(of),
+        count: waited.min(of),
         of,
     };
     report.asynchronous = Some(share);
@@ -149,8 +250,10 @@ fn asynchronous(before: Option<u64>, after: Option<u64>, of: u64, report: &mut R
     if share.count == of {
         return report.add(CHECK, Good, seen, None);
     }
-    // One that failed for a reason of its own has failed above.
     let remedy = "the others blocked, or did not go to the pool: see what is above".to_owned();
-    let outcome = if share.count == 0 { Failure } else { Warning };
+    // `mode = sync` is a choice, of which it has been warned.
+    let chosen = |finding: &Finding| finding.check == "waiting" && finding.outcome == Warning;
+    let none = share.count == 0 && !report.findings.iter().any(chosen);
+    let outcome = if none { Failure } else { Warning };
     report.add(CHECK, outcome, seen, remedy);
 }

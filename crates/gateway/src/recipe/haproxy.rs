@@ -30,6 +30,10 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     };
     let contents = CFG
         .replace("{async}", asynchronous)
+        .replace(
+            "{global}",
+            &global_maxconn(settings.connections).to_string(),
+        )
         .replace("{connections}", &settings.connections.to_string())
         .replace("{key}", &settings.key);
     let key = format!("/etc/haproxy/{}.pem.key", settings.key);
@@ -72,6 +76,12 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     }
 }
 
+/// What `global` has to say so that HAProxy's table of descriptors is large enough for three of each
+/// connection: it reserves two. The rest is for what it opens besides.
+fn global_maxconn(connections: u32) -> u32 {
+    connections.div_ceil(2) * 3 + 16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +92,7 @@ mod tests {
         let text = plan(&settings(&["unix:/run/millrace/node.sock"])).text();
         assert!(text.contains("\nBindPaths=/run/millrace:/var/lib/haproxy/run/millrace\n"));
         assert!(text.contains("\n    ssl-mode-async\n") && text.contains("LimitNOFILE=12544\n"));
+        assert!(text.contains("\n    maxconn 6160\n") && text.contains("\n    maxconn 4096\n"));
         let remote = plan(&settings(&["tcp:node-1:7433"])).text();
         assert!(!remote.contains("BindPaths"), "{remote}");
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
-use millrace_gateway::check::{self, Node, Options, Outcome, Report, User};
+use millrace_gateway::check::{self, Edges, Node, Options, Outcome, Refusal, Report, User};
 use millrace_server::Status;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::geteuid;
@@ -115,7 +115,29 @@ impl Node for LocalNode<'_> {
         Ok(status.operations.iter().map(|row| row.completed).sum())
     }
 
-    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), String>> {
+    fn edges(&self, socket: Option<&Path>, uid: Option<u32>) -> Option<Edges> {
+        let status = self.status(socket).ok()?;
+        let counts = match uid {
+            None => vec![status.edge_totals],
+            Some(uid) => {
+                let identity = format!("uid:{uid}");
+                let own = status.edges.into_iter();
+                let own = own.filter(|edge| edge.identity == identity);
+                own.map(|edge| edge.counts).collect()
+            }
+        };
+        let mut edges = Edges::default();
+        for counts in counts {
+            edges.paused += counts.paused;
+            edges.blocking += counts.blocking;
+            for row in counts.fallbacks {
+                *edges.fallbacks.entry(row.reason).or_insert(0) += row.jobs;
+            }
+        }
+        Some(edges)
+    }
+
+    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), Refusal>> {
         let own = geteuid();
         if !own.is_root() && own.as_raw() != user.uid {
             return None;
@@ -127,11 +149,11 @@ impl Node for LocalNode<'_> {
         let become_user = own.is_root();
         let asking = || {
             if become_user {
-                act_as(user).map_err(|error| format!("acting as user {}: {error}", user.uid))?;
+                act_as(user).ok()?;
             }
-            open(path, key)
+            Some(open(path, key))
         };
-        thread::scope(|scope| scope.spawn(asking).join().ok())
+        thread::scope(|scope| scope.spawn(asking).join().ok())?
     }
 }
 
@@ -145,7 +167,7 @@ fn act_as(user: &User) -> io::Result<()> {
     Ok(())
 }
 
-fn open(path: PathBuf, key: &str) -> Result<(), String> {
+fn open(path: PathBuf, key: &str) -> Result<(), Refusal> {
     let config = PoolConfig::new(vec![Endpoint::Unix(path)])
         .connect_timeout(PATIENCE)
         .default_deadline(PATIENCE)
@@ -154,10 +176,11 @@ fn open(path: PathBuf, key: &str) -> Result<(), String> {
     let opened = pool.open_key(KeySelector::Name(key.to_owned()), pool.deadline());
     let answer = match &opened {
         Ok(_) => Ok(()),
-        Err(ClientError::Key(KeyRefusal::NoSuchKey)) => {
-            Err("there is no such key, or its policy does not admit the user".to_owned())
-        }
-        Err(error) => Err(error.to_string()),
+        Err(ClientError::Key(KeyRefusal::NoSuchKey)) => Err(Refusal::Refused(
+            "there is no such key, or its policy does not admit the user".to_owned(),
+        )),
+        Err(error @ ClientError::Key(_)) => Err(Refusal::Refused(error.to_string())),
+        Err(error) => Err(Refusal::NoNode(error.to_string())),
     };
     pool.shutdown();
     answer

@@ -15,6 +15,9 @@ const MAX_ENTRIES: usize = 100_000;
 /// What stands beside a certificate and is none.
 const NO_CERTIFICATE: [&str; 5] = ["key", "ocsp", "issuer", "sctl", "dh"];
 
+/// What begins a section that has to do with connections of clients, or ends one.
+const SECTIONS: [&str; 5] = ["global", "defaults", "frontend", "listen", "backend"];
+
 /// Where packages have it.
 pub const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 
@@ -23,6 +26,7 @@ pub const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 pub fn read(root: &Path, files: &[PathBuf]) -> ServerConfig {
     let mut config = ServerConfig::default();
     let mut base = None;
+    let mut section = String::new();
     for file in files {
         let real = crate::verify::below(root, file);
         let mut parts = vec![file.clone()];
@@ -34,12 +38,36 @@ pub fn read(root: &Path, files: &[PathBuf]) -> ServerConfig {
         for part in parts {
             if let Some(text) = config.read(&crate::verify::below(root, &part)) {
                 for words in text.lines().map(words) {
+                    if let Some(name) = words
+                        .first()
+                        .filter(|name| SECTIONS.contains(&name.as_str()))
+                    {
+                        name.clone_into(&mut section);
+                    }
+                    if words.first().is_some_and(|word| word == "maxconn") {
+                        connections(&section, words.get(1), &mut config);
+                    }
                     line(root, &words, &mut base, &mut config);
                 }
             }
         }
     }
     config
+}
+
+/// Those of frontends add up; one of `defaults` counts for none in particular, and is left out.
+fn connections(section: &str, number: Option<&String>, config: &mut ServerConfig) {
+    let Some(number) = number.and_then(|number| number.parse().ok()) else {
+        return;
+    };
+    match section {
+        "global" => config.global_connections = Some(number),
+        "frontend" | "listen" => {
+            let sum = config.connections.unwrap_or(0);
+            config.connections = Some(number.saturating_add(sum));
+        }
+        _ => {}
+    }
 }
 
 fn line(root: &Path, words: &[String], base: &mut Option<PathBuf>, config: &mut ServerConfig) {
@@ -50,10 +78,6 @@ fn line(root: &Path, words: &[String], base: &mut Option<PathBuf>, config: &mut 
         ("ssl-mode-async", _) => config.mode_async = true,
         ("crt-base", Some(folder)) => *base = Some(folder.into()),
         ("chroot", Some(folder)) => config.chroot = Some(folder.into()),
-        // Of `global`, which comes first; those of frontends are smaller.
-        ("maxconn", Some(number)) if config.connections.is_none() => {
-            config.connections = number.parse().ok();
-        }
         ("bind", Some(addresses)) if arguments.iter().any(|word| word == "ssl") => {
             for address in addresses.split(',') {
                 config.add_listen(reachable(address));
@@ -189,7 +213,10 @@ mod tests {
         put("etc/list", "c.pem [alpn h2] *.example.net\n# comment\n");
         let config = read(dir.path(), &[PathBuf::from("/etc/h.cfg")]);
         assert!(config.mode_async);
-        assert_eq!(config.connections, Some(50));
+        assert_eq!(
+            (config.global_connections, config.connections),
+            (Some(50), Some(3))
+        );
         assert_eq!(
             config.chroot.as_deref(),
             Some(Path::new("/var/lib/haproxy"))

@@ -28,8 +28,10 @@ pub struct ServerConfig {
     pub environment: Vec<String>,
     /// Whether HAProxy is told to wait asynchronously.
     pub mode_async: bool,
-    /// Connections of a worker (nginx) or process (HAProxy).
+    /// Connections of a worker (nginx), or of all frontends (HAProxy).
     pub connections: Option<u64>,
+    /// Connections that HAProxy counts its descriptors by.
+    pub global_connections: Option<u64>,
     /// The folder that HAProxy confines itself to.
     pub chroot: Option<PathBuf>,
     /// What could not be read or understood.

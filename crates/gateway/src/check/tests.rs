@@ -1,0 +1,484 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A machine as files: a `/proc` with a server in it, its configuration, a socket. Each test takes one
+//! thing away and expects the one finding that says so. (The proof needs a running server; see the
+//! whole-system tests.)
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::*;
+
+const MASTER: u32 = 100;
+const WORKER: u32 = 101;
+
+struct Machine {
+    dir: tempfile::TempDir,
+    server: Server,
+    admits: Option<Result<(), Refusal>>,
+    _socket: UnixListener,
+}
+
+impl Node for Machine {
+    fn completed(&self, _: Option<&Path>) -> Result<u64, String> {
+        Err("not asked here".to_owned())
+    }
+
+    fn edges(&self, _: Option<&Path>, _: Option<u32>) -> Option<Edges> {
+        None
+    }
+
+    fn admits(&self, _: &User, _: &Path, key: &str) -> Option<Result<(), Refusal>> {
+        assert_eq!(key, "www");
+        self.admits.clone()
+    }
+}
+
+impl Machine {
+    fn new(server: Server) -> Self {
+        let dir = tempfile::tempdir().expect("folder");
+        // Others look through it, too.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+        let socket = UnixListener::bind(dir.path().join("node.sock")).expect("a socket");
+        let machine = Self {
+            dir,
+            server,
+            admits: Some(Ok(())),
+            _socket: socket,
+        };
+        machine.mode("node.sock", 0o666);
+        machine.put("millrace.so", "");
+        machine.put("openssl.cnf", &machine.cnf());
+        machine.put("www.key", &stub());
+        machine.put(
+            "nginx.conf",
+            "env OPENSSL_CONF; env LD_PRELOAD; events { worker_connections 500; }\n\
+             http { server { listen 443 ssl; ssl_certificate_key www.key; } }",
+        );
+        let at = machine.path("");
+        machine.put(
+            "haproxy.cfg",
+            &format!(
+                "global\n ssl-mode-async\n maxconn 800\nlisten a\n maxconn 500\n bind :443 ssl crt {at}/www.key\n"
+            ),
+        );
+        let (title, program) = match server {
+            Server::Nginx => (
+                format!("nginx: master process nginx -c {at}/nginx.conf"),
+                "nginx",
+            ),
+            Server::Haproxy => (format!("haproxy\0-W\0-f\0{at}/haproxy.cfg"), "haproxy"),
+        };
+        machine.process(MASTER, program, 1, &title);
+        machine.process(
+            WORKER,
+            program,
+            MASTER,
+            &format!("{program}: worker process"),
+        );
+        machine
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.dir.path().join(name);
+        path.to_str()
+            .expect("UTF-8")
+            .trim_end_matches('/')
+            .to_owned()
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        let path = self.dir.path().join(name);
+        fs::create_dir_all(path.parent().expect("folder")).expect("folders");
+        fs::write(path, text).expect("file");
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("mode");
+    }
+
+    fn change(&self, name: &str, from: &str, to: &str) {
+        let text = fs::read_to_string(self.path(name)).expect("file");
+        assert!(text.contains(from), "{name}: {text}");
+        self.put(name, &text.replace(from, to));
+    }
+
+    fn cnf(&self) -> String {
+        format!(
+            "openssl_conf = init\n[init]\nproviders = all\n[all]\ndefault = d\nmillrace = m\n\
+             [d]\nactivate = 1\n[m]\nmodule = {at}/millrace.so\nactivate = 1\npool = unix:{at}/node.sock\n\
+             [algorithms]\ndefault_properties = ?provider=millrace\n",
+            at = self.path("")
+        )
+    }
+
+    fn process(&self, pid: u32, name: &str, parent: u32, title: &str) {
+        let file = |what: &str, text: &str| self.put(&format!("proc/{pid}/{what}"), text);
+        file(
+            "status",
+            &format!(
+                "Name:\t{name}\nPPid:\t{parent}\nUid:\t33\t33\t33\t33\nGid:\t33\t33\t33\t33\nGroups:\t33\n"
+            ),
+        );
+        file("cmdline", &format!("{title}\0"));
+        file(
+            "environ",
+            &format!("A=1\0OPENSSL_CONF={}\0", self.path("openssl.cnf")),
+        );
+        file("limits", "Max open files   4096   4096   files\n");
+        let mapped = [
+            "/usr/lib/libssl.so.3".to_owned(),
+            "/usr/lib/libcrypto.so.3".to_owned(),
+            "/usr/lib/libmillrace_preload.so".to_owned(),
+            self.path("millrace.so"),
+        ];
+        let line = |path: &String| format!("1000-2000 r-xp 00000000 fe:00 7 {path}\n");
+        file("maps", &mapped.iter().map(line).collect::<String>());
+        let root = self.dir.path().join(format!("proc/{pid}/root"));
+        symlink("/", root).expect("link");
+    }
+
+    fn report(&self) -> Report {
+        let options = Options {
+            server: self.server,
+            pid: None,
+            connect: None,
+            server_name: None,
+            config: None,
+            openssl_conf: None,
+            handshakes: 0,
+            proc: self.dir.path().join("proc"),
+        };
+        run(&options, self)
+    }
+
+    /// The one finding that is so, about this check.
+    #[track_caller]
+    fn expect(&self, outcome: Outcome, check: &str, word: &str) {
+        let report = self.report();
+        let found: Vec<&Finding> = report
+            .findings
+            .iter()
+            .filter(|finding| finding.outcome == outcome)
+            .collect();
+        let good = found.len() == 1 && found[0].check == check && found[0].seen.contains(word);
+        assert!(good, "{outcome:?} {check} {word}: {:#?}", report.findings);
+        let remedy = found[0].remedy.as_deref().unwrap_or("");
+        assert!(
+            outcome == Outcome::Unseen || remedy.len() > 10,
+            "what to do: {remedy}"
+        );
+        let worse = report
+            .findings
+            .iter()
+            .filter(|other| other.outcome > outcome)
+            .count();
+        assert_eq!(worse, 0, "{:#?}", report.findings);
+    }
+}
+
+fn stub() -> String {
+    let mut der = vec![0x30, 0x20, 0x0c, 0x0e];
+    der.extend_from_slice(b"Millrace Key 1\x0c\x0cmillrace:www\x04\x01x");
+    let body = STANDARD.encode(der);
+    format!("-----BEGIN MILLRACE KEY-----\n{body}\n-----END MILLRACE KEY-----\n")
+}
+
+#[test]
+fn nothing_is_wrong_with_a_good_one() {
+    for server in [Server::Nginx, Server::Haproxy] {
+        let report = Machine::new(server).report();
+        let good = report
+            .findings
+            .iter()
+            .all(|finding| finding.outcome == Outcome::Ok);
+        assert!(good, "{:#?}", report.findings);
+        assert_eq!(report.pid, Some(MASTER));
+        let checks: Vec<&str> = report
+            .findings
+            .iter()
+            .map(|finding| finding.check)
+            .collect();
+        let expected = [
+            "process",
+            "openssl",
+            "environment",
+            "openssl.cnf",
+            "provider",
+            "waiting",
+            "descriptors",
+            "keys",
+            "socket",
+            "policy",
+        ];
+        assert_eq!(checks, expected);
+    }
+}
+
+#[test]
+fn a_static_openssl_is_found_out() {
+    let machine = Machine::new(Server::Nginx);
+    machine.put(
+        "proc/101/maps",
+        "1000-2000 r-xp 00000000 fe:00 7 /usr/sbin/nginx\n",
+    );
+    let report = machine.report();
+    let openssl = &report.findings[1];
+    assert_eq!(
+        (openssl.check, openssl.outcome),
+        ("openssl", Outcome::Failure)
+    );
+    assert!(openssl.seen.contains("no shared libssl"), "{openssl:?}");
+}
+
+#[test]
+fn libraries_that_do_not_fit() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "libcrypto.so.3", "libcrypto.so.1.1");
+    machine.expect(Outcome::Failure, "openssl", "OpenSSL 1.1");
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "libssl.so.3\n", "libssl.so.3 (deleted)\n");
+    machine.expect(Outcome::Warning, "openssl", "was replaced");
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "millrace.so\n", "millrace.so (deleted)\n");
+    machine.expect(Outcome::Warning, "provider", "was replaced");
+    let machine = Machine::new(Server::Haproxy);
+    machine.change(
+        "proc/101/maps",
+        "libmillrace_preload.so",
+        "ld-musl-x86_64.so.1",
+    );
+    machine.expect(Outcome::Warning, "openssl", "musl");
+}
+
+#[test]
+fn a_missing_preload_blocks_nginx_and_not_haproxy() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
+    machine.expect(Outcome::Failure, "waiting", "not in nginx");
+    machine.change(
+        "proc/100/environ",
+        "A=1",
+        "LD_PRELOAD=/x/libmillrace_preload.so",
+    );
+    machine.expect(
+        Outcome::Failure,
+        "waiting",
+        "LD_PRELOAD=/x/libmillrace_preload.so",
+    );
+    let machine = Machine::new(Server::Haproxy);
+    machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
+    assert_eq!(machine.report().count(Outcome::Failure), 0);
+    machine.change("haproxy.cfg", "ssl-mode-async", "# ssl-mode-async");
+    machine.expect(Outcome::Failure, "waiting", "no ssl-mode-async");
+}
+
+#[test]
+fn without_openssl_conf_the_provider_is_not_there() {
+    let machine = Machine::new(Server::Nginx);
+    machine.put("proc/100/environ", "A=1\0");
+    machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
+    let failures: Vec<&str> = machine
+        .report()
+        .findings
+        .iter()
+        .filter(|finding| finding.outcome == Outcome::Failure)
+        .map(|finding| finding.check)
+        .collect();
+    assert_eq!(
+        failures[0], "environment",
+        "the cause comes first: {failures:?}"
+    );
+}
+
+#[test]
+fn what_openssl_cnf_may_lack() {
+    for (from, to, check, word) in [
+        ("[m]\n", "[m]\nmode = off\n", "openssl.cnf", "mode = off"),
+        (
+            "default = d\n",
+            "",
+            "openssl.cnf",
+            "does not activate `default`",
+        ),
+        (
+            "activate = 1\npool",
+            "activate = 0\npool",
+            "openssl.cnf",
+            "does not activate the provider",
+        ),
+        (
+            "providers = all",
+            "providers = none",
+            "openssl.cnf",
+            "no section",
+        ),
+    ] {
+        let machine = Machine::new(Server::Nginx);
+        machine.change("openssl.cnf", from, to);
+        machine.expect(Outcome::Failure, check, word);
+    }
+    let machine = Machine::new(Server::Nginx);
+    machine.change("openssl.cnf", "[m]\n", "[m]\nmode = sync\n");
+    machine.expect(Outcome::Warning, "waiting", "mode = sync");
+    // The same by an include, and a section of nginx's own.
+    let machine = Machine::new(Server::Nginx);
+    machine.put("more.cnf", &machine.cnf().replace("openssl_conf", "nginx"));
+    machine.put(
+        "openssl.cnf",
+        &format!(".include {}\n", machine.path("more.cnf")),
+    );
+    assert_eq!(
+        machine.report().count(Outcome::Failure),
+        0,
+        "{:#?}",
+        machine.report().findings
+    );
+}
+
+#[test]
+fn a_module_that_is_not_there_is_named() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
+    machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
+    machine.expect(
+        Outcome::Failure,
+        "provider",
+        "missing/millrace.so does not exist",
+    );
+    machine.change("openssl.cnf", "missing/", "");
+    machine.expect(Outcome::Failure, "provider", "not loaded");
+}
+
+#[test]
+fn plain_keys_need_the_property_query() {
+    let machine = Machine::new(Server::Nginx);
+    machine.put("www.key", "-----BEGIN PRIVATE KEY-----\n");
+    machine.expect(Outcome::Failure, "keys", "no property query");
+    machine.change(
+        "openssl.cnf",
+        "[init]\n",
+        "[init]\nalg_section = algorithms\n",
+    );
+    assert_eq!(machine.report().count(Outcome::Failure), 0);
+    machine.put("www.key", "-----BEGIN CERTIFICATE-----\n");
+    assert_eq!(machine.report().count(Outcome::Warning), 1);
+}
+
+#[test]
+fn the_socket_and_the_policy_are_the_workers_business() {
+    let machine = Machine::new(Server::Nginx);
+    machine.mode("node.sock", 0o600);
+    machine.expect(Outcome::Failure, "socket", "has mode 0600");
+    let machine = Machine::new(Server::Nginx);
+    fs::remove_file(machine.path("node.sock")).expect("removed");
+    machine.expect(Outcome::Failure, "socket", "is not there");
+    let mut machine = Machine::new(Server::Nginx);
+    machine.admits = Some(Err(Refusal::Refused("no such key".to_owned())));
+    machine.expect(Outcome::Failure, "policy", "does not let user 33 use www");
+    machine.admits = Some(Err(Refusal::NoNode("connection refused".to_owned())));
+    machine.expect(Outcome::Failure, "node", "no node answers");
+    machine.admits = None;
+    machine.expect(Outcome::Unseen, "policy", "cannot be tried");
+}
+
+#[test]
+fn the_provider_may_have_a_file_of_its_own() {
+    let machine = Machine::new(Server::Nginx);
+    let file = machine.path("client.toml");
+    machine.change(
+        "proc/100/environ",
+        "A=1",
+        &format!("MILLRACE_CLIENT_CONF={file}"),
+    );
+    machine.put("client.toml", "pool = [\n");
+    machine.expect(Outcome::Failure, "openssl.cnf", "client.toml");
+    let pool = format!("pool = unix:{}", machine.path("node.sock"));
+    machine.change("openssl.cnf", &pool, "");
+    machine.put(
+        "client.toml",
+        &format!("pool = [\"unix:{}\"]\n", machine.path("other.sock")),
+    );
+    machine.expect(Outcome::Failure, "socket", "other.sock is not there");
+}
+
+#[test]
+fn an_upgrade_of_the_binary_needs_the_variables() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change(
+        "nginx.conf",
+        "env OPENSSL_CONF; env LD_PRELOAD;",
+        "env OPENSSL_CONF;",
+    );
+    machine.expect(Outcome::Warning, "configuration", "no `env LD_PRELOAD;`");
+}
+
+#[test]
+fn descriptors_are_counted() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change(
+        "nginx.conf",
+        "worker_connections 500",
+        "worker_connections 4000",
+    );
+    machine.expect(
+        Outcome::Warning,
+        "descriptors",
+        "4096 descriptors for 4000 connections",
+    );
+    let machine = Machine::new(Server::Haproxy);
+    machine.change("haproxy.cfg", "maxconn 800", "maxconn 500");
+    machine.expect(Outcome::Warning, "descriptors", "maxconn 500 in `global`");
+}
+
+#[test]
+fn what_is_hidden_is_unseen() {
+    let machine = Machine::new(Server::Nginx);
+    fs::remove_file(machine.path("proc/101/maps")).expect("removed");
+    let report = machine.report();
+    assert_eq!(report.count(Outcome::Failure), 0, "{:#?}", report.findings);
+    assert_eq!(report.count(Outcome::Unseen), 3);
+}
+
+#[test]
+fn which_server_is_meant() {
+    let machine = Machine::new(Server::Nginx);
+    machine.process(200, "nginx-debug", 1, "nginx: master process nginx");
+    machine.expect(Outcome::Failure, "process", "100, 200");
+    machine.process(102, "nginx", MASTER, "nginx: cache manager process");
+    let mut options = Options {
+        server: Server::Nginx,
+        pid: Some(WORKER),
+        connect: None,
+        server_name: None,
+        config: None,
+        openssl_conf: None,
+        handshakes: 0,
+        proc: machine.dir.path().join("proc"),
+    };
+    let report = run(&options, &machine);
+    assert_eq!(report.pid, Some(MASTER), "a worker stands for its master");
+    assert!(
+        report.findings[0].seen.contains("1 worker of"),
+        "{:?}",
+        report.findings[0]
+    );
+    options.pid = Some(7);
+    assert!(
+        run(&options, &machine).findings[0]
+            .seen
+            .contains("no nginx with process id 7")
+    );
+    options.server = Server::Haproxy;
+    options.pid = None;
+    assert!(
+        run(&options, &machine).findings[0]
+            .seen
+            .contains("no haproxy is running")
+    );
+}

@@ -1,0 +1,275 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace gateway check` looks at real servers: it proves good ones good, and of each that is not it
+//! names the cause.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::is_root;
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
+use millrace_tests::node::Node;
+use millrace_tests::pki::{Identity, KeyKind};
+use millrace_tests::process::{free_port, run, text_of};
+use millrace_tests::world::World;
+use serde_json::Value;
+
+/// Handshakes of a check, unless it is told.
+const HANDSHAKES: u64 = 16;
+
+struct Setup {
+    world: World,
+    node: Node,
+    identity: Identity,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let identity = world.identity(KeyKind::Rsa2048);
+        Self {
+            world,
+            node,
+            identity,
+        }
+    }
+
+    /// A site whose key is in the pool.
+    fn pooled(&self) -> Site {
+        self.pooled_for("--allow-all")
+    }
+
+    fn pooled_for(&self, policy: &str) -> Site {
+        let words: Vec<&str> = policy.split(' ').collect();
+        let stub = self.node.import_with("www", &self.identity, &words);
+        Site::with_stub(&self.identity, &stub)
+    }
+
+    /// A site whose key is on the gateway.
+    fn plain(&self) -> Site {
+        Site::with_key(&self.identity)
+    }
+
+    fn edge(&self) -> EdgeOptions {
+        EdgeOptions::to(self.node.endpoint()).with("deadline_ms", 1_000)
+    }
+
+    fn nginx(&self, site: &Site, edge: Option<&Edge>, workers: usize, preload: bool) -> Nginx {
+        let port = free_port();
+        let server = format!(
+            "server {{ listen 127.0.0.1:{port} ssl; server_name localhost;\n{}\
+             location / {{ return 200 ok; }} }}",
+            certificate_lines(self.world.dir(), "www", site)
+        );
+        let options = NginxOptions {
+            workers,
+            preload,
+            daemon: false,
+            edge: edge.cloned(),
+            main: String::new(),
+            events: String::new(),
+            http: server,
+            stream: String::new(),
+        };
+        Nginx::start(self.world.dir(), &options, &[port])
+    }
+
+    fn check(&self, server: &str, pid: u32, edge: Option<&Edge>) -> Report {
+        let mut command = self.node.command(&["gateway", "check", server, "--json"]);
+        command.args(["--pid", &pid.to_string()]);
+        if let Some(edge) = edge {
+            // No service of systemd starts it, and nginx writes over its environment.
+            command.arg("--openssl-conf").arg(&edge.conf);
+        }
+        let output = run(&mut command);
+        let report = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", text_of(&output)));
+        Report {
+            report,
+            success: output.status.success(),
+        }
+    }
+
+    fn check_nginx(&self, nginx: &Nginx, edge: Option<&Edge>) -> Report {
+        self.check("nginx", nginx.master(), edge)
+    }
+}
+
+/// What a check said.
+struct Report {
+    report: Value,
+    success: bool,
+}
+
+impl Report {
+    fn findings(&self) -> &[Value] {
+        self.report["findings"].as_array().expect("findings")
+    }
+
+    /// There is a failure about this, and the command says so.
+    #[track_caller]
+    fn fails(&self, check: &str, word: &str) -> &Self {
+        let found = self.findings().iter().any(|finding| {
+            finding["check"] == check
+                && finding["outcome"] == "failure"
+                && finding["seen"]
+                    .as_str()
+                    .is_some_and(|seen| seen.contains(word))
+                && finding["remedy"].is_string()
+        });
+        assert!(found && !self.success, "{check}, {word}: {:#}", self.report);
+        self
+    }
+
+    /// That many handshakes were so.
+    #[track_caller]
+    fn counts(&self, what: &str, count: u64) -> &Self {
+        let share = &self.report[what];
+        assert_eq!(share["of"], HANDSHAKES, "{:#}", self.report);
+        assert_eq!(share["count"], count, "{what}: {:#}", self.report);
+        self
+    }
+
+    /// Everything is as it should be.
+    #[track_caller]
+    fn is_good(&self) {
+        let bad: Vec<&Value> = self
+            .findings()
+            .iter()
+            .filter(|finding| finding["outcome"] != "ok")
+            .collect();
+        assert!(bad.is_empty() && self.success, "{bad:#?}");
+        self.counts("pooled", HANDSHAKES)
+            .counts("asynchronous", HANDSHAKES);
+    }
+}
+
+#[test]
+fn good_ones_are_proved_good() {
+    let setup = Setup::new();
+    let site = setup.pooled();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&site, Some(&edge), 2, true);
+    setup.check_nginx(&nginx, Some(&edge)).is_good();
+    for server in [Server::Haproxy, Server::HaproxyMaster] {
+        let gateway = Gateway::start(
+            server,
+            setup.world.dir(),
+            &edge,
+            std::slice::from_ref(&site),
+        );
+        // Its environment is there to be read.
+        setup.check("haproxy", gateway.process.id(), None).is_good();
+    }
+}
+
+#[test]
+fn plain_keys_are_good_with_the_property_query() {
+    let setup = Setup::new();
+    let edge = setup.edge().preferred().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
+    setup.check_nginx(&nginx, Some(&edge)).is_good();
+}
+
+#[test]
+fn plain_keys_without_the_property_query_are_not() {
+    let setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
+    let report = setup.check_nginx(&nginx, Some(&edge));
+    report
+        .fails("keys", "no property query")
+        .fails("pooled", "0 of 16")
+        .counts("asynchronous", 0);
+    let gateway = Gateway::start(Server::Haproxy, setup.world.dir(), &edge, &[setup.plain()]);
+    let report = setup.check("haproxy", gateway.process.id(), None);
+    report
+        .fails("keys", "no property query")
+        .counts("pooled", 0)
+        .counts("asynchronous", 0);
+}
+
+#[test]
+fn without_the_preload_library_nginx_blocks() {
+    let setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, false);
+    let report = setup.check_nginx(&nginx, Some(&edge));
+    report
+        .fails("waiting", "not in nginx")
+        .counts("pooled", HANDSHAKES)
+        .counts("asynchronous", 0);
+}
+
+#[test]
+fn without_openssl_conf_there_is_no_provider() {
+    let setup = Setup::new();
+    let nginx = setup.nginx(&setup.plain(), None, 1, true);
+    let report = setup.check_nginx(&nginx, None);
+    report
+        .fails("environment", "OPENSSL_CONF")
+        .fails("provider", "not loaded");
+}
+
+#[test]
+fn a_module_that_is_not_there_is_named() {
+    let setup = Setup::new();
+    let edge = setup.edge().preferred().write(setup.world.dir());
+    let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
+    fs::write(&edge.conf, text.replace("millrace.so", "missing.so")).expect("openssl.cnf");
+    // nginx says nothing, and does everything itself.
+    let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
+    let report = setup.check_nginx(&nginx, Some(&edge));
+    report
+        .fails("provider", "missing.so does not exist")
+        .counts("pooled", 0);
+}
+
+#[test]
+fn a_socket_that_workers_may_not_use_is_named() {
+    if !is_root() {
+        return eprintln!("SKIPPED: workers are other users than this one only for root");
+    }
+    let setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, true);
+    let owner_only = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(setup.node.socket(), owner_only).expect("permissions");
+    let report = setup.check_nginx(&nginx, Some(&edge));
+    report
+        .fails("socket", "has mode 0600")
+        .fails("handshakes", "");
+}
+
+#[test]
+fn a_policy_that_refuses_the_workers_is_named() {
+    let setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.pooled_for("--allow-uid 4242"), Some(&edge), 1, true);
+    setup
+        .check_nginx(&nginx, Some(&edge))
+        .fails("policy", "does not let user")
+        .fails("handshakes", "");
+}
+
+#[test]
+fn a_node_that_is_down_is_named() {
+    let mut setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, true);
+    setup.node.kill();
+    let report = setup.check_nginx(&nginx, Some(&edge));
+    report
+        .fails("node", "no node answers")
+        .fails("handshakes", "");
+    setup.node.up();
+    setup.check_nginx(&nginx, Some(&edge)).is_good();
+    setup.node.stop();
+    setup
+        .check_nginx(&nginx, Some(&edge))
+        .fails("socket", "is not there");
+}

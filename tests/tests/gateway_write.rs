@@ -1,0 +1,280 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What `millrace gateway` prints and writes is accepted by the servers that it is for, works in them,
+//! and is taken back where it is not accepted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::gateway::Site;
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{run, succeed, text_of};
+use millrace_tests::release;
+use millrace_tests::world::World;
+use serde_json::Value;
+
+/// A folder that stands for `/`, with a node beside it.
+struct Machine {
+    world: World,
+    node: Node,
+    root: PathBuf,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let root = world.dir().join("root");
+        let identity = world.identity(KeyKind::Rsa2048);
+        let site = Site::with_stub(&identity, &node.import("www", &identity));
+        let machine = Self { world, node, root };
+        machine.put("etc/nginx/www.crt", &site.certificate_pem);
+        machine.put("etc/nginx/www.key", &site.key_pem);
+        machine.put("etc/haproxy/www.pem", &site.certificate_pem);
+        machine.put("etc/haproxy/www.pem.key", &site.key_pem);
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn gateway(&self, words: &[&str]) -> Output {
+        let mut command = std::process::Command::new(&artifacts().millrace);
+        command.arg("gateway").args(words);
+        command.args(["--pool", &self.node.endpoint()]);
+        if !words.contains(&"--module") {
+            command.arg("--module").arg(&artifacts().provider);
+        }
+        if !words.contains(&"--preload") {
+            command.arg("--preload").arg(&artifacts().preload);
+        }
+        if words.contains(&"--write") {
+            command.arg("--root").arg(&self.root);
+        }
+        run(&mut command)
+    }
+
+    fn plan(&self, application: &str, words: &[&str]) -> Value {
+        let words: Vec<&str> = [application, "--json"]
+            .iter()
+            .chain(words)
+            .copied()
+            .collect();
+        let output = self.gateway(&words);
+        assert!(output.status.success(), "{}", text_of(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// The lines for the user's own file, with the files of this machine instead of those of `/`.
+    fn snippet(&self, plan: &Value) -> String {
+        let text = plan["snippets"][0]["contents"].as_str().expect("a snippet");
+        let etc = format!("{}/etc/", self.root.display());
+        let text = text.replace("/etc/nginx/", &format!("{etc}nginx/"));
+        text.replace("/etc/haproxy/", &format!("{etc}haproxy/"))
+    }
+
+    /// The user's nginx.conf with that in it.
+    fn nginx_conf(&self, snippet: &str) -> String {
+        let at = self.root.display();
+        let mut temporary = format!("http {{ access_log {at}/access.log;");
+        for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            temporary.push_str(&format!(" {kind}_temp_path {at}/temp-{kind};"));
+        }
+        format!(
+            "pid {at}/nginx.pid;\nerror_log {at}/error.log;\n{}",
+            snippet.replace("http {", &temporary)
+        )
+    }
+}
+
+/// `nginx -t`, as the generated drop-in has it run.
+fn nginx_accepts(machine: &Machine) {
+    let mut command = release::command("nginx");
+    command
+        .arg("-t")
+        .arg("-c")
+        .arg(machine.path("etc/nginx/nginx.conf"));
+    command.env("OPENSSL_CONF", machine.path("etc/millrace/openssl.cnf"));
+    command.env("LD_PRELOAD", &artifacts().preload);
+    let _ = succeed(&mut command);
+}
+
+#[test]
+fn nginx_accepts_what_is_printed_for_it() {
+    let machine = Machine::new();
+    for words in [
+        &[][..],
+        &["--mode", "sync"],
+        &["--connections", "100000"],
+        &["--plain-keys"],
+    ] {
+        let plan = machine.plan("nginx", words);
+        for file in plan["files"].as_array().expect("files") {
+            let path = file["path"]
+                .as_str()
+                .expect("a path")
+                .trim_start_matches('/');
+            machine.put(path, file["contents"].as_str().expect("contents"));
+        }
+        machine.put(
+            "etc/nginx/nginx.conf",
+            &machine.nginx_conf(&machine.snippet(&plan)),
+        );
+        nginx_accepts(&machine);
+    }
+}
+
+#[test]
+fn haproxy_accepts_what_is_printed_for_it() {
+    let machine = Machine::new();
+    for words in [&[][..], &["--mode", "sync"], &["--plain-keys"]] {
+        let plan = machine.plan("haproxy", words);
+        let cnf = plan["files"][0]["contents"].as_str().expect("openssl.cnf");
+        machine.put("etc/millrace/openssl.cnf", cnf);
+        let backend = "defaults\n    mode http\n    timeout connect 1s\n    timeout server 1s\n";
+        let config = format!("{}\n{backend}backend app\n", machine.snippet(&plan));
+        machine.put("etc/haproxy/haproxy.cfg", &config);
+        let mut command = release::command("haproxy");
+        command
+            .arg("-c")
+            .arg("-f")
+            .arg(machine.path("etc/haproxy/haproxy.cfg"));
+        command.env("OPENSSL_CONF", machine.path("etc/millrace/openssl.cnf"));
+        let _ = succeed(&mut command);
+    }
+}
+
+fn write(machine: &Machine, words: &[&str]) -> Output {
+    let words: Vec<&str> = ["nginx", "--write"].iter().chain(words).copied().collect();
+    machine.gateway(&words)
+}
+
+fn written(machine: &Machine) -> Vec<PathBuf> {
+    [
+        "etc/millrace/openssl.cnf",
+        "etc/nginx/millrace.conf",
+        "etc/systemd/system/nginx.service.d/millrace.conf",
+    ]
+    .iter()
+    .map(|name| machine.path(name))
+    .filter(|path| path.exists())
+    .collect()
+}
+
+#[test]
+fn writing_is_planned_tested_and_done_once() {
+    if release::root().is_some() {
+        return eprintln!("SKIPPED: the servers' own tests are those of this machine");
+    }
+    let machine = Machine::new();
+    let snippet = machine.snippet(&machine.plan("nginx", &[]));
+    let without = snippet.replace("include millrace.conf;", "");
+    machine.put("etc/nginx/nginx.conf", &machine.nginx_conf(&without));
+    let dry = write(&machine, &["--dry-run"]);
+    assert!(
+        dry.status.success() && written(&machine).is_empty(),
+        "{}",
+        text_of(&dry)
+    );
+    let first = write(&machine, &[]);
+    let text = text_of(&first);
+    assert!(
+        first.status.success() && written(&machine).len() == 3,
+        "{text}"
+    );
+    assert!(
+        text.contains("nginx -t: passed") || text.contains("nginx -t: fails, as it did"),
+        "{text}"
+    );
+    assert!(text.contains("openssl list -providers: passed"), "{text}");
+    assert!(
+        text.contains("include millrace.conf;"),
+        "the line that is still missing: {text}"
+    );
+    machine.put("etc/nginx/nginx.conf", &machine.nginx_conf(&snippet));
+    nginx_accepts(&machine);
+    let second = text_of(&write(&machine, &[]));
+    assert!(
+        second.contains("nothing to do") && !second.contains("include"),
+        "{second}"
+    );
+    // Another setting: shown as the lines that change, and tested again.
+    let third = text_of(&write(&machine, &["--deadline-ms", "300"]));
+    assert!(
+        third.contains("+ deadline_ms = 300\n") && third.contains("nginx -t: passed"),
+        "{third}"
+    );
+}
+
+#[test]
+fn what_a_server_does_not_accept_is_taken_back() {
+    if release::root().is_some() {
+        return eprintln!("SKIPPED: the servers' own tests are those of this machine");
+    }
+    let machine = Machine::new();
+    machine.put(
+        "etc/nginx/nginx.conf",
+        &machine.nginx_conf("include mill*.conf;\nevents {}\nhttp {\n}\n"),
+    );
+    for (flag, file, test) in [
+        (
+            "--module",
+            "/nonexistent/millrace.so",
+            "openssl list -providers",
+        ),
+        ("--preload", "/nonexistent/preload.so", "nginx -t"),
+    ] {
+        let output = write(&machine, &[flag, file]);
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains(&format!("{test} fails")) && text.contains("nothing was changed"),
+            "{text}"
+        );
+        assert!(written(&machine).is_empty(), "{:?}", written(&machine));
+    }
+    // What was there before comes back.
+    assert!(write(&machine, &[]).status.success());
+    let cnf = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("written");
+    assert_eq!(
+        write(&machine, &["--module", "/nonexistent/millrace.so"])
+            .status
+            .code(),
+        Some(1)
+    );
+    let after = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("still there");
+    assert_eq!(cnf, after);
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let machine = Machine::new();
+    machine.put("etc/nginx/millrace.conf", "env MINE;\n");
+    let refused = write(&machine, &[]);
+    let text = text_of(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("--force") && text.contains("not ours"),
+        "{text}"
+    );
+    assert_eq!(written(&machine), [machine.path("etc/nginx/millrace.conf")]);
+    let output = write(&machine, &["--force", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let copy = answer["saved"][0].as_str().expect("a copy");
+    assert_eq!(
+        fs::read_to_string(Path::new(copy)).expect("a copy"),
+        "env MINE;\n"
+    );
+    assert!(machine.world.dir().exists());
+}
