@@ -9,15 +9,16 @@ use clap::Args;
 
 mod crypto;
 mod sizes;
+mod tls;
 
 pub use self::crypto::{CryptoArgs, CryptoKey, CryptoPart, LanesKind, run_crypto};
 pub use self::sizes::{SizesArgs, SizesWorkerArgs, run_sizes, run_sizes_worker};
+pub use self::tls::{TlsArgs, run_tls};
 use crate::error::BenchError;
 pub use crate::keys::KeyKind;
 use crate::pool;
 pub use crate::pool::Workload;
-use crate::tls;
-pub use crate::tls::{Mode, Server, TlsVersion};
+pub use crate::tls::{Mode, Part, Server, TlsVersion};
 
 /// Bound on rounds: beyond, a run takes hours and says nothing new.
 const MAX_ROUNDS: u64 = 100;
@@ -82,75 +83,4 @@ pub struct PoolArgs {
 /// Why there are no figures; a wrong output or a counter that does not add up is one reason.
 pub fn run_pool(args: &PoolArgs) -> Result<(), BenchError> {
     pool::run(args)
-}
-
-const TLS_EXAMPLE: &str = "\
-Examples:
-  millrace bench tls
-  millrace bench tls --server haproxy --key rsa-2048 --rounds 9 --json tls.json
-
-Needs the haproxy, nginx and openssl packages. Everything runs on this machine
-in a temporary folder: the gateway alone on one core, the node and the load
-generator on another.";
-
-/// TLS handshakes through real gateways, with the key on the gateway and in the pool
-///
-/// Starts a node and, for each server, one gateway with plain PEM keys
-/// (local) and one with files that only name keys of the pool (pooled).
-/// Drives full handshakes, checks each signature, and compares in interleaved
-/// rounds: handshakes/s, latency, CPU time of the gateway per handshake, and
-/// how much of what could be saved was saved.
-#[derive(Clone, Debug, Args)]
-#[command(after_long_help = TLS_EXAMPLE)]
-pub struct TlsArgs {
-    /// Servers to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Server::Haproxy, Server::Nginx])]
-    pub server: Vec<Server>,
-    /// Keys to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [KeyKind::Rsa2048, KeyKind::P256])]
-    pub key: Vec<KeyKind>,
-    /// TLS versions to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
-    pub tls: Vec<TlsVersion>,
-    /// Where the private-key work happens, separated by commas
-    ///
-    /// pooled-preload is nginx with the library that makes it asynchronous; it
-    /// is left out where there is no such library.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::Local, Mode::Pooled, Mode::PooledPreload])]
-    pub mode: Vec<Mode>,
-    /// Interleaved rounds of everything [default: 5; 3 with --demo]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
-    pub rounds: Option<u64>,
-    /// Seconds per load; each round has two, as many as go and paced [default: 2; 1 with --demo]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Handshakes at a time
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=MAX_CONCURRENCY))]
-    pub concurrency: u64,
-    /// The provider module [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
-    pub provider: Option<PathBuf>,
-    /// The preload library for nginx [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
-    pub preload: Option<PathBuf>,
-    /// Core of the gateway [default: the first usable one]
-    #[arg(long, value_name = "CORE")]
-    pub gateway_core: Option<usize>,
-    /// Core of the node and the load generator [default: the second usable one]
-    #[arg(long, value_name = "CORE")]
-    pub load_core: Option<usize>,
-    /// A walking tour: short rounds, and words about what is seen
-    #[arg(long)]
-    pub demo: bool,
-    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Runs `millrace bench tls`.
-///
-/// # Errors
-/// Why there are no figures, or that a verification failed (after the tables, which show where).
-pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
-    tls::run(args)
 }

@@ -3,6 +3,8 @@
 
 //! The numbers to reach, beside what was measured.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::report::Table;
@@ -11,7 +13,7 @@ use crate::stats::Spread;
 /// One of the numbers to reach.
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
-    what: &'static str,
+    what: Cow<'static, str>,
     must: f64,
     aim: f64,
     /// Whether smaller is better.
@@ -22,16 +24,26 @@ pub(crate) struct Goal {
 
 impl Goal {
     /// Reached if the median is at least `must`, and better still at least `aim`.
-    pub(crate) fn at_least(what: &'static str, must: f64, aim: f64, measured: Spread) -> Self {
-        Self::new(what, must, aim, false, measured)
+    pub(crate) fn at_least(
+        what: impl Into<Cow<'static, str>>,
+        must: f64,
+        aim: f64,
+        measured: Spread,
+    ) -> Self {
+        Self::new(what.into(), must, aim, false, measured)
     }
 
     /// Reached if the median is at most `must`, and better still at most `aim`.
-    pub(crate) fn at_most(what: &'static str, must: f64, aim: f64, measured: Spread) -> Self {
-        Self::new(what, must, aim, true, measured)
+    pub(crate) fn at_most(
+        what: impl Into<Cow<'static, str>>,
+        must: f64,
+        aim: f64,
+        measured: Spread,
+    ) -> Self {
+        Self::new(what.into(), must, aim, true, measured)
     }
 
-    fn new(what: &'static str, must: f64, aim: f64, at_most: bool, measured: Spread) -> Self {
+    fn new(what: Cow<'static, str>, must: f64, aim: f64, at_most: bool, measured: Spread) -> Self {
         let good = |bound: f64| {
             if at_most {
                 measured.median <= bound
@@ -74,7 +86,7 @@ pub(crate) fn table(goals: &[Goal]) -> Table {
             _ => 3,
         };
         table.row([
-            (*what).to_owned(),
+            what.to_string(),
             format!("{sign} {must:.decimals$}"),
             format!("{sign} {aim:.decimals$}"),
             measured.show(decimals),

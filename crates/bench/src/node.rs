@@ -122,12 +122,18 @@ impl Node {
         format!("unix:{}", self.socket.display())
     }
 
-    /// Brings a PEM key into the pool.
-    pub(crate) fn import_key(&self, name: &str, file: &Path) -> Result<(), BenchError> {
+    /// Brings a PEM key into the pool; with TLS 1.2's RSA key exchange allowed if it says so.
+    pub(crate) fn import_key(
+        &self,
+        name: &str,
+        file: &Path,
+        premaster: bool,
+    ) -> Result<(), BenchError> {
         let mut command = self.command(&["key", "import", name]);
         command
             .arg(file)
             .arg("--allow-all")
+            .args(premaster.then_some("--allow-tls-premaster"))
             .arg("--state")
             .arg(&self.state);
         self.run(command).map(drop)

@@ -25,6 +25,9 @@ use crate::process::{Process, free_ports, listens, need};
 /// Connections that a gateway may hold: above any concurrency that is offered here.
 const MAX_CONNECTIONS: u32 = 4096;
 
+/// The small file that short connections ask for, in bytes.
+pub(super) const SMALL_FILE_LEN: usize = 512;
+
 /// A TLS-terminating server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -94,6 +97,15 @@ impl fmt::Display for Mode {
     }
 }
 
+/// Where else a gateway serves besides its keys: short connections with TLS 1.2's RSA key exchange.
+#[derive(Clone, Debug)]
+pub(super) struct Short {
+    /// A folder with the one small file, `index.html`.
+    pub(super) files: PathBuf,
+    /// A plain HTTP server with the same file.
+    pub(super) origin: SocketAddr,
+}
+
 /// What puts the pool under a gateway: environment variables and, per key, the file that names it.
 pub(super) struct Edge {
     pub(super) environment: Vec<(&'static str, OsString)>,
@@ -106,6 +118,7 @@ pub(super) struct Edge {
 pub(super) struct Gateway {
     process: Process,
     ports: BTreeMap<KeyKind, u16>,
+    short: Option<u16>,
 }
 
 impl Gateway {
@@ -115,6 +128,7 @@ impl Gateway {
         mode: Mode,
         edge: Option<&Edge>,
         identities: &[Identity],
+        short: Option<&Short>,
         core: usize,
         dir: &Path,
     ) -> Result<Self, BenchError> {
@@ -123,10 +137,12 @@ impl Gateway {
         let name = format!("{server}-{mode}");
         let dir = dir.join(&name);
         fs::create_dir(&dir).map_err(BenchError::file("create", &dir))?;
+        let mut free = free_ports(identities.len() + 1)?;
+        let short_port = free.pop().filter(|_| short.is_some());
         let ports: BTreeMap<_, _> = identities
             .iter()
             .map(|identity| identity.kind)
-            .zip(free_ports(identities.len())?)
+            .zip(free)
             .collect();
         let mut command = Command::new(program);
         // Local means the system's OpenSSL as it is, whatever the caller's environment says.
@@ -142,6 +158,7 @@ impl Gateway {
             identities,
             edge,
             ports: &ports,
+            short: short.zip(short_port),
             dir: &dir,
         };
         let config = dir.join("server.conf");
@@ -161,8 +178,25 @@ impl Gateway {
                 .arg(&config),
         };
         let mut process = Process::start(&name, core, &command, &dir.join("output.log"))?;
-        process.wait_until(|| ports.values().all(|port| listens(loopback(*port))))?;
-        Ok(Self { process, ports })
+        let all = || ports.values().chain(&short_port);
+        process.wait_until(|| all().all(|port| listens(loopback(*port))))?;
+        Ok(Self {
+            process,
+            ports,
+            short: short_port,
+        })
+    }
+
+    /// Its process.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where it serves short connections: files at `/`, the origin at `/proxy/`.
+    pub(super) fn short_address(&self) -> Result<SocketAddr, BenchError> {
+        self.short
+            .map(loopback)
+            .ok_or_else(|| BenchError::Setup("the gateway serves no short connections".to_owned()))
     }
 
     /// Where it serves this key.
@@ -189,6 +223,78 @@ impl Gateway {
     }
 }
 
+/// What short connections are made with, and nothing else: the certificate's key decrypts.
+pub(super) const SHORT_CIPHER: &str = "AES128-SHA";
+
+/// The beginning of an nginx configuration, up to within `http`, with all of its folders in its own.
+fn nginx_head<'a>(environment: impl Iterator<Item = &'a str>) -> String {
+    let mut text = String::from("daemon off;\nworker_processes 1;\nerror_log error.log warn;\n");
+    if rustix::process::geteuid().is_root() {
+        // So that the worker may use the node's socket, which belongs to whoever runs this.
+        text.push_str("user root root;\n");
+    }
+    for name in environment {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "env {name};");
+    }
+    let _ = write!(
+        text,
+        "pid nginx.pid;\n\
+         events {{ worker_connections {MAX_CONNECTIONS}; }}\n\
+         http {{\n\
+         \x20 access_log off;\n\
+         \x20 client_body_temp_path client;\n\
+         \x20 proxy_temp_path proxy;\n\
+         \x20 fastcgi_temp_path fastcgi;\n\
+         \x20 uwsgi_temp_path uwsgi;\n\
+         \x20 scgi_temp_path scgi;\n",
+    );
+    text
+}
+
+/// The plain HTTP server behind gateways that are proxies: nginx with one small file.
+pub(super) struct Origin {
+    process: Process,
+    /// Where it is, and the folder of the file.
+    pub(super) short: Short,
+}
+
+impl Origin {
+    /// Starts it on a core.
+    pub(super) fn start(core: usize, dir: &Path) -> Result<Self, BenchError> {
+        let dir = dir.join("origin");
+        let files = dir.join("files");
+        fs::create_dir_all(&files).map_err(BenchError::file("create", &files))?;
+        let file = files.join("index.html");
+        fs::write(&file, "x".repeat(SMALL_FILE_LEN)).map_err(BenchError::file("write", &file))?;
+        let port = free_ports(1)?.first().copied().unwrap_or(0);
+        let config = dir.join("server.conf");
+        let text = format!(
+            "{}\x20 server {{ listen 127.0.0.1:{port} backlog={MAX_CONNECTIONS}; \
+             location / {{ root {}; try_files /index.html =404; }} }}\n}}\n",
+            nginx_head(std::iter::empty()),
+            files.display(),
+        );
+        fs::write(&config, text).map_err(BenchError::file("write", &config))?;
+        let mut command = Command::new(need("nginx")?);
+        command.env_remove("OPENSSL_CONF").arg("-p").arg(&dir);
+        command.args(["-e", "error.log", "-c"]).arg(&config);
+        let mut process = Process::start("origin", core, &command, &dir.join("output.log"))?;
+        let origin = loopback(port);
+        process.wait_until(|| listens(origin))?;
+        Ok(Self {
+            process,
+            short: Short { files, origin },
+        })
+    }
+
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn check(&mut self) -> Result<(), BenchError> {
+        self.process.check()
+    }
+}
+
 fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
@@ -198,6 +304,7 @@ struct Site<'a> {
     identities: &'a [Identity],
     edge: Option<&'a Edge>,
     ports: &'a BTreeMap<KeyKind, u16>,
+    short: Option<(&'a Short, u16)>,
     dir: &'a Path,
 }
 
@@ -247,32 +354,31 @@ impl Site<'_> {
                 self.port(kind),
                 bundle.display(),
             );
+            if let (KeyKind::Rsa2048, Some((short, port))) = (kind, self.short) {
+                let _ = write!(
+                    text,
+                    "frontend short\n\
+                     \x20 bind 127.0.0.1:{port} ssl crt {} no-tls-tickets ssl-min-ver TLSv1.2 \
+                     ssl-max-ver TLSv1.2 ciphers {SHORT_CIPHER}\n\
+                     \x20 http-request return status 200 content-type text/html file {}/index.html \
+                     unless {{ path_beg /proxy/ }}\n\
+                     \x20 default_backend origin\n\
+                     backend origin\n\
+                     \x20 server origin {}\n",
+                    bundle.display(),
+                    short.files.display(),
+                    short.origin,
+                );
+            }
         }
         Ok(text)
     }
 
     fn nginx(&self) -> String {
-        let mut text =
-            String::from("daemon off;\nworker_processes 1;\nerror_log error.log warn;\n");
-        if rustix::process::geteuid().is_root() {
-            // So that the worker may use the node's socket, which belongs to whoever runs this.
-            text.push_str("user root root;\n");
-        }
-        for (name, _) in self.edge.iter().flat_map(|edge| &edge.environment) {
-            let _ = writeln!(text, "env {name};");
-        }
-        let _ = write!(
-            text,
-            "pid nginx.pid;\n\
-             events {{ worker_connections {MAX_CONNECTIONS}; }}\n\
-             http {{\n\
-             \x20 access_log off;\n\
-             \x20 client_body_temp_path client;\n\
-             \x20 proxy_temp_path proxy;\n\
-             \x20 fastcgi_temp_path fastcgi;\n\
-             \x20 uwsgi_temp_path uwsgi;\n\
-             \x20 scgi_temp_path scgi;\n\
-             \x20 ssl_protocols TLSv1.2 TLSv1.3;\n\
+        let environment = self.edge.iter().flat_map(|edge| &edge.environment);
+        let mut text = nginx_head(environment.map(|(name, _)| *name));
+        text.push_str(
+            "\x20 ssl_protocols TLSv1.2 TLSv1.3;\n\
              \x20 ssl_session_cache off;\n\
              \x20 ssl_session_tickets off;\n",
         );
@@ -289,6 +395,26 @@ impl Site<'_> {
                 identity.certificate_file.display(),
                 self.key_file(identity).display(),
             );
+            if let (KeyKind::Rsa2048, Some((short, port))) = (identity.kind, self.short) {
+                let _ = write!(
+                    text,
+                    "  server {{\n\
+                     \x20   listen 127.0.0.1:{port} ssl backlog={MAX_CONNECTIONS};\n\
+                     \x20   keepalive_timeout 0;\n\
+                     \x20   ssl_protocols TLSv1.2;\n\
+                     \x20   ssl_ciphers {SHORT_CIPHER};\n\
+                     \x20   ssl_prefer_server_ciphers on;\n\
+                     \x20   ssl_certificate {};\n\
+                     \x20   ssl_certificate_key {};\n\
+                     \x20   location / {{ root {}; index index.html; }}\n\
+                     \x20   location /proxy/ {{ proxy_pass http://{}/; }}\n\
+                     \x20 }}\n",
+                    identity.certificate_file.display(),
+                    self.key_file(identity).display(),
+                    short.files.display(),
+                    short.origin,
+                );
+            }
         }
         text.push_str("}\n");
         text

@@ -5,7 +5,8 @@
 //!
 //! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN, and then it
 //! waits for the gateway's own end, so that all work for it is done when it counts. Its latency is
-//! the time from before `connect` until the client has finished the handshake. The load is closed (a
+//! the time from before `connect` until the client has finished the handshake. With a *request* it also
+//! asks for something small, and the gateway ends; the latency then lasts until that end. The load is closed (a
 //! new connection starts when one has ended, so throughput and offered load are the same) or paced (at
 //! so many per second, and the latency counts from when a handshake was due).
 //!
@@ -14,7 +15,7 @@
 //! resumption. A handshake that is not so is a failure with a reason.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,12 @@ const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Between two looks for connections on which nothing happens.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is asked: the gateways answer `ok` and end the connection.
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// Bound on a response: the gateways' are below 300 bytes.
+const MAX_RESPONSE_LEN: usize = 64 << 10;
 
 /// After this many failures a round is hopeless, and its reasons are told instead.
 const MAX_FAILURES: u64 = 1000;
@@ -124,6 +131,8 @@ pub(super) struct Offer {
     /// Handshakes at a time, at most.
     pub(super) concurrency: usize,
     pub(super) duration: Duration,
+    /// Whether each connection also carries a request.
+    pub(super) request: bool,
     /// Handshakes per second, evenly spread. Without it the load is closed: as many as go.
     pub(super) per_s: Option<f64>,
 }
@@ -234,7 +243,7 @@ impl<'a> Generator<'a> {
     }
 
     fn open(&mut self, slot: usize, started: Instant) -> Result<(), String> {
-        let connection = Connection::open(self.target, started)?;
+        let connection = Connection::open(self.target, started, self.offer.request)?;
         let data = epoll::EventData::new_u64(slot as u64);
         epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
             .map_err(|error| format!("epoll: {error}"))?;
@@ -283,11 +292,13 @@ struct Connection {
     started: Instant,
     last_event: Instant,
     latency: Option<Duration>,
+    /// What came back, if something was asked.
+    response: Option<Vec<u8>>,
 }
 
 impl Connection {
     /// Its latency counts from `started`: when it was due.
-    fn open(target: &Target, started: Instant) -> Result<Self, String> {
+    fn open(target: &Target, started: Instant, request: bool) -> Result<Self, String> {
         let name = ServerName::try_from("localhost").map_err(|error| error.to_string())?;
         let mut tls = ClientConnection::new(Arc::clone(&target.config), name)
             .map_err(|error| error.to_string())?;
@@ -307,6 +318,7 @@ impl Connection {
             started,
             last_event: Instant::now(),
             latency: None,
+            response: request.then(Vec::new),
         })
     }
 
@@ -314,12 +326,7 @@ impl Connection {
     fn advance(&mut self, version: ProtocolVersion) -> Result<Option<Duration>, String> {
         self.last_event = Instant::now();
         match self.tls.read_tls(&mut self.socket) {
-            Ok(0) => {
-                return self
-                    .latency
-                    .map(Some)
-                    .ok_or_else(|| "closed by the gateway".to_owned());
-            }
+            Ok(0) => return self.ended().map(Some),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(format!("read: {}", error.kind())),
@@ -330,18 +337,54 @@ impl Connection {
             drop(flush(&mut self.tls, &mut self.socket));
             return Err(error.to_string());
         }
-        if self.latency.is_none() && !self.tls.is_handshaking() {
-            self.latency = Some(self.started.elapsed());
-            self.check(version)?;
-            self.tls.send_close_notify();
+        self.read_response()?;
+        if self.latency.is_some() || self.tls.is_handshaking() {
             flush(&mut self.tls, &mut self.socket)?;
-            self.socket
-                .shutdown(Shutdown::Write)
-                .map_err(|error| format!("shutdown: {error}"))?;
-        } else {
-            flush(&mut self.tls, &mut self.socket)?;
+            return Ok(None);
         }
+        self.latency = Some(self.started.elapsed());
+        self.check(version)?;
+        if self.response.is_some() {
+            let asked = self.tls.writer().write_all(REQUEST);
+            asked.map_err(|error| format!("write: {}", error.kind()))?;
+            flush(&mut self.tls, &mut self.socket)?;
+            return Ok(None);
+        }
+        self.tls.send_close_notify();
+        flush(&mut self.tls, &mut self.socket)?;
+        self.socket
+            .shutdown(Shutdown::Write)
+            .map_err(|error| format!("shutdown: {error}"))?;
         Ok(None)
+    }
+
+    /// The gateway has ended: the latency, if all that was to be done is done.
+    fn ended(&self) -> Result<Duration, String> {
+        let done = self
+            .latency
+            .ok_or_else(|| "closed by the gateway".to_owned())?;
+        match &self.response {
+            None => Ok(done),
+            Some(text) if text.starts_with(b"HTTP/1.1 200 ") && text.ends_with(b"\r\n\r\nok") => {
+                Ok(self.started.elapsed())
+            }
+            Some(_) => Err("another response than expected".to_owned()),
+        }
+    }
+
+    fn read_response(&mut self) -> Result<(), String> {
+        let Some(response) = &mut self.response else {
+            return Ok(());
+        };
+        let mut part = [0; 4096];
+        // Its end, and that there is nothing more for now, show as errors or as 0.
+        while let Ok(len @ 1..) = self.tls.reader().read(&mut part) {
+            response.extend_from_slice(part.get(..len).unwrap_or_default());
+            if response.len() > MAX_RESPONSE_LEN {
+                return Err("a longer response than expected".to_owned());
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, version: ProtocolVersion) -> Result<(), String> {

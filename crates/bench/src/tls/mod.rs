@@ -5,19 +5,34 @@
 //!
 //! ```text
 //!   core 0                        core 1
-//!   HAProxy or nginx   ◄──TLS──   load generator (this process)
-//!     local:  key.pem
-//!     pooled: a file that     ──►  node: the key, the work, the counters
+//!   HAProxy or nginx   ◄──TLS──   load generator (this process; for short connections `ab`)
+//!     local:  key.pem        ──►  origin: plain HTTP behind a gateway that is a proxy
+//!     pooled: a file that    ──►  node: the key, the work, the counters
 //!             names the key
 //! ```
 //!
 //! One *cell* is a server, a key, a TLS version and a mode. In every round each cell is measured once,
-//! local next to pooled, in alternating order; what is compared is compared within the round.
+//! local next to pooled, in alternating order; what is compared is compared within the round. Each load
+//! is sampled while it runs: what of the gateway's CPU time is private-key work is the offload ceiling.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan.rs` | what is measured, in which order |
+//! | `gateway.rs`, `testbed.rs` | the servers, and everything that runs |
+//! | `load.rs`, `short.rs` | the loads: handshakes and requests; short connections |
+//! | `observer.rs` | the sampler |
+//! | `results.rs`, `tables.rs`, `plots.rs` | figures, and how they are shown |
+//! | `reference.rs` | figures of others, labelled |
 
 mod gateway;
 mod load;
+mod observer;
 mod plan;
+mod plots;
+mod reference;
 mod results;
+mod short;
+mod tables;
 mod testbed;
 
 use std::fmt;
@@ -33,6 +48,7 @@ use crate::cli::TlsArgs;
 use crate::cores;
 use crate::error::BenchError;
 use crate::machine::Machine;
+use crate::plot;
 use crate::process::Stop;
 use crate::progress::Progress;
 use crate::report;
@@ -59,16 +75,31 @@ impl fmt::Display for TlsVersion {
     }
 }
 
+/// A part of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Handshakes: as many as go, and the same number for all modes
+    Handshakes,
+    /// Requests over new connections, 100 at a time: as many as go
+    Requests,
+    /// The same with TLS 1.2's RSA key exchange (AES128-SHA): files, and through a proxy
+    Short,
+}
+
 /// Measures, prints, and fails if anything did not verify.
 pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     let plan = Plan::new(args)?;
     let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
     let results = measure(&plan, &stop)?;
+    if let Some(path) = &args.svg {
+        plot::write(&plots::render(&results)?, path)?;
+    }
     match &args.json {
         Some(path) if path.as_os_str() == "-" => report::write_json(&results, path)?,
         json => {
-            report::print(&results.render(args.demo))?;
+            report::print(&tables::render(&results, args.demo, args.profile))?;
             if let Some(path) = json {
                 report::write_json(&results, path)?;
             }
@@ -80,15 +111,15 @@ pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
 fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
     let mut progress = Progress::new(plan.steps());
     progress.now("starting the gateways");
-    let mut testbed = Testbed::start(plan)?;
+    let mut testbed = Testbed::start(plan, &mut |what| progress.now(what))?;
     let mut results = Results::new(Machine::here(), plan);
     for round in 0..plan.rounds {
-        for key in &plan.keys {
+        for key in plan.speeds() {
             progress.now(&format!(
                 "round {}: {key} signatures by OpenSSL itself",
                 round + 1
             ));
-            results.add_operation(*key, testbed.openssl_sign_rate(*key)?);
+            results.add_operation(key, testbed.openssl_sign_rate(key)?);
             progress.step();
             stop.check()?;
         }
@@ -97,7 +128,13 @@ fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
             results.add(cell, testbed.measure(cell, stop)?);
             progress.step();
         }
+        for cell in plan.short_order(round) {
+            progress.now(&format!("round {}: {cell}", round + 1));
+            results.add_short(cell, testbed.measure_short(cell)?);
+            progress.step();
+            stop.check()?;
+        }
     }
-    results.finish();
+    results.finish(&testbed.observer);
     Ok(results)
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Mode, Server, TlsVersion};
+use super::short::{self, Path, ShortCell};
+use super::{Mode, Part, Server, TlsVersion};
 use crate::cli::TlsArgs;
 use crate::cores;
 use crate::error::BenchError;
@@ -47,6 +48,7 @@ impl fmt::Display for Cell {
 /// What the options mean.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Plan {
+    pub(super) parts: Vec<Part>,
     pub(super) servers: Vec<Server>,
     pub(super) keys: Vec<KeyKind>,
     pub(super) versions: Vec<TlsVersion>,
@@ -54,8 +56,12 @@ pub(super) struct Plan {
     pub(super) rounds: u64,
     pub(super) duration: Duration,
     pub(super) concurrency: usize,
+    pub(super) request_concurrency: usize,
     pub(super) gateway_core: usize,
     pub(super) load_core: usize,
+    /// Leaves out what only blocks: nginx without the preload library, where there is one.
+    #[serde(skip)]
+    asynchronous_only: bool,
     #[serde(skip)]
     pub(super) provider: Option<PathBuf>,
     #[serde(skip)]
@@ -64,7 +70,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
-        let (rounds, seconds) = if args.demo { (3, 1.0) } else { (5, 2.0) };
+        let (rounds, seconds) = if args.demo { (2, 0.5) } else { (5, 1.0) };
         let seconds = args.seconds.unwrap_or(seconds);
         if !SECONDS.contains(&seconds) {
             return Err(BenchError::Usage(format!(
@@ -84,11 +90,20 @@ impl Plan {
             }
         }
         let mut modes = unique(&args.mode);
+        if modes.is_empty() {
+            modes = vec![Mode::Local, Mode::Pooled, Mode::PooledPreload];
+        }
         let preload = args.preload.clone().or_else(find_preload);
         if preload.is_none() {
             modes.retain(|mode| *mode != Mode::PooledPreload);
         }
+        let parts = unique(&args.part);
+        if parts.contains(&Part::Short) {
+            short::need_ab()?;
+        }
         Ok(Self {
+            asynchronous_only: args.demo && args.mode.is_empty(),
+            parts,
             servers: unique(&args.server),
             keys: unique(&args.key),
             versions: unique(&args.tls),
@@ -96,6 +111,7 @@ impl Plan {
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
             concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
+            request_concurrency: usize::try_from(args.request_concurrency).unwrap_or(usize::MAX),
             gateway_core: args.gateway_core.unwrap_or(first),
             load_core: args.load_core.unwrap_or(second),
             provider: args.provider.clone(),
@@ -106,16 +122,15 @@ impl Plan {
     /// The cells of one round: local and pooled next to each other, in alternating order, so that
     /// neither always comes first.
     pub(super) fn order(&self, round: u64) -> Vec<Cell> {
-        let mut modes = self.modes.clone();
-        if round % 2 == 1 {
-            modes.reverse();
-        }
         let mut cells = Vec::new();
+        if !self.parts.iter().any(|part| *part != Part::Short) {
+            return cells;
+        }
         for &server in &self.servers {
             for &key in &self.keys {
                 for &tls in &self.versions {
-                    let fitting = modes.iter().filter(|mode| mode.fits(server));
-                    cells.extend(fitting.map(|&mode| Cell {
+                    let modes = self.alternating(server, round);
+                    cells.extend(modes.into_iter().map(|mode| Cell {
                         server,
                         key,
                         tls,
@@ -127,9 +142,69 @@ impl Plan {
         cells
     }
 
+    /// The cells with short connections of one round.
+    pub(super) fn short_order(&self, round: u64) -> Vec<ShortCell> {
+        let mut cells = Vec::new();
+        if !self.parts.contains(&Part::Short) {
+            return cells;
+        }
+        for &server in &self.servers {
+            for path in Path::ALL {
+                let modes = self.alternating(server, round);
+                cells.extend(
+                    modes
+                        .into_iter()
+                        .map(|mode| ShortCell { server, path, mode }),
+                );
+            }
+        }
+        cells
+    }
+
+    /// The modes that a server is measured in.
+    pub(super) fn modes_of(&self, server: Server) -> Vec<Mode> {
+        let modes = self.modes.iter().copied();
+        let fitting: Vec<Mode> = modes.filter(|mode| mode.fits(server)).collect();
+        let blocks = |mode: Mode| {
+            self.asynchronous_only && mode == Mode::Pooled && fitting.contains(&Mode::PooledPreload)
+        };
+        fitting
+            .iter()
+            .copied()
+            .filter(|mode| !blocks(*mode))
+            .collect()
+    }
+
+    fn alternating(&self, server: Server, round: u64) -> Vec<Mode> {
+        let mut modes = self.modes_of(server);
+        if round % 2 == 1 {
+            modes.reverse();
+        }
+        modes
+    }
+
+    /// The keys that gateways have: those that are measured, and the one of short connections.
+    pub(super) fn keys_to_make(&self) -> Vec<KeyKind> {
+        let mut keys = self.keys.clone();
+        if self.parts.contains(&Part::Short) {
+            keys.push(KeyKind::Rsa2048);
+        }
+        unique(&keys)
+    }
+
     /// How many steps of progress there are.
     pub(super) fn steps(&self) -> u64 {
-        self.rounds * (self.order(0).len() + self.keys.len()) as u64
+        let cells = self.order(0).len() + self.short_order(0).len() + self.speeds().len();
+        self.rounds * cells as u64
+    }
+
+    /// The keys that `openssl speed` is asked about, as a second opinion.
+    pub(super) fn speeds(&self) -> Vec<KeyKind> {
+        if self.parts.contains(&Part::Handshakes) {
+            self.keys.clone()
+        } else {
+            Vec::new()
+        }
     }
 
     pub(super) fn pools(&self) -> bool {

@@ -46,6 +46,16 @@ pub(super) enum What {
     Server,
 }
 
+impl What {
+    /// The curve that handshakes tell about.
+    fn agreement(self) -> Option<Curve> {
+        match self {
+            Self::Client(curve) => Some(curve),
+            Self::Operation(..) | Self::Server => None,
+        }
+    }
+}
+
 /// A curve of key agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Curve {
@@ -118,6 +128,15 @@ impl Calibration {
                 });
             }
         }
+        // Handshakes say more about key agreement on their curves than the bare operation, which would
+        // leave the making of a key to the signatures that it resembles.
+        let told: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
+        let mut index = 0;
+        templates.retain(|template| {
+            let curve = curves.get(index).copied().flatten();
+            index += 1;
+            !(template.class == Class::KeyAgreement && curve.is_some() && told.contains(&curve))
+        });
         if !overhead.is_empty() {
             templates.push(Template {
                 class: Class::Overhead,
@@ -229,6 +248,6 @@ mod tests {
                 .collect()
         };
         assert_eq!(of(Class::Overhead), [[4, 5]]);
-        assert_eq!(of(Class::KeyAgreement), [vec![2], vec![2, 3]]);
+        assert_eq!(of(Class::KeyAgreement), [[2, 3]]);
     }
 }

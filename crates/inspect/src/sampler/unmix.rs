@@ -26,7 +26,11 @@ const LEAST: f64 = 2.0;
 const CORE: f64 = 0.01;
 
 /// An operation whose core explains less than this does not happen.
-const PRESENT: f64 = 0.004;
+const PRESENT: f64 = 0.002;
+
+/// The same for operations with private keys, which make the ceiling: one in a handshake is ten times
+/// this, and what other operations resemble them by is less.
+const PRESENT_PRIVATE: f64 = 0.015;
 
 /// How often an operation is found in which function.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,15 @@ pub(super) struct Template {
 impl Template {
     pub(super) fn total(&self) -> u64 {
         self.counts.values().sum()
+    }
+
+    /// What it has to explain at its core to be counted.
+    fn least(&self) -> f64 {
+        match self.class {
+            Class::Overhead => 0.0,
+            class if class.is_private_key() => PRESENT_PRIVATE,
+            _ => PRESENT,
+        }
     }
 
     /// Only the functions that it spends its time in.
@@ -75,7 +88,7 @@ pub(super) fn unmix(
     let present: Vec<Template> = templates
         .iter()
         .zip(present)
-        .filter(|(template, weight)| *weight >= PRESENT || template.class == Class::Overhead)
+        .filter(|(template, weight)| *weight >= template.least())
         .map(|(template, _)| template.clone())
         .collect();
     let rows = rows(counts, &present);

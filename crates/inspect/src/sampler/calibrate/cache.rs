@@ -16,7 +16,7 @@ use super::{Calibration, Template};
 use crate::sampler::{Class, Image};
 
 /// Raised when a calibration is done differently: older ones are then measured again.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Bound on a file: real ones have 100 KiB.
 const MAX_LEN: u64 = 8 << 20;
@@ -142,10 +142,10 @@ mod tests {
         for text in [
             "",
             "{}",
-            "{\"schema\":2,\"templates\":[]}",
+            "{\"schema\":3,\"templates\":[]}",
             "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":[[1,1]]}]}",
-            "{\"schema\":2,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
-            "{\"schema\":2,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
+            "{\"schema\":3,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
+            "{\"schema\":3,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
         ] {
             fs::write(&path, text).expect("write");
             assert_eq!(load(&path, &image), None, "{text}");

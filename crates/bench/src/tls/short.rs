@@ -1,0 +1,177 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Short connections with TLS 1.2's RSA key exchange: a small file, from the gateway itself and through it.
+//!
+//! The load is ApacheBench's, because the client of the other parts speaks no RSA key exchange, on
+//! purpose. It counts only requests that came back whole, with the right length and a good status, over
+//! the one protocol and cipher that is offered; what it says is checked once more here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+use super::gateway::{SHORT_CIPHER, SMALL_FILE_LEN};
+use super::observer::Seen;
+use super::{Mode, Server};
+use crate::error::BenchError;
+use crate::process::need;
+
+/// Requests before a measurement, which also say how many it takes to fill its time.
+pub(super) const WARM_UP_REQUESTS: u64 = 300;
+
+/// Bounds on the requests of a measurement. ApacheBench opens some connections more than it counts, at
+/// most as many as it has at a time; among fewer than these they would show in the CPU time.
+pub(super) const REQUESTS: RangeInclusive<u64> = 1000..=1_000_000;
+
+/// Where the small file comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Path {
+    /// From the gateway's own disk.
+    Files,
+    /// From a plain HTTP server behind it.
+    Proxy,
+}
+
+impl Path {
+    pub(super) const ALL: [Self; 2] = [Self::Files, Self::Proxy];
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Files => "files",
+            Self::Proxy => "proxy",
+        })
+    }
+}
+
+/// One combination that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct ShortCell {
+    pub(super) server: Server,
+    pub(super) path: Path,
+    pub(super) mode: Mode,
+}
+
+impl fmt::Display for ShortCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, path, mode } = self;
+        write!(f, "{server}, {SHORT_CIPHER}, {path}, {mode}")
+    }
+}
+
+/// What one load did. CPU times are per request.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ShortLoad {
+    pub(super) completed: u64,
+    pub(super) elapsed_s: f64,
+    pub(super) per_s: f64,
+    pub(super) gateway_cpu_us: f64,
+    pub(super) node_cpu_us: f64,
+    /// By operation: what the node's own counters say it completed.
+    pub(super) served: BTreeMap<String, u64>,
+    /// What the gateway's CPU time went to.
+    pub(super) seen: Option<Seen>,
+}
+
+/// What ApacheBench says about a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Answer {
+    pub(super) completed: u64,
+    pub(super) elapsed_s: f64,
+}
+
+/// Asks for so many files, and checks that all of them came.
+pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer, BenchError> {
+    let mut command = Command::new(need_ab()?);
+    command
+        .args(["-q", "-n", &requests.to_string()])
+        .args(["-c", &concurrency.to_string()])
+        .args(["-f", "TLS1.2", "-Z", SHORT_CIPHER])
+        .arg(url)
+        .env_remove("OPENSSL_CONF")
+        .stdin(Stdio::null());
+    let output = command.output().map_err(BenchError::system("run ab"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse(&text, requests).map_err(|problem| BenchError::Child {
+        name: "ab".to_owned(),
+        problem,
+        log: format!("{text}\n{}", String::from_utf8_lossy(&output.stderr)),
+    })
+}
+
+/// ApacheBench's package has another name than its program.
+pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
+    need("ab").map_err(|_| BenchError::Missing {
+        program: "ab".to_owned(),
+        remedy: "run `make setup`, or `apt-get install apache2-utils`, or leave it out with \
+                 --part handshakes,requests"
+            .to_owned(),
+    })
+}
+
+fn parse(text: &str, requests: u64) -> Result<Answer, String> {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim)
+    };
+    let number =
+        |name: &str| -> Option<f64> { field(name)?.split_ascii_whitespace().next()?.parse().ok() };
+    let expect = |name: &str, wanted: f64| match number(name) {
+        Some(found) if (found - wanted).abs() < 0.5 => Ok(()),
+        found => Err(format!("says {name} {found:?} where {wanted} is expected")),
+    };
+    expect("Complete requests:", requests as f64)?;
+    expect("Failed requests:", 0.0)?;
+    expect("Document Length:", SMALL_FILE_LEN as f64)?;
+    if let Some(bad) = field("Non-2xx responses:") {
+        return Err(format!("counts {bad} responses that are no success"));
+    }
+    let protocol = field("SSL/TLS Protocol:").unwrap_or("none");
+    if !protocol.starts_with(&format!("TLSv1.2,{SHORT_CIPHER},")) {
+        return Err(format!("used {protocol}"));
+    }
+    let elapsed_s = number("Time taken for tests:").filter(|seconds| *seconds > 0.0);
+    let elapsed_s = elapsed_s.ok_or("did not say how long it took")?;
+    Ok(Answer {
+        completed: requests,
+        elapsed_s,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+SSL/TLS Protocol:       TLSv1.2,AES128-SHA,2048,128
+Document Length:        512 bytes
+Time taken for tests:   2.000 seconds
+Complete requests:      1000
+Failed requests:        0
+";
+
+    #[test]
+    fn only_a_run_without_any_fault_counts() {
+        let answer = parse(TEXT, 1000).expect("a good run");
+        assert_eq!(answer.completed, 1000);
+        assert!((answer.elapsed_s - 2.0).abs() < 1e-9);
+        assert!(parse(TEXT, 1001).is_err());
+        for (from, to) in [
+            ("Failed requests:        0", "Failed requests:        1"),
+            ("512 bytes", "0 bytes"),
+            ("AES128-SHA", "ECDHE-RSA-AES128-SHA"),
+            ("TLSv1.2", "TLSv1.3"),
+            ("2.000", "0.000"),
+            ("Complete", "Non-2xx responses: 3\nComplete"),
+        ] {
+            assert!(parse(&TEXT.replace(from, to), 1000).is_err(), "{to}");
+        }
+    }
+}
