@@ -47,27 +47,37 @@ build slow no-asm -Os -march=armv7-a -mfpu=vfpv3-d16 -mfloat-abi=hard
 ls -l fast.so slow.so
 [ "${1:-}" = --reduce ] || exit 0
 
+# reduce FILE TARGET PREFIX [ASSEMBLER-LINE]
+#
 # A reduced copy keeps what is read of a library that cannot be run here: name, needs, build id,
 # the attributes of its ABI, and every string of more than one word (assembly modules, versions, the
 # compiler's line). Code, tables and symbols are left out: it is linked anew around the strings.
 reduce() {
-    name=$1
+    file=$1
     target=$2
-    id=$(${cross}readelf -n "$work/$name.so" | sed -n 's/.*Build ID: //p')
-    soname=$(${cross}readelf -d "$work/$name.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
-    strings -a -n 6 "$work/$name.so" | grep ' ' | sort -u | tr '\n' '\0' >"$work/$name.strings"
-    # 28 is Tag_ABI_VFP_args: the linker marks the whole file as hard-float by it.
-    printf '.eabi_attribute 28, 1\n.section .rodata\n.incbin "%s"\n' "$work/$name.strings" >"$work/$name.S"
+    prefix=$3
+    scratch=$work/reduced
+    id=$("${prefix}readelf" -n "$file" | sed -n 's/.*Build ID: //p')
+    soname=$("${prefix}readelf" -d "$file" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
+    strings -a -n 6 "$file" | grep ' ' | sort -u | tr '\n' '\0' >"$scratch.strings"
+    printf '%s\n.section .rodata\n.incbin "%s"\n' "${4:-}" "$scratch.strings" >"$scratch.S"
     mkdir -p "$(dirname -- "$target")"
-    ${cross}gcc -shared -nostdlib -o "$target" "$work/$name.S" -Wl,-soname,"$soname" \
+    "${prefix}gcc" -shared -nostdlib -o "$target" "$scratch.S" -Wl,-soname,"$soname" \
         -Wl,--build-id=0x"$id" -Wl,-z,noseparate-code -Wl,--no-as-needed -lc
-    ${cross}objcopy -O binary --only-section=.ARM.attributes --set-section-flags .ARM.attributes=alloc \
-        "$work/$name.so" "$work/$name.attributes"
-    ${cross}objcopy --update-section .ARM.attributes="$work/$name.attributes" "$target"
-    ${cross}strip --strip-unneeded "$target"
+    if [ -n "${4:-}" ]; then
+        "${prefix}objcopy" -O binary --only-section=.ARM.attributes \
+            --set-section-flags .ARM.attributes=alloc "$file" "$scratch.attributes"
+        "${prefix}objcopy" --update-section .ARM.attributes="$scratch.attributes" "$target"
+    fi
+    "${prefix}strip" --strip-unneeded "$target"
     chmod 644 "$target"
 }
 fixtures=$here/crates/inspect/fixtures
-reduce slow "$fixtures/arm-a15-router/usr/lib/libcrypto.so.3"
-reduce fast "$fixtures/arm-a9-router/usr/lib/libcrypto.so.3"
+# 28 is Tag_ABI_VFP_args: the linker marks the whole file as hard-float by it.
+hard_float='.eabi_attribute 28, 1'
+reduce "$work/slow.so" "$fixtures/arm-a15-router/usr/lib/libcrypto.so.3" $cross "$hard_float"
+reduce "$work/fast.so" "$fixtures/arm-a9-router/usr/lib/libcrypto.so.3" $cross "$hard_float"
+# And that of the machine itself, for the virtual machine with AES-NI.
+native=/usr/lib/x86_64-linux-gnu/libcrypto.so.3
+[ ! -f $native ] || reduce $native "$fixtures/aes-ni-vm$native" "" ""
 ls -l "$fixtures"/arm-a*-router/usr/lib/libcrypto.so.3

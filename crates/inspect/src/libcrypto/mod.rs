@@ -128,8 +128,8 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
     } else {
         look.library(path)?
     };
-    let elf = match Elf::parse(&bytes) {
-        Ok(elf) => elf,
+    let mut library = match examine(&bytes, path, program, cpu) {
+        Ok(library) => library?,
         // A linker script, or whatever else is called like a library.
         Err(reason) => {
             if !program {
@@ -138,12 +138,36 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
             return None;
         }
     };
-    let (identity, build) = identify::identify(&bytes, path, &elf, program)?;
+    if !program {
+        library.own_report = report::ask(look, &library);
+    }
+    if let (Some(report), Some(cpu)) = (&library.own_report, runs(&library, cpu)) {
+        let slow = report.slow(library.elf.architecture, cpu);
+        library.slow.extend(slow);
+    }
+    Some(library)
+}
+
+/// What the bytes of a file tell of the crypto library that it is, or, of a `program`, holds; none if
+/// it is no crypto library. `path` is where it is, since some are told by their names.
+///
+/// # Errors
+/// It is no ELF file that can be read, in words.
+pub fn examine(
+    bytes: &[u8],
+    path: &str,
+    program: bool,
+    cpu: Option<&Cpu>,
+) -> Result<Option<Library>, String> {
+    let elf = Elf::parse(bytes)?;
+    let Some((identity, build)) = identify::identify(bytes, path, &elf, program) else {
+        return Ok(None);
+    };
     let mut library = Library {
         path: path.to_owned(),
         inside_program: program,
         assembly: Assembly::Unknown,
-        modules: modules::named(&bytes),
+        modules: modules::named(bytes),
         algorithms: Vec::new(),
         own_report: None,
         slow: Vec::new(),
@@ -152,31 +176,21 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
         elf,
         build,
     };
-    judge(&mut library, look, cpu);
-    Some(library)
+    library.assembly = modules::assembly(&library);
+    library.algorithms = modules::algorithms(&library, runs(&library, cpu));
+    library.slow = modules::slow(&library);
+    library.slow.extend(identify::slow(&library.build));
+    Ok(Some(library))
 }
 
-/// What the modules, the library's own report and the compiler's line come to.
-fn judge(library: &mut Library, look: &mut Look<'_>, cpu: Option<&Cpu>) {
-    let cpu = cpu.filter(|cpu| runs(library.elf.architecture, cpu.architecture));
-    library.assembly = modules::assembly(library);
-    library.algorithms = modules::algorithms(library, cpu);
-    if !library.inside_program {
-        library.own_report = report::ask(look, library);
-    }
-    let mut slow = modules::slow(library);
-    slow.extend(identify::slow(&library.build));
-    if let (Some(report), Some(cpu)) = (&library.own_report, cpu) {
-        slow.extend(report.slow(library.elf.architecture, cpu));
-    }
-    library.slow = slow;
-}
-
-/// Whether processors of `machine` run code for `library`: for 32 bits, 64-bit ones, too.
-fn runs(library: Architecture, machine: Option<Architecture>) -> bool {
+/// The processors, if they run code for this library: for 32 bits, 64-bit ones do, too.
+fn runs<'a>(library: &Library, cpu: Option<&'a Cpu>) -> Option<&'a Cpu> {
     use Architecture::{Aarch64, Arm, X86, X86_64};
-    machine.is_some_and(|machine| {
-        library == machine || matches!((library, machine), (X86, X86_64) | (Arm, Aarch64))
+    let built_for = library.elf.architecture;
+    cpu.filter(|cpu| {
+        cpu.architecture.is_some_and(|machine| {
+            built_for == machine || matches!((built_for, machine), (X86, X86_64) | (Arm, Aarch64))
+        })
     })
 }
 

@@ -332,6 +332,18 @@ impl Root {
         Ok(root)
     }
 
+    /// A bundle from any source of bytes.
+    ///
+    /// # Errors
+    /// It is no bundle, or a hostile one.
+    pub fn from_bundle(source: impl std::io::Read) -> Result<Self, BundleError> {
+        Ok(Self {
+            source: Source::Bundle(Bundle::parse(source)?),
+            live: false,
+            recorder: None,
+        })
+    }
+
     /// A bundle that somebody has unpacked is read as the bundle, so that what it says about files
     /// that it does not hold (missing, denied, where links led) is kept.
     fn take_unpacked_bundle(&mut self) {

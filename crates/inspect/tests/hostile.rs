@@ -1,0 +1,151 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Trees in which anything may be anything: whatever somebody does to the files of a machine, an
+//! inspection ends, with a report.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use millrace_inspect::report::Report;
+use millrace_inspect::root::Root;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use rustix::fs::{CWD, Mode};
+
+/// Trees that are damaged: together they have every kind of file that is read.
+const FIXTURES: &[&str] = &[
+    "aes-ni-vm",
+    "arm-a15-router",
+    "atom-c3000",
+    "qat-8970",
+    "devcrypto-router",
+];
+/// Far above what an inspection takes, and below what a hang takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is done to one file.
+#[derive(Clone, Debug)]
+enum Damage {
+    Bytes(Vec<u8>),
+    Repeated(Vec<u8>, u16),
+    Cut(Index),
+    Flip(Index, u8),
+    NoNewlines,
+    Empty,
+    Gone,
+    Fifo,
+    Folder,
+    Loop,
+    Away,
+    Sparse,
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200).prop_map(Damage::Bytes),
+        (prop::collection::vec(any::<u8>(), 1..40), any::<u16>())
+            .prop_map(|(bytes, times)| Damage::Repeated(bytes, times)),
+        ("[0-9:,\\-+ \n\t.a-z]{0,80}").prop_map(|text| Damage::Bytes(text.into_bytes())),
+        any::<Index>().prop_map(Damage::Cut),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Damage::Flip(at, byte)),
+        Just(Damage::NoNewlines),
+        Just(Damage::Empty),
+        Just(Damage::Gone),
+        Just(Damage::Fifo),
+        Just(Damage::Folder),
+        Just(Damage::Loop),
+        Just(Damage::Away),
+        Just(Damage::Sparse),
+    ]
+}
+
+/// Replaces a file; one that an earlier damage made something else is left as it is.
+fn inflict(damage: &Damage, path: &Path) {
+    const ORDINARY: u64 = 1 << 20;
+    let metadata = path.symlink_metadata();
+    let content = match metadata {
+        Ok(metadata) if metadata.is_file() && metadata.len() < ORDINARY => fs::read(path).unwrap(),
+        _ => return,
+    };
+    fs::remove_file(path).unwrap();
+    match damage {
+        Damage::Bytes(bytes) => fs::write(path, bytes).unwrap(),
+        Damage::Repeated(bytes, times) => fs::write(path, bytes.repeat((*times).into())).unwrap(),
+        Damage::Cut(at) => fs::write(path, &content[..at.index(content.len() + 1)]).unwrap(),
+        Damage::Flip(at, byte) => {
+            let mut content = content;
+            if !content.is_empty() {
+                let at = at.index(content.len());
+                content[at] = *byte;
+            }
+            fs::write(path, content).unwrap();
+        }
+        Damage::NoNewlines => {
+            let content: Vec<u8> = content.into_iter().filter(|byte| *byte != b'\n').collect();
+            fs::write(path, content).unwrap();
+        }
+        Damage::Empty => fs::write(path, "").unwrap(),
+        Damage::Gone => {}
+        Damage::Fifo => rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap(),
+        Damage::Folder => fs::create_dir(path).unwrap(),
+        Damage::Loop => symlink(path.file_name().unwrap(), path).unwrap(),
+        Damage::Away => symlink("../../../../../../../../../../dev/zero", path).unwrap(),
+        Damage::Sparse => File::create(path).unwrap().set_len(10 << 30).unwrap(),
+    }
+}
+
+/// Copies a tree; gives the files in it.
+fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
+    fs::create_dir_all(to).unwrap();
+    let mut entries: Vec<_> = from
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            copy(&entry.path(), &target, files);
+            continue;
+        }
+        if kind.is_symlink() {
+            symlink(fs::read_link(entry.path()).unwrap(), &target).unwrap();
+        } else {
+            fs::copy(entry.path(), &target).unwrap();
+        }
+        files.push(target);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn whatever_is_done_to_a_tree_there_is_a_report(
+        fixture in prop::sample::select(FIXTURES),
+        damages in prop::collection::vec((any::<Index>(), damage()), 1..12),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Vec::new();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
+        copy(&from, folder.path(), &mut files);
+        for (which, damage) in &damages {
+            let path: &PathBuf = which.get(&files);
+            inflict(damage, path);
+        }
+        let begun = Instant::now();
+        let root = Root::open(folder.path()).unwrap().recording();
+        let report = Report::of(&root);
+        prop_assert!(serde_json::to_string(&report).is_ok());
+        // And what was read makes a bundle that reads back.
+        let mut bundle = Vec::new();
+        root.into_record().write_bundle(&mut bundle).unwrap();
+        prop_assert!(Root::from_bundle(bundle.as_slice()).is_ok());
+        prop_assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
+    }
+}
