@@ -180,9 +180,8 @@ fn fallbacks_are_counted_by_the_provider() {
     let identity = world.identity(KeyKind::Rsa2048);
     let node = world.node("node-1");
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-    let count = |fault, signatures: u64| {
-        proxy.set(fault);
-        let edge = limits(EdgeOptions::to(proxy.endpoint()))
+    let count = |endpoint: String, signatures: u64| {
+        let edge = limits(EdgeOptions::to(endpoint))
             .preferred()
             .write(world.dir());
         let mut python = release::python();
@@ -191,39 +190,54 @@ fn fallbacks_are_counted_by_the_provider() {
             .arg(&identity.key_file);
         let said = succeed(python.arg(signatures.to_string()));
         let counters: BTreeMap<String, u64> = serde_json::from_str(&said).expect("counters");
+        let sum: u64 = counters
+            .iter()
+            .filter(|(name, _)| name.starts_with("millrace-fallback-"))
+            .map(|(_, count)| count)
+            .sum();
+        let done = counters["millrace-pooled"] + sum;
+        assert_eq!(done, signatures, "every one has its reason: {counters:?}");
+        assert_eq!(counters["millrace-fallback"], sum, "{counters:?}");
+        assert_eq!(counters["millrace-panics"], 0);
         counters
     };
-    let counters = count(Fault::None, 5);
+    let good = count(proxy.endpoint(), 5);
+    assert_eq!(good["millrace-pooled"], 5);
+    assert_eq!((good["millrace-blocking"], good["millrace-paused"]), (5, 0));
+    for (fault, reason) in [
+        (Fault::Refuse, "no-node"),
+        (Fault::Drop, "timed-out"),
+        (Fault::WrongResult, "wrong-result"),
+    ] {
+        proxy.set(fault);
+        let bad = count(proxy.endpoint(), 2);
+        let name = format!("millrace-fallback-{reason}");
+        assert_eq!(bad[&name], 2, "{reason}: {bad:?}");
+    }
+    // After three, the pool is not asked for a second.
+    proxy.set(Fault::Refuse);
+    let bad = count(proxy.endpoint(), 20);
+    assert!(bad["millrace-fallback-no-node"] >= 3, "{bad:?}");
+    assert!(bad["millrace-fallback-breaker"] >= 1, "{bad:?}");
+    // A node that allows one per second, which is no sign of death: it is asked each time.
+    let options = NodeOptions {
+        toml: "[limits]\nquota-ops-per-second = 1\n".to_owned(),
+        ..NodeOptions::default()
+    };
+    let node = Node::start_with(world.dir(), "node-2", &options);
+    let over = count(node.endpoint(), 20);
+    assert!(over["millrace-fallback-quota"] >= 1, "{over:?}");
     assert_eq!(
-        (counters["millrace-pooled"], counters["millrace-fallback"]),
-        (5, 0)
+        over["millrace-pooled"] + over["millrace-fallback-quota"],
+        20,
+        "{over:?}"
     );
-    let counters = count(Fault::Refuse, 2);
-    assert_eq!(
-        (counters["millrace-pooled"], counters["millrace-fallback"]),
-        (0, 2),
-        "{counters:?}"
-    );
-    assert_eq!(counters["millrace-fallback-no-node"], 2, "{counters:?}");
-    let counters = count(Fault::Drop, 2);
-    assert_eq!(
-        (counters["millrace-pooled"], counters["millrace-fallback"]),
-        (0, 2),
-        "{counters:?}"
-    );
-    assert_eq!(counters["millrace-fallback-timed-out"], 2, "{counters:?}");
-    let counters = count(Fault::WrongResult, 2);
-    assert_eq!(
-        (counters["millrace-pooled"], counters["millrace-fallback"]),
-        (0, 2),
-        "{counters:?}"
-    );
-    assert_eq!(
-        counters["millrace-fallback-wrong-result"], 2,
-        "{counters:?}"
-    );
-    assert!(counters["millrace-wrong-results"] >= 2, "{counters:?}");
-    assert_eq!(counters["millrace-panics"], 0);
+    let metrics = node.metrics();
+    let refused = metrics
+        .lines()
+        .find_map(|l| l.strip_prefix("millrace_jobs_refused_total{reason=\"over-quota\"} "));
+    let quota = over["millrace-fallback-quota"].to_string();
+    assert_eq!(refused, Some(quota.as_str()));
 }
 
 /// Signs with a key file and prints the provider's counters, through the C interface of libcrypto.
@@ -256,7 +270,9 @@ class Param(ctypes.Structure):
 
 OSSL_PARAM_UNSIGNED_INTEGER = 2
 names = ['millrace-pooled', 'millrace-local', 'millrace-fallback', 'millrace-fallback-no-node',
-         'millrace-fallback-timed-out', 'millrace-fallback-wrong-result', 'millrace-wrong-results',
+         'millrace-fallback-timed-out', 'millrace-fallback-busy', 'millrace-fallback-refused',
+         'millrace-fallback-failed', 'millrace-fallback-wrong-result', 'millrace-fallback-breaker',
+         'millrace-fallback-quota', 'millrace-wrong-results', 'millrace-paused', 'millrace-blocking',
          'millrace-panics']
 values = [ctypes.c_uint64(0) for _ in names]
 params = (Param * (len(names) + 1))()

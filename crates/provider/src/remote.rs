@@ -228,3 +228,41 @@ impl Remote for ClientKey {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_of_the_client_has_its_trouble() {
+        use Trouble::*;
+        for (error, trouble) in [
+            (ClientError::TimedOut, TimedOut),
+            (ClientError::Busy, Busy),
+            (ClientError::TooManyKeys, Busy),
+            (ClientError::NoNode(String::new()), NoNode),
+            (ClientError::Start(String::new()), NoNode),
+            (ClientError::Cancelled, Failed),
+            (ClientError::Key(KeyRefusal::NoSuchKey), Refused),
+            (ClientError::Key(KeyRefusal::ImportDisabled), Refused),
+            (ClientError::Key(KeyRefusal::TooManyKeys), Busy),
+            (ClientError::Key(KeyRefusal::Draining), Busy),
+        ] {
+            assert_eq!(PoolError::from(error).trouble, trouble);
+        }
+        for error in JobError::ALL {
+            let trouble = match error {
+                JobError::NoSuchKey
+                | JobError::BadInput
+                | JobError::Failed
+                | JobError::Cancelled => Failed,
+                JobError::NotOffered | JobError::Denied => Denied,
+                JobError::Busy | JobError::Draining => Busy,
+                JobError::Expired => TimedOut,
+                JobError::OverQuota => Quota,
+                other => panic!("{other:?} has no trouble"),
+            };
+            assert_eq!(PoolError::from(ClientError::Job(*error)).trouble, trouble);
+        }
+    }
+}

@@ -367,6 +367,55 @@ mod tests {
     }
 
     #[test]
+    fn every_reason_is_counted_once_and_only_silence_opens_the_breaker() {
+        type Pick = fn(&Stats) -> u64;
+        let reasons: [(Trouble, Pick); 8] = [
+            (Trouble::NoNode, |s| s.fallback_no_node.get()),
+            (Trouble::TimedOut, |s| s.fallback_timed_out.get()),
+            (Trouble::Busy, |s| s.fallback_busy.get()),
+            (Trouble::Quota, |s| s.fallback_quota.get()),
+            (Trouble::Refused, |s| s.fallback_refused.get()),
+            (Trouble::Denied, |s| s.fallback_refused.get()),
+            (Trouble::Failed, |s| s.fallback_failed.get()),
+            (Trouble::WrongResult, |s| s.fallback_wrong_result.get()),
+        ];
+        for (trouble, counter) in reasons {
+            let answers = (0..3).map(|_| match trouble {
+                Trouble::WrongResult => wrong(),
+                _ => Err(trouble),
+            });
+            let bench = Bench::new(answers.chain([right()]));
+            for _ in 0..3 {
+                assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(trouble));
+            }
+            let stats = &bench.stats;
+            assert_eq!(
+                (counter(stats), stats.fallback.get()),
+                (3, 3),
+                "{trouble:?}"
+            );
+            assert_eq!((stats.pooled.get(), stats.failed.get()), (0, 0));
+            assert_eq!(stats.report().fallbacks(), 3, "{trouble:?}");
+            let silent = matches!(trouble, Trouble::NoNode | Trouble::TimedOut);
+            let fourth = bench.sign(true, Hash::Sha256).err();
+            assert_eq!(fourth, silent.then_some(Trouble::Breaker), "{trouble:?}");
+            assert_eq!(stats.fallback_breaker.get(), u64::from(silent));
+        }
+    }
+
+    #[test]
+    fn jobs_are_counted_by_how_they_are_waited_for() {
+        let bench = Bench::new([right(), Err(Trouble::Busy)]);
+        for _ in 0..2 {
+            let _ = bench.sign(true, Hash::Sha256);
+        }
+        // What the key may not do is not asked, and nobody waits for it.
+        let _ = bench.sign(true, Hash::Sha1);
+        let stats = &bench.stats;
+        assert_eq!((stats.blocking.get(), stats.paused.get()), (2, 0));
+    }
+
+    #[test]
     fn another_key_under_the_name_is_refused() {
         let mut bench = Bench::new([right()]);
         bench.key = Arc::new(Identity {

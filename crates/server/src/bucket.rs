@@ -41,6 +41,11 @@ impl Bucket {
         }
         enough
     }
+
+    /// Whether nobody can tell it from a new one.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +66,8 @@ mod tests {
         assert_eq!(taken(&mut bucket, almost, 10), 0);
         let one = start + Duration::from_millis(100);
         assert_eq!(taken(&mut bucket, one, 10), 1);
+        assert!(!bucket.is_full(start + Duration::from_millis(399)));
+        assert!(bucket.is_full(start + Duration::from_millis(400)));
         let late = start + Duration::from_secs(3600);
         assert_eq!(taken(&mut bucket, late, 10), 3, "nobody saves up more");
     }

@@ -17,6 +17,7 @@ use millrace_engine::{BackendKind, EngineConfig};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::bucket::MAX_RATE;
 use crate::store::KekSource;
 
 /// A `node.toml` with every key at its default and what it means.
@@ -142,6 +143,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// The longest budget of a job, and that of a job without one.
     pub max_budget: Duration,
+    /// Operations per second of one identity, over all its connections; none is no limit.
+    pub quota: Option<u32>,
 }
 
 impl Default for Limits {
@@ -165,6 +168,8 @@ impl Default for Limits {
             idle_timeout: Duration::ZERO,
             // Longer than any TLS client waits for its handshake.
             max_budget: Duration::from_secs(10),
+            // Only an operator knows who may have how much.
+            quota: None,
         }
     }
 }
@@ -306,6 +311,7 @@ struct LimitsFile {
     write_timeout_ms: u64,
     idle_timeout_ms: u64,
     max_budget_ms: u64,
+    quota_ops_per_second: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -391,6 +397,7 @@ impl Default for LimitsFile {
             write_timeout_ms: ms(limits.write_timeout),
             idle_timeout_ms: ms(limits.idle_timeout),
             max_budget_ms: ms(limits.max_budget),
+            quota_ops_per_second: limits.quota.unwrap_or(0),
         }
     }
 }
@@ -526,6 +533,7 @@ impl LimitsFile {
             write_timeout_ms,
             idle_timeout_ms,
             max_budget_ms,
+            quota_ops_per_second,
         } = self;
         let positive = [
             ("connections", connections > 0),
@@ -557,6 +565,11 @@ impl LimitsFile {
                 max_budget_ms > MAX_BUDGET_MS,
                 MAX_BUDGET_MS.to_string(),
             ),
+            (
+                "quota-ops-per-second",
+                quota_ops_per_second > MAX_RATE,
+                MAX_RATE.to_string(),
+            ),
         ];
         for (key, bad, limit) in over {
             if bad {
@@ -572,6 +585,7 @@ impl LimitsFile {
             write_timeout: Duration::from_millis(write_timeout_ms),
             idle_timeout: Duration::from_millis(idle_timeout_ms),
             max_budget: Duration::from_millis(max_budget_ms),
+            quota: (quota_ops_per_second > 0).then_some(quota_ops_per_second),
         }
     }
 }
@@ -687,7 +701,8 @@ mod tests {
     fn all_problems_are_listed_at_once() {
         let text = problems(
             "backends = [\"gpu\"]\n[unix]\nenabled = false\nmode = \"9\"\n\
-             [metrics]\naddress = \"0.0.0.0:1\"\n[limits]\nkeys = 0\nmax-budget-ms = 999999999\n",
+             [metrics]\naddress = \"0.0.0.0:1\"\n[limits]\nkeys = 0\nmax-budget-ms = 999999999\n\
+             quota-ops-per-second = 1000001\n",
         );
         for part in [
             "gpu",
@@ -696,6 +711,7 @@ mod tests {
             "loopback",
             "limits.keys",
             "max-budget",
+            "quota-ops",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -40,6 +40,7 @@ use crate::keys::Keyring;
 use crate::log::RateLimit;
 use crate::metrics::Metrics;
 use crate::outbox::{Order, Outbox, Waiting};
+use crate::quota::Quotas;
 use crate::session::{Effects, Rules, SessionState};
 
 /// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) edges: Edges,
+    pub(crate) quotas: Quotas,
     /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) denials: RateLimit,
@@ -147,10 +149,11 @@ impl<S> Connection<S> {
     fn new(stream: S, identity: Arc<str>, outbox: Arc<Outbox>, shared: Arc<Shared>) -> Self {
         let now = Instant::now();
         let hello = now + shared.limits.handshake_timeout;
+        let quota = shared.quotas.of(&identity, now);
         Self {
             stream,
             session: shared.engine.open_session(Arc::clone(&outbox) as _),
-            state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity)),
+            state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity), quota),
             identity,
             outbox,
             decoder: Decoder::new(),

@@ -116,7 +116,7 @@ impl Model {
         let now = Instant::now();
         let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
         Self {
-            state: SessionState::new(Arc::new(rules), ME.into()),
+            state: SessionState::new(Arc::new(rules), ME.into(), None),
             keys: entries.iter().cloned().collect(),
             entries,
             revoked: BTreeSet::new(),

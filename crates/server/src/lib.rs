@@ -32,6 +32,7 @@ mod metrics;
 pub mod node;
 mod outbox;
 mod quiet;
+mod quota;
 mod session;
 pub mod status;
 pub mod store;

@@ -41,6 +41,7 @@ use crate::log::RateLimit;
 use crate::metrics::{Metrics, Refusal};
 use crate::outbox::{Order, Outbox};
 use crate::quiet::QuietStream;
+use crate::quota::Quotas;
 use crate::session::Rules;
 use crate::status::{self, Status};
 use crate::store::{KeyStore, StoreError};
@@ -157,6 +158,7 @@ impl Node {
                     max_keys: limits.keys,
                     max_budget: limits.max_budget,
                 }),
+                quotas: Quotas::new(limits.quota),
                 limits,
                 metrics: Metrics::default(),
                 edges: Edges::default(),

@@ -29,6 +29,7 @@ use millrace_wire::{
 
 use crate::bucket::Bucket;
 use crate::keys::{KeyEntry, KeySet};
+use crate::quota::Quota;
 
 /// What holds for every connection of a node.
 #[derive(Clone, Debug)]
@@ -103,6 +104,7 @@ pub(crate) struct SessionState<K> {
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
     reports: Option<Reports>,
+    quota: Option<Arc<Quota>>,
 }
 
 /// What the edge has said, if it may.
@@ -122,7 +124,8 @@ struct OpenKey<K> {
 }
 
 impl<K: Clone> SessionState<K> {
-    pub(crate) fn new(rules: Arc<Rules>, identity: Arc<str>) -> Self {
+    /// A client that has not said anything yet. With a quota, its jobs count against that.
+    pub(crate) fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
         Self {
             rules,
             identity,
@@ -134,6 +137,7 @@ impl<K: Clone> SessionState<K> {
             in_flight: HashMap::default(),
             agent: Arc::from(""),
             reports: None,
+            quota,
         }
     }
 
@@ -373,7 +377,7 @@ impl<K: Clone> SessionState<K> {
             // There could be no telling which of the two a completion is for.
             return Err(Fault::Protocol);
         }
-        match self.admit(key, &operation, effects) {
+        match self.admit(key, &operation, now, effects) {
             Ok(key) => {
                 self.in_flight.insert(id, false);
                 let max = self.rules.max_budget;
@@ -401,6 +405,7 @@ impl<K: Clone> SessionState<K> {
         &mut self,
         handle: KeyHandle,
         operation: &Operation,
+        now: Instant,
         effects: &mut Effects<K>,
     ) -> Result<K, JobError> {
         if self.draining {
@@ -425,6 +430,10 @@ impl<K: Clone> SessionState<K> {
         if raw || !policy.permits(operation) {
             effects.denied = Some((Arc::clone(entry.name()), operation.kind()));
             return Err(JobError::Denied);
+        }
+        // Last, so that only what would be done counts.
+        if self.quota.as_ref().is_some_and(|quota| !quota.take(now)) {
+            return Err(JobError::OverQuota);
         }
         Ok(entry.key().clone())
     }

@@ -41,7 +41,10 @@ pub(crate) fn run(
     let local = here && provider.config.fallback;
     let identity = match key.identity() {
         Ok(identity) => identity,
-        Err(_) if here => return Ok(None),
+        Err(_) if here => {
+            provider.stats.local.add();
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
     let job = match provider.config.mode {
@@ -68,6 +71,7 @@ pub(crate) fn run(
                 Trouble::WrongResult => (Reason::WrongResult, "look at the log of the node"),
                 Trouble::Denied => (Reason::NotOffered, "look at the policy of the key"),
                 Trouble::Refused => (Reason::Key, "look at the keys of the node"),
+                Trouble::Quota => (Reason::Pool, "ask for a higher quota at the node"),
                 _ => (Reason::Pool, "is the node up and is `pool` configured?"),
             };
             Err(Error::new(

@@ -83,6 +83,7 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
         limits,
         metrics: Metrics::default(),
         edges: Edges::default(),
+        quotas: Quotas::new(None),
         imports: Arc::new(Semaphore::new(1)),
         denials: RateLimit::default(),
         faults: RateLimit::default(),

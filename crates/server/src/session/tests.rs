@@ -93,7 +93,7 @@ impl Client {
             entry("rsa", "key-rsa", KeyType::Rsa { bits: 2048 }, &["*"]),
         ];
         Self {
-            state: SessionState::new(Arc::new(rules), "uid:1".into()),
+            state: SessionState::new(Arc::new(rules), "uid:1".into(), None),
             keys: entries.iter().cloned().collect(),
             entries,
             now: Instant::now(),
@@ -544,4 +544,33 @@ fn a_draining_node_still_takes_reports() {
     client.state.drain(&mut Effects::default());
     let effects = client.say(report(&[(EdgeCounter::Paused, 1)]));
     assert!(effects.news.is_some());
+}
+
+#[test]
+fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
+    let mut client = Client::silent(rules());
+    client.state.quota = Some(Arc::new(Quota::new(3, client.now)));
+    client.say(hello());
+    let mine = client.handle("mine");
+    for _ in 0..10 {
+        assert_eq!(client.refusal(99, SIGN), Some(JobError::NoSuchKey));
+        assert_eq!(
+            client.refusal(mine, Operation::RsaRaw),
+            Some(JobError::Denied)
+        );
+    }
+    for _ in 0..3 {
+        assert_eq!(client.refusal(mine, SIGN), None);
+    }
+    assert_eq!(client.refusal(mine, SIGN), Some(JobError::OverQuota));
+    client.now += Duration::from_millis(333);
+    assert_eq!(client.refusal(mine, SIGN), Some(JobError::OverQuota));
+    client.now += Duration::from_millis(1);
+    assert_eq!(client.refusal(mine, SIGN), None);
+    assert_eq!(client.refusal(mine, SIGN), Some(JobError::OverQuota));
+    // In a batch the first ones fit.
+    client.now += Duration::from_secs(1);
+    let effects = client.say(submit((0..4).map(|id| job(id, mine, SIGN))));
+    assert_eq!(effects.jobs.len(), 3);
+    assert_eq!(effects.refused, [(3, JobError::OverQuota)]);
 }

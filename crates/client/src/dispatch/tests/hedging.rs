@@ -62,7 +62,7 @@ impl Pool {
     }
 
     /// Nothing is left of any job.
-    fn assert_clean(&mut self) {
+    fn assert_clean(&self) {
         let stats = self.dispatcher.stats();
         assert_eq!(stats.in_flight, 0);
         assert!(stats.nodes.iter().all(|node| node.in_flight == 0));
