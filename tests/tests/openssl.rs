@@ -447,3 +447,132 @@ twice()
 wait_for(children)
 print('all well')
 ";
+
+/// Since OpenSSL 3.4 there are algorithms with a digest in their name, for messages and for digests.
+#[test]
+fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
+    if release::openssl() < (3, 4) {
+        return eprintln!("skipped: OpenSSL before 3.4 has no such algorithms");
+    }
+    for (kind, algorithm) in [
+        (KeyKind::Rsa2048, "RSA-SHA256"),
+        (KeyKind::P256, "ECDSA-SHA256"),
+    ] {
+        let setup = start(kind);
+        // A key that only the pool has, and one that is brought.
+        for (key, edge) in [
+            (&setup.stub, setup.edge(|options| options)),
+            (&setup.identity.key_file, setup.edge(EdgeOptions::preferred)),
+        ] {
+            let before = setup.node.served().total();
+            let mut python = release::python();
+            edge.apply(&mut python)
+                .args(["-c", NAMED])
+                .arg(key)
+                .arg(algorithm);
+            assert_eq!(succeed(&mut python).trim(), "3 signatures verify");
+            assert_eq!(setup.node.served().total(), before + 3, "{algorithm}");
+        }
+    }
+}
+
+/// Signs a message in parts, a message at once, and a digest, each with the algorithm of that name.
+const NAMED: &str = "
+import ctypes, hashlib, sys
+crypto = ctypes.CDLL('libcrypto.so.3')
+for name in ['BIO_new_file', 'PEM_read_bio_PrivateKey', 'EVP_MD_CTX_new', 'EVP_SIGNATURE_fetch',
+             'EVP_PKEY_CTX_new_from_pkey', 'EVP_PKEY_CTX_new']:
+    getattr(crypto, name).restype = ctypes.c_void_p
+pointer, size = ctypes.c_void_p, ctypes.c_size_t
+
+def need(result):
+    if not result or result < 0:
+        crypto.ERR_print_errors_fp(pointer.in_dll(ctypes.CDLL(None), 'stderr'))
+        sys.exit('libcrypto failed')
+    return result
+
+OPENSSL_INIT_LOAD_CONFIG = 0x40
+need(crypto.OPENSSL_init_crypto(ctypes.c_uint64(OPENSSL_INIT_LOAD_CONFIG), None))
+file = need(crypto.BIO_new_file(sys.argv[1].encode(), b'r'))
+key = pointer(need(crypto.PEM_read_bio_PrivateKey(pointer(file), None, None, None)))
+named = need(crypto.EVP_SIGNATURE_fetch(None, sys.argv[2].encode(), b'provider=millrace'))
+algorithm = pointer(named)
+message = b'to be signed, in parts or at once'
+digest = hashlib.sha256(message).digest()
+
+def sign(init, produce):
+    context = pointer(need(crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None)))
+    need(init(context, algorithm, None))
+    length = size(0)
+    need(produce(context, None, length))
+    signature = ctypes.create_string_buffer(length.value)
+    need(produce(context, signature, length))
+    return signature.raw[:length.value]
+
+def in_parts(context, signature, length):
+    if signature is not None:
+        for part in (message[:5], message[5:]):
+            need(crypto.EVP_PKEY_sign_message_update(context, part, size(len(part))))
+    room = length.value
+    return crypto.EVP_PKEY_sign_message_final(context, signature, ctypes.byref(length))
+
+def at_once(what):
+    def produce(context, signature, length):
+        return crypto.EVP_PKEY_sign(context, signature, ctypes.byref(length), what, size(len(what)))
+    return produce
+
+signatures = [
+    sign(crypto.EVP_PKEY_sign_message_init, in_parts),
+    sign(crypto.EVP_PKEY_sign_message_init, at_once(message)),
+    sign(crypto.EVP_PKEY_sign_init_ex2, at_once(digest)),
+]
+for signature in signatures:
+    context = pointer(need(crypto.EVP_MD_CTX_new()))
+    need(crypto.EVP_DigestVerifyInit_ex(context, None, b'SHA256', None, None, key, None))
+    need(crypto.EVP_DigestVerify(context, signature, size(len(signature)), message, size(len(message))))
+    verify = pointer(need(crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None)))
+    need(crypto.EVP_PKEY_verify_message_init(verify, algorithm, None))
+    need(crypto.EVP_PKEY_verify(verify, signature, size(len(signature)), message, size(len(message))))
+print(len(signatures), 'signatures verify')
+";
+
+/// Since OpenSSL 3.5 the first choice for TLS 1.3 is a hybrid of ML-KEM and X25519. The provider prefers
+/// itself for X25519 and has no ML-KEM: that stays with OpenSSL.
+#[test]
+fn hybrid_key_exchange_works_beside_the_provider() {
+    const GROUP: &str = "X25519MLKEM768";
+    if release::openssl() < (3, 5) {
+        return eprintln!("skipped: OpenSSL before 3.5 has no {GROUP}");
+    }
+    let setup = start(KeyKind::P256);
+    for (preferred, key) in [(false, &setup.stub), (true, &setup.identity.key_file)] {
+        // Patient: what is to be shown is where the operation is done, also on a busy machine.
+        let edge = setup.edge(|options| {
+            let options = options
+                .with("deadline_ms", 20_000)
+                .with("fallback_after_ms", 20_000);
+            EdgeOptions {
+                preferred,
+                ..options
+            }
+        });
+        let before = setup.node.served().total();
+        let port = free_port();
+        let mut server = edge.openssl(&["s_server", "-async", "-www", "-groups", GROUP, "-accept"]);
+        server
+            .arg(format!("127.0.0.1:{port}"))
+            .arg("-cert")
+            .arg(&setup.identity.certificate_file);
+        server.arg("-key").arg(key);
+        let log = setup.world.dir().join(format!("s_server-{preferred}.log"));
+        let mut server = Process::start("s_server", server, &log);
+        server.wait_ready(|| listens(port));
+        let mut client = edge.openssl(&["s_client", "-async", "-verify_return_error", "-CAfile"]);
+        client.arg(&setup.world.authority.file);
+        client.args(["-connect", &format!("127.0.0.1:{port}")]);
+        let output = run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n");
+        let said = text_of(&output);
+        assert!(output.status.success() && said.contains(GROUP), "{said}");
+        assert_eq!(setup.node.served().total(), before + 1, "{said}");
+    }
+}

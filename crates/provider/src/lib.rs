@@ -41,8 +41,8 @@
 //!
 //! # Limits
 //! - One libcrypto per process can use the module. It has been run with 3.0, 3.6 and 4.0.
-//! - Signature algorithms with a digest in their name (`RSA-SHA256` of OpenSSL 3.4 and later, which
-//!   `EVP_PKEY_sign_init_ex2` takes) are those of `default`, and so not for keys that the pool holds.
+//! - Ed25519 with a context or a prehash, and ECDSA with a nonce that is derived from the message, are done
+//!   here, and so not for keys that the pool holds. The same goes for digests that the pool has not (SHA-3).
 //! - A key agreement with a key derivation function in the same call is done locally.
 //! - On musl, which has no `ASYNC_JOB`, operations block.
 //!

@@ -7,16 +7,18 @@
 //! each with the installed header.
 
 macro_rules! ids {
-    ($($name:ident = $value:literal;)*) => {
+    ($(#[$doc:meta])* $list:ident: $($name:ident = $value:literal;)*) => {
         $(pub(crate) const $name: i32 = $value;)*
 
-        /// Every number with its name in the header.
+        $(#[$doc])*
         #[cfg(test)]
-        const ALL: &[(&str, i32)] = &[$((stringify!($name), $value)),*];
+        const $list: &[(&str, i32)] = &[$((stringify!($name), $value)),*];
     };
 }
 
 ids! {
+    /// Every number with its name in the header.
+    ALL:
     OSSL_FUNC_CORE_GET_PARAMS = 2;
     OSSL_FUNC_CORE_GET_LIBCTX = 4;
     OSSL_FUNC_CORE_NEW_ERROR = 5;
@@ -140,6 +142,18 @@ ids! {
     OSSL_PARAM_OCTET_PTR = 7;
 }
 
+ids! {
+    /// Those that came with OpenSSL 3.4.
+    SINCE_3_4:
+    OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES = 26;
+    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_INIT = 27;
+    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_UPDATE = 28;
+    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_FINAL = 29;
+    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_INIT = 30;
+    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_UPDATE = 31;
+    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_FINAL = 32;
+}
+
 /// One more than the largest function number of any operation that is delegated; tables of an
 /// inner algorithm are indexed by it.
 pub(crate) const FUNCTIONS: usize = 48;
@@ -166,7 +180,10 @@ mod tests {
                 Err(_) => return eprintln!("skipped: {path} is not installed"),
             }
         }
-        for (name, value) in ALL {
+        // Older headers lack all of the newer ones, none lacks some of them.
+        let newer = headers.contains(SINCE_3_4[0].0);
+        let known = SINCE_3_4.iter().filter(|_| newer);
+        for (name, value) in ALL.iter().chain(known) {
             let defined = headers.lines().find_map(|line| {
                 let mut words = line.split_whitespace();
                 let found = words.next() == Some("#define") && words.next() == Some(name);

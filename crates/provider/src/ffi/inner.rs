@@ -15,13 +15,36 @@ use millrace_engine::Hash;
 use super::core;
 use super::ids::{self, FUNCTIONS};
 use super::libcrypto::{Lib, Ptr};
-use super::types::Algorithm;
+use super::types::{Algorithm, Dispatch};
 use crate::config::ALGORITHMS;
 use crate::error::{Error, Reason, Result};
 use crate::names;
 
-/// Signature algorithms, by their first name in the `default` provider.
-pub(crate) const SIGNATURES: [&str; 5] = ["RSA", "ECDSA", "ED25519", "ED448", "DSA"];
+/// Signature algorithms, by their first name in the `default` provider. Those with a digest in their
+/// name came with OpenSSL 3.4 and stand behind the others; these are the digests that the pool has.
+pub(crate) const SIGNATURES: [&str; 21] = [
+    "RSA",
+    "ECDSA",
+    "ED25519",
+    "ED448",
+    "DSA",
+    "RSA-SHA1",
+    "RSA-SHA2-224",
+    "RSA-SHA2-256",
+    "RSA-SHA2-384",
+    "RSA-SHA2-512",
+    "RSA-SHA2-512/256",
+    "ECDSA-SHA1",
+    "ECDSA-SHA2-224",
+    "ECDSA-SHA2-256",
+    "ECDSA-SHA2-384",
+    "ECDSA-SHA2-512",
+    "DSA-SHA1",
+    "DSA-SHA2-224",
+    "DSA-SHA2-256",
+    "DSA-SHA2-384",
+    "DSA-SHA2-512",
+];
 /// Key exchanges.
 pub(crate) const EXCHANGES: [&str; 4] = ["ECDH", "X25519", "X448", "DH"];
 /// Asymmetric ciphers.
@@ -38,6 +61,12 @@ impl Inner {
     /// Whether it has the function with this id.
     pub(crate) fn has(&self, id: i32) -> bool {
         usize::try_from(id).is_ok_and(|index| self.table.get(index).is_some_and(|f| !f.is_null()))
+    }
+
+    /// The entry of the function with this id, to be handed on as it is.
+    pub(crate) fn entry(&self, id: i32) -> Option<Dispatch> {
+        let function = *self.table.get(usize::try_from(id).ok()?)?;
+        (!function.is_null()).then_some(Dispatch { id, function })
     }
 
     /// The function with this id.

@@ -188,7 +188,7 @@ impl Tables {
                 .and_then(|index| config.algorithms.get(index).copied())
                 .unwrap_or(false)
         };
-        let signs = |name: &str| match name {
+        let signs = |name: &str| match name.split('-').next().unwrap_or(name) {
             "RSA" => offered("RSA") || offered("RSA-PSS"),
             "ECDSA" => offered("EC"),
             other => offered(other),

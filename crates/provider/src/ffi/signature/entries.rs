@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::super::core::{guard, guard_bare};
 use super::super::ids;
-use super::super::inner;
+use super::super::inner::{self, SIGNATURES};
 use super::super::libcrypto::Ptr;
 use super::super::private::{bytes, hand_out};
 use super::super::provider::Provider;
@@ -21,28 +21,8 @@ use crate::error::{Error, Result};
 /// The functions that are offered: those that OpenSSL has for the algorithm.
 pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
     let inner = functions(algorithm)?;
-    let new: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr = match algorithm {
-        0 => newctx::<0>,
-        1 => newctx::<1>,
-        2 => newctx::<2>,
-        3 => newctx::<3>,
-        _ => newctx::<4>,
-    };
-    let gettable: Listing = match algorithm {
-        0 => gettable_ctx_params::<0>,
-        1 => gettable_ctx_params::<1>,
-        2 => gettable_ctx_params::<2>,
-        3 => gettable_ctx_params::<3>,
-        _ => gettable_ctx_params::<4>,
-    };
-    let settable: Listing = match algorithm {
-        0 => settable_ctx_params::<0>,
-        1 => settable_ctx_params::<1>,
-        2 => settable_ctx_params::<2>,
-        3 => settable_ctx_params::<3>,
-        _ => settable_ctx_params::<4>,
-    };
-    let all: [(i32, *const c_void); 25] = [
+    let (new, gettable, settable) = constructors(algorithm).ok_or_else(Error::library)?;
+    let all: [(i32, *const c_void); 31] = [
         (ids::OSSL_FUNC_SIGNATURE_NEWCTX, new as *const c_void),
         (ids::OSSL_FUNC_SIGNATURE_FREECTX, freectx as *const c_void),
         (ids::OSSL_FUNC_SIGNATURE_DUPCTX, dupctx as *const c_void),
@@ -128,14 +108,62 @@ pub(crate) fn table_of(algorithm: usize) -> Result<Vec<Dispatch>> {
             ids::OSSL_FUNC_SIGNATURE_SETTABLE_CTX_MD_PARAMS,
             settable_ctx_md_params as *const c_void,
         ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_INIT,
+            sign_message_init as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_UPDATE,
+            sign_message_update as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_FINAL,
+            sign_message_final as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_INIT,
+            verify_message_init as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_UPDATE,
+            verify_message_update as *const c_void,
+        ),
+        (
+            ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_FINAL,
+            verify_message_final as *const c_void,
+        ),
     ];
     let mut entries: Vec<Dispatch> = all
         .into_iter()
         .filter(|(id, _)| inner.has(*id))
         .map(|(id, function)| Dispatch { id, function })
         .collect();
+    // Takes nothing and gives the names of key types, which are the same here.
+    entries.extend(inner.entry(ids::OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES));
     entries.push(Dispatch::END);
     Ok(entries)
+}
+
+type Constructors = (
+    unsafe extern "C" fn(Ptr, *const c_char) -> Ptr,
+    Listing,
+    Listing,
+);
+
+/// The functions that are not told which algorithm they are for, and so are made for each.
+fn constructors(algorithm: usize) -> Option<Constructors> {
+    macro_rules! each {
+        ($($n:literal)*) => {
+            [$((
+                newctx::<$n> as unsafe extern "C" fn(Ptr, *const c_char) -> Ptr,
+                gettable_ctx_params::<$n> as Listing,
+                settable_ctx_params::<$n> as Listing,
+            )),*]
+        };
+    }
+    let all: [Constructors; SIGNATURES.len()] =
+        each!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
+    all.get(algorithm).copied()
 }
 
 /// Runs an entry on the context behind a pointer that `newctx` or `dupctx` gave out.
@@ -198,6 +226,8 @@ unsafe extern "C" fn dupctx(pointer: Ptr) -> Ptr {
             inner,
             key: context.key.clone(),
             digest,
+            message: context.message,
+            special: context.special,
         };
         Ok(Box::into_raw(Box::new(copy)).cast())
     };
@@ -214,6 +244,10 @@ unsafe fn init(pointer: Ptr, id: i32, object: Ptr, settings: *const Param) -> c_
         // SAFETY: the caller's promise.
         let data = unsafe { context.take_key(object) }?;
         context.digest = None;
+        context.message = false;
+        context.special = false;
+        // SAFETY: the caller's array.
+        unsafe { context.note_settings(settings) };
         // SAFETY: the three initialisations have this type.
         let init = unsafe { context.functions.function::<Init>(id) }?;
         // SAFETY: a live inner context and key data.
@@ -273,9 +307,20 @@ unsafe extern "C" fn sign(
 ) -> c_int {
     let entry = |context: &mut Context| {
         if let Some(key) = context.pooled().filter(|_| !sig.is_null()).cloned() {
-            // SAFETY: the caller's input.
-            let digest = unsafe { bytes(tbs, tbslen) };
-            if let Some(output) = context.sign_digest(&key, digest)? {
+            let mut value = [0; MAX_DIGEST];
+            let output = if context.message && context.digest.is_none() {
+                // SAFETY: the caller's input.
+                context.sign_message(&key, unsafe { bytes(tbs, tbslen) })?
+            } else {
+                // SAFETY: the caller's input.
+                let digest = match unsafe { context.finish_message(tbs, tbslen, &mut value) }? {
+                    Some(len) => &value[..len],
+                    // SAFETY: the caller's input.
+                    None => unsafe { bytes(tbs, tbslen) },
+                };
+                context.sign_digest(&key, digest)?
+            };
+            if let Some(output) = output {
                 // SAFETY: the caller's buffer.
                 unsafe { hand_out(&output, sig, siglen, room) }?;
                 return Ok(1);
@@ -346,6 +391,10 @@ unsafe extern "C" fn digest_sign_init(
         // SAFETY: a key object or null.
         let data = unsafe { context.take_key(object) }?;
         context.digest = None;
+        context.message = false;
+        context.special = false;
+        // SAFETY: the caller's array.
+        unsafe { context.note_settings(settings) };
         let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_INIT;
         // SAFETY: the type of `signature_digest_sign_init`.
         let init = unsafe { context.functions.function::<DigestInit>(id) }?;
@@ -357,7 +406,11 @@ unsafe extern "C" fn digest_sign_init(
     unsafe { with(pointer, 0, entry) }
 }
 
-unsafe extern "C" fn digest_sign_update(pointer: Ptr, data: *const u8, len: usize) -> c_int {
+/// Takes a part of the message that is signed.
+///
+/// # Safety
+/// As [`with`]; `data` is readable for `len` bytes; `id` is one of the two functions that do this.
+unsafe fn update_signed(pointer: Ptr, id: i32, data: *const u8, len: usize) -> c_int {
     let entry = |context: &mut Context| {
         if let Some(digest) = &context.digest {
             // SAFETY: the caller's input.
@@ -366,8 +419,7 @@ unsafe extern "C" fn digest_sign_update(pointer: Ptr, data: *const u8, len: usiz
         if !context.inner_hashes() {
             return Ok(1);
         }
-        let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_UPDATE;
-        // SAFETY: the type of `signature_digest_sign_update`.
+        // SAFETY: both functions have this type.
         let update = unsafe { context.functions.function::<Update>(id) }?;
         // SAFETY: a live inner context, the caller's input.
         done(unsafe { update(context.inner, data, len) })
@@ -376,8 +428,25 @@ unsafe extern "C" fn digest_sign_update(pointer: Ptr, data: *const u8, len: usiz
     unsafe { with(pointer, 0, entry) }
 }
 
-unsafe extern "C" fn digest_sign_final(
+unsafe extern "C" fn digest_sign_update(pointer: Ptr, data: *const u8, len: usize) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_UPDATE;
+    // SAFETY: what OpenSSL passes.
+    unsafe { update_signed(pointer, id, data, len) }
+}
+
+unsafe extern "C" fn sign_message_update(pointer: Ptr, data: *const u8, len: usize) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_UPDATE;
+    // SAFETY: what OpenSSL passes.
+    unsafe { update_signed(pointer, id, data, len) }
+}
+
+/// Ends the message that is signed.
+///
+/// # Safety
+/// As [`with`]; the caller's buffer; `id` is one of the two functions that do this.
+unsafe fn finish_signed(
     pointer: Ptr,
+    id: i32,
     sig: *mut u8,
     siglen: *mut usize,
     room: usize,
@@ -396,11 +465,85 @@ unsafe extern "C" fn digest_sign_final(
         } else if !sig.is_null() {
             context.provider.stats.local.add();
         }
-        let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_FINAL;
-        // SAFETY: the type of `signature_digest_sign_final`.
+        // SAFETY: both functions have this type.
         let finish = unsafe { context.functions.function::<Final>(id) }?;
         // SAFETY: a live inner context, the caller's buffer.
         done(unsafe { finish(context.inner, sig, siglen, room) })
+    };
+    // SAFETY: OpenSSL hands back a context of ours.
+    unsafe { with(pointer, 0, entry) }
+}
+
+unsafe extern "C" fn digest_sign_final(
+    pointer: Ptr,
+    sig: *mut u8,
+    siglen: *mut usize,
+    room: usize,
+) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_SIGN_FINAL;
+    // SAFETY: what OpenSSL passes.
+    unsafe { finish_signed(pointer, id, sig, siglen, room) }
+}
+
+unsafe extern "C" fn sign_message_final(
+    pointer: Ptr,
+    sig: *mut u8,
+    siglen: *mut usize,
+    room: usize,
+) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_FINAL;
+    // SAFETY: what OpenSSL passes.
+    unsafe { finish_signed(pointer, id, sig, siglen, room) }
+}
+
+unsafe extern "C" fn sign_message_init(pointer: Ptr, object: Ptr, settings: *const Param) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_INIT;
+    // SAFETY: what OpenSSL passes.
+    if unsafe { init(pointer, id, object, settings) } != 1 {
+        return 0;
+    }
+    let entry = |context: &mut Context| {
+        context.message = true;
+        context.start_digest()
+    };
+    // SAFETY: OpenSSL hands back a context of ours.
+    unsafe { with(pointer, 0, entry) }
+}
+
+unsafe extern "C" fn verify_message_init(
+    pointer: Ptr,
+    object: Ptr,
+    settings: *const Param,
+) -> c_int {
+    let id = ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_INIT;
+    // SAFETY: what OpenSSL passes.
+    unsafe { init(pointer, id, object, settings) }
+}
+
+unsafe extern "C" fn verify_message_update(pointer: Ptr, data: *const u8, len: usize) -> c_int {
+    let entry = |context: &mut Context| {
+        let id = ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_UPDATE;
+        // SAFETY: the type of `signature_verify_message_update`.
+        let update = unsafe { context.functions.function::<Update>(id) }?;
+        // SAFETY: a live inner context, the caller's input.
+        done(unsafe { update(context.inner, data, len) })
+    };
+    // SAFETY: OpenSSL hands back a context of ours.
+    unsafe { with(pointer, 0, entry) }
+}
+
+/// The signature was set as a parameter.
+unsafe extern "C" fn verify_message_final(pointer: Ptr) -> c_int {
+    let entry = |context: &mut Context| {
+        let id = ids::OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_FINAL;
+        // SAFETY: the type of `signature_verify_message_final`.
+        let finish = unsafe {
+            context
+                .functions
+                .function::<unsafe extern "C" fn(Ptr) -> c_int>(id)
+        }?;
+        // SAFETY: a live inner context.
+        Ok(unsafe { finish(context.inner) })
     };
     // SAFETY: OpenSSL hands back a context of ours.
     unsafe { with(pointer, 0, entry) }
@@ -447,6 +590,10 @@ unsafe extern "C" fn digest_verify_init(
         // SAFETY: a key object or null.
         let data = unsafe { context.take_key(object) }?;
         context.digest = None;
+        context.message = false;
+        context.special = false;
+        // SAFETY: the caller's array.
+        unsafe { context.note_settings(settings) };
         let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_INIT;
         // SAFETY: the type of `signature_digest_verify_init`.
         let init = unsafe { context.functions.function::<DigestInit>(id) }?;
@@ -520,6 +667,8 @@ unsafe fn get(pointer: Ptr, id: i32, request: *mut Param) -> c_int {
 /// As [`with`]; `settings` is the caller's array.
 unsafe fn set(pointer: Ptr, id: i32, settings: *const Param) -> c_int {
     let entry = |context: &mut Context| {
+        // SAFETY: the caller's array.
+        unsafe { context.note_settings(settings) };
         // SAFETY: both settings have this type.
         let set = unsafe { context.functions.function::<SetParams>(id) }?;
         // SAFETY: a live inner context, the caller's array.

@@ -18,7 +18,7 @@ use super::ids;
 use super::inner::{self, Inner, SIGNATURES};
 use super::key::{Key, Origin};
 use super::libcrypto::{Lib, Ptr};
-use super::params::string_in;
+use super::params::{integer, locate, string_in};
 use super::private;
 use super::provider::Provider;
 use super::types::Param;
@@ -64,11 +64,15 @@ enum Kind {
 
 impl Kind {
     fn of(algorithm: usize) -> Self {
-        match SIGNATURES.get(algorithm) {
-            Some(&"RSA") => Self::Rsa,
-            Some(&"ECDSA") => Self::Ecdsa,
-            Some(&"ED25519") => Self::Ed25519,
-            Some(&"DSA") => Self::Dsa,
+        // A digest may follow.
+        match SIGNATURES
+            .get(algorithm)
+            .and_then(|name| name.split('-').next())
+        {
+            Some("RSA") => Self::Rsa,
+            Some("ECDSA") => Self::Ecdsa,
+            Some("ED25519") => Self::Ed25519,
+            Some("DSA") => Self::Dsa,
             _ => Self::Ed448,
         }
     }
@@ -83,6 +87,10 @@ struct Context {
     key: Option<Arc<Key>>,
     /// The digest of the message so far, while a message is signed with a pooled key.
     digest: Option<Hasher>,
+    /// Whether what is signed at once is a message, not a digest (since OpenSSL 3.4).
+    message: bool,
+    /// Whether the application has set something that the pool does not know.
+    special: bool,
 }
 
 impl Drop for Context {
@@ -200,6 +208,8 @@ impl Context {
             inner,
             key: None,
             digest: None,
+            message: false,
+            special: false,
         })
     }
 
@@ -216,6 +226,27 @@ impl Context {
         let data = key.data;
         self.key = Some(key);
         Ok(data)
+    }
+
+    /// Notes what the pool does not know: the variants of Ed25519 with a prehash or a context, and nonces
+    /// that are derived from the message (both since OpenSSL 3.2).
+    ///
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn note_settings(&mut self, settings: *const Param) {
+        // SAFETY: the caller's promise.
+        let find = |key| unsafe { locate(settings, key) };
+        let variant = find(c"instance").is_some_and(|param| {
+            // SAFETY: a string parameter has as many bytes as it says.
+            let name = unsafe { private::bytes(param.data.cast(), param.data_size) };
+            // Some count the terminator.
+            let name = name.strip_suffix(&[0]).unwrap_or(name);
+            !name.eq_ignore_ascii_case(b"Ed25519")
+        });
+        let context = find(c"context-string").is_some_and(|param| param.data_size > 0);
+        // SAFETY: an entry of the caller's array.
+        let nonce = find(c"nonce-type").map(|param| unsafe { integer(param) });
+        self.special |= variant || context || nonce.is_some_and(|kind| kind != Some(0));
     }
 
     fn pooled(&self) -> Option<&Arc<Key>> {
@@ -266,6 +297,7 @@ impl Context {
     /// Signs a digest in the pool; `None` if the inner context shall do it.
     fn sign_digest(&self, key: &Key, digest: &[u8]) -> Result<Option<millrace_engine::Output>> {
         match self.kind {
+            _ if self.special => private::run(key, None, &|_| false),
             Kind::Rsa => {
                 let settings = self.rsa_settings(key)?;
                 let plan = plan::rsa_sign(&settings, digest);
@@ -291,7 +323,8 @@ impl Context {
 
     /// Signs a whole message with Ed25519 in the pool.
     fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<millrace_engine::Output>> {
-        let fits = self.kind == Kind::Ed25519 && message.len() <= MAX_INPUT_LEN;
+        let plain = self.kind == Kind::Ed25519 && !self.special;
+        let fits = plain && message.len() <= MAX_INPUT_LEN;
         let plan = fits.then(|| (Operation::Ed25519Sign, message.to_vec()));
         private::run(key, plan, &|output| {
             output.len() == 64
@@ -330,7 +363,7 @@ impl Context {
     fn verifies(&self, key: &Key, settings: &[Param], signature: &[u8], digest: &[u8]) -> bool {
         let verify = || -> Result<bool> {
             let fresh = self.sibling()?;
-            let functions = self.functions;
+            let functions = fresh.functions;
             // SAFETY: the type of `signature_verify_init`.
             let init = unsafe { functions.function::<Init>(ids::OSSL_FUNC_SIGNATURE_VERIFY_INIT) }?;
             // SAFETY: a live inner context and key data.
@@ -358,7 +391,7 @@ impl Context {
     fn message_verifies(&self, key: &Key, signature: &[u8], message: &[u8]) -> bool {
         let verify = || -> Result<bool> {
             let fresh = self.sibling()?;
-            let functions = self.functions;
+            let functions = fresh.functions;
             let id = ids::OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_INIT;
             // SAFETY: the type of `signature_digest_verify_init`.
             let init = unsafe { functions.function::<DigestInit>(id) }?;
@@ -376,7 +409,7 @@ impl Context {
         self.provider.core.quietly(|| verify().unwrap_or(false))
     }
 
-    /// A new context of the same algorithm.
+    /// A new context of the same algorithm, which takes any digest.
     fn sibling(&self) -> Result<Self> {
         let algorithm = match self.kind {
             Kind::Rsa => 0,
@@ -426,6 +459,24 @@ impl Context {
             _ => {}
         }
         Ok(1)
+    }
+
+    /// The digest of the whole message, of which this is the last part.
+    ///
+    /// # Safety
+    /// `tbs` is readable for `len` bytes.
+    unsafe fn finish_message(
+        &self,
+        tbs: *const u8,
+        len: usize,
+        value: &mut [u8; MAX_DIGEST],
+    ) -> Result<Option<usize>> {
+        let Some(digest) = &self.digest else {
+            return Ok(None);
+        };
+        // SAFETY: the caller's promise.
+        unsafe { digest.update(tbs, len) }?;
+        digest.finish(value).map(Some)
     }
 
     /// Whether the inner context must see the message: it cannot sign for a key that is held.
