@@ -40,7 +40,7 @@
 //! it made); one that the pool holds cannot.
 //!
 //! # Limits
-//! - One libcrypto per process can use the module. It has been run with 3.0, 3.6 and 4.0.
+//! - One libcrypto per process can use the module. It has been run with 3.0, 3.5, 3.6 and 4.0.
 //! - Ed25519 with a context or a prehash, and ECDSA with a nonce that is derived from the message, are done
 //!   here, and so not for keys that the pool holds. The same goes for digests that the pool has not (SHA-3).
 //! - A key agreement with a key derivation function in the same call is done locally.
