@@ -14,15 +14,19 @@
 //! | `operations.rs` | one function per operation |
 //! | `sys.rs` | the foreign interface, and the only `unsafe` |
 //!
-//! What backends share is beside the folders: `der` (key formats) and `padding` (PKCS#1, PSS and
-//! OAEP around a bare RSA operation, in constant time where a secret is involved). No backend but a
-//! peer for measurements: `libcrypto`, any OpenSSL of this machine, called directly.
+//! What backends share is beside the folders: `der` (key formats), `padding` (PKCS#1, PSS and OAEP
+//! around a bare RSA operation, in constant time where a secret is involved), and `bare`, which uses it
+//! for tasks on a backend that only computes the bare operation. No backend but a peer for measurements:
+//! `libcrypto`, any OpenSSL of this machine, called directly.
 
+mod bare;
+pub mod cuda;
 mod der;
 pub mod libcrypto;
 mod padding;
 pub mod simd;
 pub mod software;
 
+pub use cuda::Cuda;
 pub use simd::Simd;
 pub use software::Software;

@@ -20,7 +20,9 @@ use zeroize::Zeroizing;
 use super::capabilities::MAX_RSA_BITS;
 use super::montgomery::BLOCK;
 use super::numbers::{self, Digits};
-use crate::software::keys::{self, LoadedKey, Secret};
+#[cfg(test)]
+use crate::software::keys::Secret;
+use crate::software::keys::{self, LoadedKey};
 
 /// How often a blinding pair is used, each time squared. Libraries take 32; a fresh pair costs as much
 /// here as an operation, and at 64 that is 1.6 %.
@@ -150,18 +152,11 @@ impl SimdKey {
     }
 
     /// Its modulus, big-endian.
+    #[cfg(test)]
     pub(super) fn modulus(&self) -> &[u8] {
         match &self.software.secret {
             Secret::Rsa(rsa) => &rsa.modulus,
             _ => &[],
-        }
-    }
-
-    /// The key of implicit rejection.
-    pub(super) fn rejection_key(&self) -> Option<&[u8; 32]> {
-        match &self.software.secret {
-            Secret::Rsa(rsa) => Some(&rsa.rejection_key),
-            _ => None,
         }
     }
 }

@@ -40,7 +40,7 @@ mod capabilities;
 mod keys;
 mod lanes;
 mod montgomery;
-mod numbers;
+pub(crate) mod numbers;
 mod operations;
 mod queue;
 mod rsa;

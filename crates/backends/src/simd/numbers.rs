@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 use super::lanes::{DIGIT_BITS, DIGIT_MASK};
 
 /// A number, zeroised when dropped.
-pub(super) type Digits = Zeroizing<Vec<u64>>;
+pub(crate) type Digits = Zeroizing<Vec<u64>>;
 
 /// From big-endian bytes. The number must fit.
-pub(super) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
+pub(crate) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
     let mut out = Zeroizing::new(vec![0; digits]);
     for (at, byte) in bytes.iter().rev().enumerate() {
         let (digit, bit) = (8 * at / DIGIT_BITS, 8 * at % DIGIT_BITS);
@@ -32,7 +32,7 @@ pub(super) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
 }
 
 /// Big-endian bytes, as many as `out` has; what is above is lost.
-pub(super) fn to_bytes(digits: &[u64], out: &mut [u8]) {
+pub(crate) fn to_bytes(digits: &[u64], out: &mut [u8]) {
     for (at, byte) in out.iter_mut().rev().enumerate() {
         let bits = bits_at(digits, 8 * at, 8);
         *byte = bits.to_le_bytes()[0];
@@ -57,7 +57,7 @@ pub(super) fn windows(exponent: &[u64], bits: usize, width: usize) -> Zeroizing<
 }
 
 /// −1/n mod 2^52 for an odd n.
-pub(super) fn negative_inverse(n: &[u64]) -> u64 {
+pub(crate) fn negative_inverse(n: &[u64]) -> u64 {
     // Each step doubles the bits that are right; n is its own inverse modulo 8.
     let mut inverse = n[0];
     for _ in 0..5 {
@@ -67,7 +67,7 @@ pub(super) fn negative_inverse(n: &[u64]) -> u64 {
 }
 
 /// `a − b` modulo 2^(52·digits).
-pub(super) fn subtract(a: &[u64], b: &[u64]) -> Digits {
+pub(crate) fn subtract(a: &[u64], b: &[u64]) -> Digits {
     subtract_with_borrow(a, b).0
 }
 
@@ -106,9 +106,16 @@ fn double(value: &mut Digits, n: &[u64]) {
     reduce_once(value, n);
 }
 
+/// `value·2^times mod n` for a value below n; n leaves the top bit free.
+pub(crate) fn double_often(value: &mut Digits, times: usize, n: &[u64]) {
+    for _ in 0..times {
+        double(value, n);
+    }
+}
+
 /// The product, in as many digits as both have together.
 #[expect(clippy::cast_possible_truncation, reason = "masked to a digit")]
-pub(super) fn multiply(a: &[u64], b: &[u64]) -> Digits {
+pub(crate) fn multiply(a: &[u64], b: &[u64]) -> Digits {
     let mut out = Zeroizing::new(vec![0; a.len() + b.len()]);
     let mut carry = 0_u128;
     for (column, place) in out.iter_mut().enumerate() {
@@ -175,7 +182,7 @@ pub(super) fn montgomery_constants(n: &[u64], bits: usize) -> (Digits, Digits) {
 }
 
 /// How many bits a number has.
-pub(super) fn bits(bytes: &[u8]) -> usize {
+pub(crate) fn bits(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     bytes.get(zeros).map_or(0, |first| {
         8 * (bytes.len() - zeros) - first.leading_zeros() as usize

@@ -1,0 +1,190 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which kernel is the fastest on this device, and from how many tasks on the device pays. Both are measured with
+//! the first key of a size, when it is opened: some tens of milliseconds, once per size and process.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Health;
+use super::device::{Device, DeviceError, Entry, Launch, Store, Stream};
+use super::keys::{Parts, Size};
+use super::queue::LAUNCH_TASKS;
+use super::variants::Variant;
+use crate::software::keys::{LoadedKey, Secret};
+use crate::software::operations::rsa_private;
+
+/// From how many tasks on the device is used where its speed is not measured.
+const DEVICE_FROM: usize = 8;
+
+/// Bounds of what is measured: a launch always costs more than one task on a processor, and a worker never has to
+/// have more than a launch takes.
+const DEVICE_FROM_RANGE: (usize, usize) = (2, LAUNCH_TASKS);
+
+/// Blocks per multiprocessor that are in flight in a measurement: enough to hide latency on all of them.
+const BLOCKS_PER_PROCESSOR: usize = 3;
+
+/// [`LAUNCH_TASKS`] in the type of places on the device.
+const LAUNCH_PAIRS: u32 = 64;
+const _: () = assert!(LAUNCH_PAIRS as usize == LAUNCH_TASKS);
+
+/// Repetitions; the best counts.
+const ROUNDS: usize = 3;
+
+/// Longer than any launch takes, also on a device that has to assemble the kernels first.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a measurement found of one variant.
+struct Speed {
+    /// All blocks that fit, together.
+    full: Duration,
+    /// One launch alone.
+    launch: Duration,
+    tasks: usize,
+}
+
+/// Chooses a kernel for a size of key, and makes room for keys.
+pub(super) fn open_size(
+    device: &dyn Device,
+    half_bits: usize,
+    (kernels, device_from): (&[&'static Variant], Option<usize>),
+    (key, parts): (&LoadedKey, &Parts<'_>),
+    health: &Arc<Health>,
+) -> Result<Size, DeviceError> {
+    let candidates: Vec<&'static Variant> = kernels
+        .iter()
+        .copied()
+        .filter(|variant| variant.half_bits == half_bits)
+        .collect();
+    let mut best: Option<(&'static Variant, Speed)> = None;
+    if device.is_measurable() {
+        for variant in &candidates {
+            let speed = match measure(device, variant, parts) {
+                Ok(speed) => speed,
+                // A variant that does not fit this device is none.
+                Err(DeviceError::OutOfMemory(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            let rate = |speed: &Speed| speed.tasks as f64 / speed.full.as_secs_f64();
+            if best
+                .as_ref()
+                .is_none_or(|(_, known)| rate(known) < rate(&speed))
+            {
+                best = Some((variant, speed));
+            }
+        }
+    }
+    let (variant, measured) = match best {
+        Some((variant, speed)) => (variant, Some(crossover(&speed, key))),
+        None => {
+            let first = candidates.first().copied();
+            let nothing = || DeviceError::OutOfMemory("no kernel fits".to_owned());
+            (first.ok_or_else(nothing)?, None)
+        }
+    };
+    let device_from = device_from.or(measured).unwrap_or(DEVICE_FROM);
+    Size::new(device, variant, device_from, Arc::clone(health))
+}
+
+/// How many tasks AWS-LC does in the time of a launch.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small positive ratio, bounded right away"
+)]
+fn crossover(speed: &Speed, key: &LoadedKey) -> usize {
+    let Secret::Rsa(rsa) = &key.secret else {
+        return DEVICE_FROM;
+    };
+    let mut input = vec![0x5a; rsa.modulus.len()];
+    input[0] = 0;
+    let mut output = vec![0; rsa.modulus.len()];
+    let alone = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            // The key has been tried when it was loaded; only the time matters here.
+            let _ = rsa_private(rsa, &input, &mut output);
+            start.elapsed()
+        })
+        .min()
+        .unwrap_or_default();
+    let ratio = speed.launch.as_secs_f64() / alone.as_secs_f64().max(1e-6);
+    let (least, most) = DEVICE_FROM_RANGE;
+    (ratio.ceil() as usize).clamp(least, most)
+}
+
+/// Runs one kernel alone and on the whole device.
+fn measure(
+    device: &dyn Device,
+    variant: &'static Variant,
+    parts: &Parts<'_>,
+) -> Result<Speed, DeviceError> {
+    let blocks = device.facts().processors as usize * BLOCKS_PER_PROCESSOR;
+    let count = (blocks * variant.tasks_per_block())
+        .div_ceil(LAUNCH_TASKS)
+        .max(1);
+    let pairs = u32::try_from(count * LAUNCH_TASKS + 1)
+        .map_err(|_| DeviceError::OutOfMemory("too many pairs".to_owned()))?;
+    let store = device.open_store(variant, 2, pairs)?;
+    store.write_key(1, &parts.image(variant))?;
+    let mut streams = (0..count)
+        .map(|_| store.open_stream(LAUNCH_TASKS))
+        .collect::<Result<Vec<_>, _>>()?;
+    // A first round makes the pairs, and warms up.
+    round(&mut streams, parts, true)?;
+    let mut speed = Speed {
+        full: Duration::MAX,
+        launch: Duration::MAX,
+        tasks: count * LAUNCH_TASKS,
+    };
+    for _ in 0..ROUNDS {
+        speed.launch = speed.launch.min(round(&mut streams[..1], parts, false)?);
+        speed.full = speed.full.min(round(&mut streams, parts, false)?);
+    }
+    close(store.as_ref(), pairs)?;
+    Ok(speed)
+}
+
+fn close(store: &dyn Store, pairs: u32) -> Result<(), DeviceError> {
+    store.clear(1, &(1..pairs).collect::<Vec<_>>())
+}
+
+/// One launch on each stream, all at once; how long until the last has ended.
+fn round(
+    streams: &mut [Box<dyn Stream>],
+    parts: &Parts<'_>,
+    make: bool,
+) -> Result<Duration, DeviceError> {
+    let input = parts.some_input();
+    let start = Instant::now();
+    for (stream, at) in streams.iter_mut().zip(0_u32..) {
+        let entries: Vec<_> = (0_u32..)
+            .take(LAUNCH_TASKS)
+            .map(|task| Entry {
+                slot: 1,
+                pair: 1 + at * LAUNCH_PAIRS + task,
+                input: &input,
+            })
+            .collect();
+        stream.launch(&Launch {
+            exponent: parts.public_exponent(),
+            make: if make { &entries } else { &[] },
+            tasks: &entries,
+        })?;
+    }
+    for stream in streams.iter_mut() {
+        while !stream.is_done()? {
+            if start.elapsed() > PATIENCE {
+                return Err(DeviceError::Lost("a launch does not end".to_owned()));
+            }
+            thread::yield_now();
+        }
+    }
+    let elapsed = start.elapsed();
+    for stream in streams {
+        stream.take();
+    }
+    Ok(elapsed)
+}

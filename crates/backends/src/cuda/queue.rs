@@ -1,0 +1,433 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The fast face: launches of up to [`LAUNCH_TASKS`] tasks on several streams of the device.
+//!
+//! A poll collects what has ended, and as long as a stream is free gives it what waits: the oldest task, and the
+//! next ones with the same size of key and the same public exponent, in their order. Nothing waits for a
+//! launch to fill, and a launch is small, a few multiprocessors' worth, so that a task that comes while the
+//! device is busy waits for one such piece and not for all of it. With too few tasks for the device to pay,
+//! the oldest runs on AWS-LC in the poll.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use millrace_engine::backend::{Done, Queue, Task};
+use millrace_engine::{BackendError, Output};
+use zeroize::Zeroizing;
+
+use super::device::{DeviceError, Entry, Launch, Outcome, Stream};
+use super::keys::{CudaKey, Pair, Resident, Size};
+use super::operations;
+use super::variants::SIZES;
+use super::{Shared, State};
+
+/// Tasks of a launch at most: four blocks of 16, a few multiprocessors' worth.
+pub(super) const LAUNCH_TASKS: usize = 64;
+
+/// Streams of a queue for keys of one size: while one is computed, the next is copied and a third collected.
+const STREAMS: usize = 4;
+
+/// How many tasks a queue holds: what its streams take, for one size of key.
+pub(super) const CAPACITY: usize = STREAMS * LAUNCH_TASKS;
+
+/// Every so many results one is verified once more on this machine, which also covers its way from the device.
+const SAMPLE: u64 = 64;
+
+/// A task with the key that its name had when it came, so that closing it does not hurt the task.
+pub(super) struct Waiting {
+    pub(super) task: Task,
+    pub(super) key: Option<Arc<CudaKey>>,
+}
+
+impl Waiting {
+    fn resident(&self) -> Option<&Resident> {
+        self.key.as_ref()?.resident.as_ref()
+    }
+
+    /// What tasks of one launch have in common: the size of their keys and the public exponent.
+    fn group(&self) -> Option<(usize, u64)> {
+        let resident = self.resident()?;
+        let half_bits = resident.size.variant.half_bits;
+        let size = SIZES.iter().position(|bits| *bits == half_bits)?;
+        Some((size, resident.exponent))
+    }
+}
+
+/// A task that has what it takes for a launch.
+struct Ready {
+    waiting: Waiting,
+    key: Arc<CudaKey>,
+    block: Zeroizing<Vec<u8>>,
+    pair: Pair,
+    /// For a pair that has to be made.
+    random: Option<Zeroizing<Vec<u8>>>,
+}
+
+/// A stream and what is on it.
+struct Lane {
+    stream: Box<dyn Stream>,
+    running: Option<Running>,
+}
+
+struct Running {
+    tasks: Vec<Ready>,
+    started: Instant,
+}
+
+/// A queue of the cuda backend.
+pub(super) struct CudaQueue {
+    shared: Arc<Shared>,
+    waiting: VecDeque<Waiting>,
+    /// Per size of key, opened when first needed.
+    lanes: [Vec<Lane>; SIZES.len()],
+    results: u64,
+}
+
+impl CudaQueue {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            waiting: VecDeque::with_capacity(CAPACITY),
+            lanes: Default::default(),
+            results: 0,
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        let running = self
+            .lanes
+            .iter()
+            .flatten()
+            .filter_map(|lane| lane.running.as_ref());
+        running.map(|running| running.tasks.len()).sum()
+    }
+
+    /// Hands out what has ended.
+    fn collect(&mut self, done: &mut Vec<Done>) {
+        for lane in self.lanes.iter_mut().flatten() {
+            let Some(running) = lane.running.take() else {
+                continue;
+            };
+            match lane.stream.is_done() {
+                Ok(false) => lane.running = Some(running),
+                Ok(true) => settle(
+                    &self.shared,
+                    running,
+                    lane.stream.take(),
+                    &mut self.results,
+                    done,
+                ),
+                Err(error) => {
+                    self.shared.health.note(&error);
+                    fail(running, done);
+                }
+            }
+        }
+        if self.shared.health.is_lost() {
+            for running in self
+                .lanes
+                .iter_mut()
+                .flatten()
+                .filter_map(|lane| lane.running.take())
+            {
+                fail(running, done);
+            }
+            self.lanes = Default::default();
+        }
+    }
+
+    /// Starts what waits, and computes the oldest task here if there are too few for the device. False when
+    /// nothing more can be started now.
+    fn start(&mut self, done: &mut Vec<Done>) -> bool {
+        let Some(oldest) = self.waiting.front() else {
+            return false;
+        };
+        let group = oldest.group().filter(|_| !self.shared.health.is_lost());
+        let resident = oldest.resident().map(|resident| Arc::clone(&resident.size));
+        let (Some(group), Some(size)) = (group, resident) else {
+            self.alone(done);
+            return false;
+        };
+        let company = self
+            .waiting
+            .iter()
+            .filter(|other| other.group() == Some(group));
+        if company.take(size.device_from).count() < size.device_from {
+            // With launches under way there will soon be more results to collect; one task meanwhile.
+            self.alone(done);
+            return false;
+        }
+        let Some(lane) = self.free_lane(group.0, &size) else {
+            return false;
+        };
+        let batch = self.next_batch(group);
+        self.launch(group, lane, batch, done);
+        true
+    }
+
+    /// The position of a stream that has nothing to do.
+    fn free_lane(&mut self, size_at: usize, size: &Size) -> Option<usize> {
+        let lanes = &mut self.lanes[size_at];
+        if let Some(free) = lanes.iter().position(|lane| lane.running.is_none()) {
+            return Some(free);
+        }
+        if lanes.len() >= STREAMS {
+            return None;
+        }
+        match size.store.open_stream(LAUNCH_TASKS) {
+            Ok(stream) => lanes.push(Lane {
+                stream,
+                running: None,
+            }),
+            Err(error) => {
+                self.shared.health.note(&error);
+                // With no stream at all nothing would ever be started.
+                if lanes.is_empty() {
+                    self.shared.health.give_up(&error);
+                }
+                return None;
+            }
+        }
+        Some(lanes.len() - 1)
+    }
+
+    /// Takes the oldest task and its company out of the queue.
+    fn next_batch(&mut self, group: (usize, u64)) -> Vec<Waiting> {
+        let mut batch = Vec::with_capacity(LAUNCH_TASKS);
+        for _ in 0..self.waiting.len() {
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            if batch.len() < LAUNCH_TASKS && waiting.group() == Some(group) {
+                batch.push(waiting);
+            } else {
+                self.waiting.push_back(waiting);
+            }
+        }
+        batch
+    }
+
+    /// Puts a batch onto a stream; what is not fit for it is done at once.
+    fn launch(
+        &mut self,
+        group: (usize, u64),
+        lane: usize,
+        batch: Vec<Waiting>,
+        done: &mut Vec<Done>,
+    ) {
+        let started = Instant::now();
+        let mut ready = Vec::with_capacity(batch.len());
+        for waiting in batch {
+            match prepare(waiting) {
+                Ok(task) => ready.push(task),
+                Err((waiting, Preparation::NoPair)) => {
+                    let result = operations::run_alone(&waiting);
+                    self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+                    finish(waiting, result, started, done);
+                }
+                Err((waiting, Preparation::Error(error))) => {
+                    finish(waiting, Err(error), started, done)
+                }
+            }
+        }
+        if ready.is_empty() {
+            return;
+        }
+        let entries: Vec<_> = ready
+            .iter()
+            .filter_map(|task| task.entry(&task.block))
+            .collect();
+        let make: Vec<_> = ready
+            .iter()
+            .filter_map(|task| task.entry(task.random.as_ref()?))
+            .collect();
+        let launch = Launch {
+            exponent: group.1,
+            make: &make,
+            tasks: &entries,
+        };
+        let lane = &mut self.lanes[group.0][lane];
+        let started_launch = lane.stream.launch(&launch);
+        let running = Running {
+            tasks: ready,
+            started,
+        };
+        match started_launch {
+            Ok(()) => {
+                let counters = &self.shared.counters;
+                counters.launches.fetch_add(1, Ordering::Relaxed);
+                counters
+                    .launched
+                    .fetch_add(running.tasks.len() as u64, Ordering::Relaxed);
+                lane.running = Some(running);
+            }
+            Err(error) => {
+                self.shared.health.note(&error);
+                fail(running, done);
+            }
+        }
+    }
+
+    /// The oldest task on AWS-LC.
+    fn alone(&mut self, done: &mut Vec<Done>) {
+        let Some(waiting) = self.waiting.pop_front() else {
+            return;
+        };
+        let started = Instant::now();
+        self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+        let result = operations::run_alone(&waiting);
+        finish(waiting, result, started, done);
+    }
+}
+
+impl Ready {
+    fn entry<'a>(&self, input: &'a [u8]) -> Option<Entry<'a>> {
+        let resident = self.key.resident.as_ref()?;
+        Some(Entry {
+            slot: resident.slot,
+            pair: self.pair.place,
+            input,
+        })
+    }
+}
+
+impl Queue for CudaQueue {
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+        let room = CAPACITY.saturating_sub(self.waiting.len() + self.in_flight());
+        let taken = tasks.len().min(room);
+        for task in tasks.drain(..taken) {
+            let key = self.shared.keys.find(task.key);
+            self.waiting.push_back(Waiting { task, key });
+        }
+        taken
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+        self.collect(done);
+        if matches!(self.shared.state(), State::Lost(_)) {
+            // Another backend has them; this one is passed over for what comes later.
+            let started = Instant::now();
+            for waiting in std::mem::take(&mut self.waiting) {
+                finish(waiting, Err(BackendError::Failed), started, done);
+            }
+        }
+        while self.start(done) {}
+        self.waiting.len() + self.in_flight()
+    }
+}
+
+/// Why a task is not launched.
+enum Preparation {
+    /// There is no room for its blinding.
+    NoPair,
+    Error(BackendError),
+}
+
+/// What a launch needs of a task.
+fn prepare(waiting: Waiting) -> Result<Ready, (Waiting, Preparation)> {
+    let Some(key) = waiting.key.clone() else {
+        return Err((waiting, Preparation::Error(BackendError::Failed)));
+    };
+    let block = match operations::prepare(&key, &waiting) {
+        Ok(block) => block,
+        Err(error) => return Err((waiting, Preparation::Error(error))),
+    };
+    let Some(pair) = key.resident.as_ref().and_then(Resident::take_pair) else {
+        return Err((waiting, Preparation::NoPair));
+    };
+    let random = if pair.uses > 0 {
+        None
+    } else {
+        match key.draw() {
+            Ok(random) => Some(random),
+            Err(error) => {
+                give_back(&key, pair, false);
+                return Err((waiting, Preparation::Error(error)));
+            }
+        }
+    };
+    Ok(Ready {
+        waiting,
+        key,
+        block,
+        pair,
+        random,
+    })
+}
+
+fn give_back(key: &CudaKey, pair: Pair, right: bool) {
+    if let Some(resident) = &key.resident {
+        resident.return_pair(pair, right);
+    }
+}
+
+/// Turns the outcomes of a launch into results.
+fn settle(
+    shared: &Shared,
+    running: Running,
+    outcomes: Vec<Outcome>,
+    results: &mut u64,
+    done: &mut Vec<Done>,
+) {
+    let mut outcomes = outcomes.into_iter();
+    for task in running.tasks {
+        let Ready {
+            waiting,
+            key,
+            block,
+            pair,
+            random: _,
+        } = task;
+        *results += 1;
+        let outcome = outcomes.next().flatten().filter(|result| {
+            !results.is_multiple_of(SAMPLE) || operations::is_root(&key, &block, result)
+        });
+        give_back(&key, pair, outcome.is_some());
+        let result = match outcome {
+            Some(result) => operations::finish(&key, &waiting, result),
+            None => {
+                shared.counters.faults.fetch_add(1, Ordering::Relaxed);
+                Err(BackendError::Fault)
+            }
+        };
+        finish(waiting, result, running.started, done);
+    }
+}
+
+/// Ends the tasks of a launch of which nothing is known; another backend has them.
+fn fail(running: Running, done: &mut Vec<Done>) {
+    for task in running.tasks {
+        give_back(&task.key, task.pair, false);
+        finish(
+            task.waiting,
+            Err(BackendError::Failed),
+            running.started,
+            done,
+        );
+    }
+}
+
+fn finish(
+    waiting: Waiting,
+    result: Result<Output, BackendError>,
+    started: Instant,
+    done: &mut Vec<Done>,
+) {
+    done.push(Done {
+        task: waiting.task,
+        result,
+        service_time: started.elapsed(),
+    });
+}
+
+/// A device error as its kind, for the health of the backend.
+pub(super) fn is_fatal(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Lost(_))
+}

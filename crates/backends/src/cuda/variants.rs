@@ -1,0 +1,263 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The kernels that are built, and where they expect the numbers of a key: what `kernels/variants.h` and
+//! `kernels/rsa.h` say, for the host.
+
+/// What a number is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Arithmetic {
+    /// 32-bit limbs and integer multiply-add: for every device.
+    Integer,
+    /// 52-bit digits in doubles and fused multiply-add: for devices with full FP64 (A100, H100, H200).
+    Fp52,
+}
+
+impl Arithmetic {
+    /// Its name, for people and settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Integer => "integer",
+            Self::Fp52 => "fp52",
+        }
+    }
+
+    /// The arithmetic of this name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Integer, Self::Fp52]
+            .into_iter()
+            .find(|arithmetic| arithmetic.name() == name)
+    }
+}
+
+/// Bits of an exponent that one multiplication takes in, and how many such windows share a digit.
+const WINDOW_BITS: usize = 4;
+const WINDOWS_PER_DIGIT: usize = 8;
+
+/// One kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The name of the kernel.
+    pub name: &'static str,
+    /// What its numbers are made of.
+    pub arithmetic: Arithmetic,
+    /// Digits of a number in each thread.
+    pub digits: usize,
+    /// Threads per prime.
+    pub threads: usize,
+    /// The longest prime, in bits.
+    pub half_bits: usize,
+    /// Threads of a block.
+    pub block: usize,
+    /// Whether tables are in the shared memory of a block, rather than in that of the device.
+    pub shared_table: bool,
+}
+
+/// Every kernel, with the table of sizes in the same order as [`SIZES`].
+pub static VARIANTS: [Variant; 8] = [
+    variant(
+        "rsa_2048_integer_4",
+        Arithmetic::Integer,
+        [8, 4, 1024, 128],
+        true,
+    ),
+    variant(
+        "rsa_2048_integer_1",
+        Arithmetic::Integer,
+        [32, 1, 1024, 64],
+        false,
+    ),
+    variant("rsa_2048_fp52_4", Arithmetic::Fp52, [5, 4, 1024, 128], true),
+    variant(
+        "rsa_2048_fp52_2",
+        Arithmetic::Fp52,
+        [10, 2, 1024, 64],
+        false,
+    ),
+    variant(
+        "rsa_3072_integer_4",
+        Arithmetic::Integer,
+        [12, 4, 1536, 64],
+        true,
+    ),
+    variant(
+        "rsa_3072_fp52_2",
+        Arithmetic::Fp52,
+        [15, 2, 1536, 64],
+        false,
+    ),
+    variant(
+        "rsa_4096_integer_4",
+        Arithmetic::Integer,
+        [16, 4, 2048, 64],
+        true,
+    ),
+    variant(
+        "rsa_4096_fp52_4",
+        Arithmetic::Fp52,
+        [10, 4, 2048, 64],
+        false,
+    ),
+];
+
+/// The sizes of key that kernels are built for: bits of a prime.
+pub(super) const SIZES: [usize; 3] = [1024, 1536, 2048];
+
+const fn variant(
+    name: &'static str,
+    arithmetic: Arithmetic,
+    [digits, threads, half_bits, block]: [usize; 4],
+    shared_table: bool,
+) -> Variant {
+    Variant {
+        name,
+        arithmetic,
+        digits,
+        threads,
+        half_bits,
+        block,
+        shared_table,
+    }
+}
+
+/// Where the numbers of a key begin in its image, in digits. A number of a half has as many digits as
+/// [`Variant::half`], one of the whole twice as many.
+pub(super) struct Layout {
+    /// Of each half: modulus, R, R², R³ modulo it.
+    pub(super) half: usize,
+    /// Of the whole: modulus, R, R² modulo it, the bases of recombination.
+    pub(super) whole: usize,
+    pub(super) inverses: usize,
+    pub(super) exponents: usize,
+    /// Digits of one exponent.
+    pub(super) exponent: usize,
+    /// Digits in all.
+    pub(super) key: usize,
+}
+
+impl Variant {
+    /// Bits of a digit.
+    #[must_use]
+    pub fn digit_bits(&self) -> usize {
+        match self.arithmetic {
+            Arithmetic::Integer => 32,
+            Arithmetic::Fp52 => 52,
+        }
+    }
+
+    /// Bytes of a digit in memory.
+    #[must_use]
+    pub fn digit_bytes(&self) -> usize {
+        match self.arithmetic {
+            Arithmetic::Integer => 4,
+            Arithmetic::Fp52 => 8,
+        }
+    }
+
+    /// Digits of a number modulo a prime.
+    #[must_use]
+    pub fn half(&self) -> usize {
+        self.digits * self.threads
+    }
+
+    /// 32-bit words of an input or a result.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        2 * self.half_bits / 32
+    }
+
+    /// Bytes of the image of a key.
+    #[must_use]
+    pub fn key_bytes(&self) -> usize {
+        self.layout().key * self.digit_bytes()
+    }
+
+    /// Bytes of a blinding pair.
+    #[must_use]
+    pub fn pair_bytes(&self) -> usize {
+        4 * self.half() * self.digit_bytes()
+    }
+
+    /// Tasks that a block of threads computes.
+    #[must_use]
+    pub fn tasks_per_block(&self) -> usize {
+        self.block / (2 * self.threads)
+    }
+
+    /// Bytes of the tables of a block.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        (self.digits << WINDOW_BITS) * self.block * self.digit_bytes()
+    }
+
+    /// Bytes of shared memory of a block.
+    #[must_use]
+    pub fn shared_bytes(&self) -> usize {
+        let stage = 2 * self.half() * self.tasks_per_block() * self.digit_bytes();
+        stage
+            + if self.shared_table {
+                self.table_bytes()
+            } else {
+                0
+            }
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let digits = self.half();
+        let (half, whole) = (4 * digits, 2 * 4 * digits);
+        let inverses = whole + 5 * 2 * digits;
+        let exponents = inverses + 4;
+        let exponent = self.half_bits / (WINDOW_BITS * WINDOWS_PER_DIGIT);
+        Layout {
+            half,
+            whole,
+            inverses,
+            exponents,
+            exponent,
+            key: exponents + 4 * exponent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_the_kernels() {
+        let header = include_str!("kernels/variants.h");
+        let rows: Vec<_> = header
+            .lines()
+            .filter(|line| line.starts_with("KERNEL("))
+            .collect();
+        let ours: Vec<_> = VARIANTS
+            .iter()
+            .map(|v| {
+                let table = if v.shared_table { "SHARED" } else { "GLOBAL" };
+                format!(
+                    "KERNEL({}, {:?}, {}, {}, {}, {}, {table})",
+                    v.name, v.arithmetic, v.digits, v.threads, v.half_bits, v.block
+                )
+            })
+            .collect();
+        assert_eq!(rows, ours);
+    }
+
+    #[test]
+    fn kernels_fit_their_numbers_and_their_device() {
+        for variant in &VARIANTS {
+            let spare = variant.half() * variant.digit_bits() - variant.half_bits;
+            match variant.arithmetic {
+                Arithmetic::Integer => assert_eq!(spare, 0, "{}", variant.name),
+                Arithmetic::Fp52 => assert!(spare >= 16, "{}", variant.name),
+            }
+            // What a block may have since compute capability 8.6, which has least.
+            assert!(variant.shared_bytes() <= 99 * 1024, "{}", variant.name);
+            assert!(variant.block % 32 == 0 && 32 % (2 * variant.threads) == 0);
+            assert!(SIZES.contains(&variant.half_bits));
+        }
+    }
+}

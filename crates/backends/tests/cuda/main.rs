@@ -1,0 +1,738 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The cuda backend on a simulated device, whose kernels are the CPU twin of the real ones; and on a real one,
+//! where this machine has it.
+//!
+//! `MILLRACE_LONG=1` computes 10⁵ operations instead of hundreds, and runs the conformance suite with every
+//! task on the device.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::sync::Arc;
+
+use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
+use millrace_backends::{Software, cuda};
+use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
+use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
+use millrace_testkit::conformance::{self, Options};
+use millrace_testkit::{keys, verify};
+use openssl::bn::{BigNum, BigNumContext, BigNumRef};
+use openssl::pkey::PKey;
+use openssl::rsa::Rsa;
+
+mod simulated;
+
+use simulated::{MOMENTS, Plan, Simulated, Strike};
+
+fn is_long() -> bool {
+    std::env::var_os("MILLRACE_LONG").is_some()
+}
+
+/// Everything on the device, with this kernel.
+fn on(device: &Arc<Simulated>, variant: &'static Variant) -> Cuda {
+    let device = Arc::clone(device);
+    Cuda::on(device)
+        .only(|known| known == variant)
+        .device_from(1)
+}
+
+/// Random numbers that depend on a seed, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|_| {
+                self.0 = self
+                    .0
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                self.0.to_be_bytes()[0]
+            })
+            .collect()
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        let bytes = self.bytes(8);
+        let number = u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
+        usize::try_from(number % limit as u64).expect("below a usize")
+    }
+}
+
+/// PKCS#8 of the key with these primes.
+fn key_of(p: &BigNum, q: &BigNum, e: u32) -> Vec<u8> {
+    let mut context = BigNumContext::new().expect("a context");
+    let one = BigNum::from_u32(1).expect("a number");
+    let e = BigNum::from_u32(e).expect("a number");
+    let mut n = BigNum::new().expect("a number");
+    n.checked_mul(p, q, &mut context).expect("a product");
+    let less = |number: &BigNum| {
+        let mut out = BigNum::new().expect("a number");
+        out.checked_sub(number, &one).expect("a difference");
+        out
+    };
+    let (p1, q1) = (less(p), less(q));
+    let mut order = BigNum::new().expect("a number");
+    order
+        .checked_mul(&p1, &q1, &mut context)
+        .expect("a product");
+    let mut d = BigNum::new().expect("a number");
+    d.mod_inverse(&e, &order, &mut context)
+        .expect("an exponent that is prime to the order");
+    let mut remainder = |modulus: &BigNum| {
+        let mut out = BigNum::new().expect("a number");
+        out.checked_rem(&d, modulus, &mut context)
+            .expect("a remainder");
+        out
+    };
+    let (dp, dq) = (remainder(&p1), remainder(&q1));
+    let mut qinv = BigNum::new().expect("a number");
+    qinv.mod_inverse(q, p, &mut context)
+        .expect("primes that differ");
+    let copy = |number: &BigNumRef| number.to_owned().expect("a copy");
+    let rsa = Rsa::from_private_components(n, e, d, copy(p), copy(q), dp, dq, qinv).expect("a key");
+    let key = PKey::from_rsa(rsa).expect("a key");
+    key.private_key_to_pkcs8().expect("DER")
+}
+
+fn prime(bits: i32) -> BigNum {
+    loop {
+        let mut prime = BigNum::new().expect("a number");
+        // The two highest bits are set, so that a product of two has its full length.
+        prime
+            .generate_prime(bits, false, None, None)
+            .expect("a prime");
+        if prime.mod_word(65_537).expect("a remainder") != 1 {
+            return prime;
+        }
+    }
+}
+
+/// 2^exponent + offset.
+fn near_power(exponent: i32, offset: i32) -> BigNum {
+    let mut number = BigNum::new().expect("a number");
+    number.set_bit(exponent).expect("room");
+    let magnitude = offset.unsigned_abs();
+    if offset < 0 {
+        number.sub_word(magnitude).expect("a difference");
+    } else {
+        number.add_word(magnitude).expect("a sum");
+    }
+    number
+}
+
+fn raw(token: u32, opened: &OpenedKey, input: Vec<u8>) -> Task {
+    Task {
+        token,
+        key: opened.key,
+        operation: Operation::RsaRaw,
+        input,
+    }
+}
+
+fn random_task(token: u32, opened: &OpenedKey, random: &mut Random) -> Task {
+    let mut input = random.bytes(opened.info.key_type.modulus_len());
+    input[0] &= 0x3f;
+    raw(token, opened, input)
+}
+
+/// Runs all tasks through a queue; what came back, by token.
+fn drive(queue: &mut dyn Queue, mut tasks: VecDeque<Task>) -> BTreeMap<u32, Done> {
+    let count = tasks.len();
+    let mut finished = BTreeMap::new();
+    while finished.len() < count {
+        queue.submit(&mut tasks);
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        if done.is_empty() {
+            std::thread::yield_now();
+        }
+        for done in done {
+            assert!(finished.insert(done.task.token, done).is_none());
+        }
+    }
+    finished
+}
+
+fn open(cuda: &Cuda, der: &[u8]) -> OpenedKey {
+    cuda.open_key(&keys::private_key(der)).expect("a good key")
+}
+
+/// Whether the results are the ones of these tasks.
+fn check(done: &BTreeMap<u32, Done>, opened: &[OpenedKey], what: &str) {
+    for done in done.values() {
+        let key = opened
+            .iter()
+            .find(|opened| opened.key == done.task.key)
+            .expect("a known key");
+        let output = done
+            .result
+            .as_ref()
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(
+            verify::rsa_public(&key.info.spki, output),
+            done.task.input,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn kernels_agree_with_openssl_on_random_keys_and_messages() {
+    // Keys are pairs out of a few primes: as random as any, and quickly made.
+    let mut random = Random(1);
+    for half_bits in [1024, 1536, 2048] {
+        let primes: Vec<_> = (0..6).map(|_| prime(half_bits)).collect();
+        for variant in VARIANTS
+            .iter()
+            .filter(|v| v.half_bits == half_bits.unsigned_abs() as usize)
+        {
+            let (key_count, rounds) = match (is_long(), half_bits) {
+                (true, 1024) => (15, 1_200),
+                (true, _) => (15, 100),
+                (false, 1024) => (6, 10),
+                (false, _) => (3, 5),
+            };
+            let cuda = on(&Simulated::new(), variant);
+            let pairs = (0..6).flat_map(|p| (0..p).map(move |q| (p, q)));
+            let opened: Vec<_> = pairs
+                .take(key_count)
+                .map(|(p, q)| open(&cuda, &key_of(&primes[p], &primes[q], 65_537)))
+                .collect();
+            let mut queue = cuda.open_queue().expect("a queue");
+            for _ in 0..rounds {
+                let tasks = (0..)
+                    .zip(&opened)
+                    .map(|(token, key)| random_task(token, key, &mut random))
+                    .collect();
+                check(&drive(&mut *queue, tasks), &opened, variant.name);
+            }
+            let tally = cuda.tally();
+            assert_eq!((tally.alone, tally.faults), (0, 0), "{}", variant.name);
+            assert_eq!(tally.launched, (key_count * rounds) as u64);
+        }
+    }
+}
+
+/// The numbers at which carries and borrows go furthest.
+fn edges(der: &[u8]) -> Vec<Vec<u8>> {
+    let rsa = Rsa::private_key_from_der(
+        &PKey::private_key_from_pkcs8(der)
+            .and_then(|key| key.rsa()?.private_key_to_der())
+            .expect("a key"),
+    )
+    .expect("a key");
+    let n = rsa.n().to_owned().expect("a number");
+    let length = n.num_bytes();
+    let bits = n.num_bits();
+    let mut numbers: Vec<BigNum> = [0, 1, 2]
+        .into_iter()
+        .map(|small| BigNum::from_u32(small).expect("a number"))
+        .collect();
+    for less in [1, 2] {
+        let mut number = n.to_owned().expect("a number");
+        number.sub_word(less).expect("a difference");
+        numbers.push(number);
+    }
+    for prime in [rsa.p(), rsa.q()].into_iter().flatten() {
+        let multiple = |by: u32| {
+            let mut number = prime.to_owned().expect("a number");
+            number.mul_word(by).expect("a product");
+            number
+        };
+        numbers.extend([multiple(1), multiple(3)]);
+        let mut below = BigNum::new().expect("a number");
+        below.checked_sub(&n, prime).expect("a difference");
+        numbers.push(below);
+    }
+    // Limbs of all ones and lone bits, at the edges of limbs, digits and halves.
+    for position in [
+        31,
+        32,
+        51,
+        52,
+        63,
+        64,
+        bits / 2 - 1,
+        bits / 2,
+        bits / 2 + 1,
+        bits - 2,
+    ] {
+        numbers.extend([near_power(position, 0), near_power(position, -1)]);
+    }
+    numbers
+        .into_iter()
+        .map(|number| {
+            number
+                .to_vec_padded(length)
+                .expect("shorter than the modulus")
+        })
+        .collect()
+}
+
+#[test]
+fn edges_of_numbers_and_of_moduli() {
+    // The largest and the smallest primes of 1024 bits: in one nothing is left below R, in the other half.
+    let [large, small] = [near_power(1024, -105), near_power(1023, 1155)];
+    let mut ders = vec![
+        key_of(&large, &small, 65_537),
+        key_of(&small, &large, 65_537),
+        keys::rsa_2048().der.to_vec(),
+    ];
+    // Exponents of one launch are the same, so these get launches of their own.
+    for e in [3, 17, 0x7fff_ffff] {
+        let e = BigNum::from_u32(e).expect("a number");
+        let rsa = Rsa::generate_with_e(2048, &e).expect("a key");
+        ders.push(
+            PKey::from_rsa(rsa)
+                .and_then(|key| key.private_key_to_pkcs8())
+                .expect("DER"),
+        );
+    }
+    for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
+        let cuda = on(&Simulated::new(), variant);
+        let mut queue = cuda.open_queue().expect("a queue");
+        for der in &ders {
+            let opened = open(&cuda, der);
+            let tasks = (0..)
+                .zip(edges(der))
+                .map(|(token, input)| raw(token, &opened, input))
+                .collect();
+            let opened = [opened];
+            check(&drive(&mut *queue, tasks), &opened, variant.name);
+        }
+        assert_eq!(cuda.tally().alone, 0);
+    }
+}
+
+#[test]
+fn keys_between_two_sizes_use_the_larger() {
+    let rsa = Rsa::generate(2560).expect("a key");
+    let der = PKey::from_rsa(rsa)
+        .and_then(|key| key.private_key_to_pkcs8())
+        .expect("DER");
+    for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1536) {
+        let cuda = on(&Simulated::new(), variant);
+        let opened = [open(&cuda, &der)];
+        let mut queue = cuda.open_queue().expect("a queue");
+        let mut random = Random(3);
+        let tasks = (0..4)
+            .map(|token| random_task(token, &opened[0], &mut random))
+            .collect();
+        check(&drive(&mut *queue, tasks), &opened, variant.name);
+        assert_eq!(cuda.tally().launched, 4);
+    }
+}
+
+#[test]
+fn a_flipped_bit_never_gives_a_wrong_result() {
+    let mut random = Random(4);
+    for variant in VARIANTS
+        .iter()
+        .filter(|variant| is_long() || variant.half_bits == 1024)
+    {
+        let der = match variant.half_bits {
+            1024 => keys::rsa_2048(),
+            1536 => keys::rsa_3072(),
+            _ => keys::rsa_4096(),
+        };
+        let device = Simulated::new();
+        let cuda = on(&device, variant);
+        let opened = open(&cuda, der.der);
+        let mut queue = cuda.open_queue().expect("a queue");
+        for moment in 1..=MOMENTS {
+            let mut caught = 0;
+            for _ in 0..if is_long() { 300 } else { 3 } {
+                let mut draw = |limit: usize| u32::try_from(random.below(limit)).expect("small");
+                let strike = Strike {
+                    moment,
+                    thread: draw(2 * variant.threads),
+                    digit: draw(variant.digits),
+                    bit: draw(variant.digit_bits()),
+                };
+                device.plan(Plan {
+                    strike,
+                    ..Plan::default()
+                });
+                let task = random_task(0, &opened, &mut random);
+                let done = drive(&mut *queue, [task].into())
+                    .remove(&0)
+                    .expect("one result");
+                match &done.result {
+                    Err(error) => {
+                        assert_eq!(*error, BackendError::Fault);
+                        caught += 1;
+                    }
+                    Ok(output) => assert_eq!(
+                        verify::rsa_public(&opened.info.spki, output),
+                        done.task.input,
+                        "{} {strike:?}",
+                        variant.name
+                    ),
+                }
+            }
+            assert!(
+                caught > 0,
+                "{}: nothing noticed at moment {moment}",
+                variant.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
+    let mut random = Random(5);
+    for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
+        let device = Simulated::new();
+        let cuda = on(&device, variant);
+        let opened = open(&cuda, keys::rsa_2048().der);
+        let mut queue = cuda.open_queue().expect("a queue");
+        for _ in 0..if is_long() { 1_000 } else { 12 } {
+            let bit = random.below(8 * variant.key_bytes());
+            device.flip_key_bit(bit);
+            let task = random_task(0, &opened, &mut random);
+            let done = drive(&mut *queue, [task].into())
+                .remove(&0)
+                .expect("one result");
+            if let Ok(output) = &done.result {
+                assert_eq!(
+                    verify::rsa_public(&opened.info.spki, output),
+                    done.task.input,
+                    "bit {bit}"
+                );
+            }
+            device.flip_key_bit(bit);
+        }
+        // All is well again, and the blinding pairs have been made anew.
+        let tasks = (0..4)
+            .map(|token| random_task(token, &opened, &mut random))
+            .collect();
+        check(&drive(&mut *queue, tasks), &[opened], variant.name);
+    }
+}
+
+#[test]
+fn a_sample_is_verified_again_on_this_machine() {
+    let device = Simulated::new();
+    let cuda = on(&device, &VARIANTS[0]);
+    device.plan(Plan {
+        late: true,
+        ..Plan::default()
+    });
+    let opened = open(&cuda, keys::rsa_2048().der);
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(6);
+    let tasks = (0..64)
+        .map(|token| random_task(token, &opened, &mut random))
+        .collect();
+    drive(&mut *queue, tasks);
+    assert_eq!(cuda.tally().faults, 1);
+}
+
+#[test]
+fn keys_are_gone_from_the_device_when_they_are_closed() {
+    let device = Simulated::new();
+    let cuda = on(&device, &VARIANTS[0]);
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(7);
+    let opened = [
+        open(&cuda, keys::rsa_2048().der),
+        open(&cuda, keys::rsa_2048().der),
+    ];
+    let mut tasks: VecDeque<_> = (0..8)
+        .map(|token| random_task(token, &opened[token as usize % 2], &mut random))
+        .collect();
+    assert_eq!(queue.submit(&mut tasks), 8);
+    let mut done = Vec::new();
+    // One is closed while its tasks are under way: they still end, and then it goes.
+    queue.poll(&mut done);
+    for opened in &opened {
+        cuda.close_key(opened.key);
+    }
+    assert!(device.bytes_in_use() > 0);
+    while queue.poll(&mut done) > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(done.len(), 8);
+    assert!(done.iter().all(|done| done.result.is_ok()));
+    assert_eq!(device.bytes_in_use(), 0);
+}
+
+#[test]
+fn what_waits_goes_together_and_what_is_alone_stays_here() {
+    let device = Simulated::new();
+    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::Device>).device_from(4);
+    let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(8);
+    // Five of one size and three of the other: a launch, and three on AWS-LC.
+    let tasks = (0..8)
+        .map(|token| {
+            let key = if token % 3 == 1 { &large } else { &small };
+            random_task(token, key, &mut random)
+        })
+        .collect();
+    let done = drive(&mut *queue, tasks);
+    check(&done, &[small, large], "mixed sizes");
+    let tally = cuda.tally();
+    assert_eq!(
+        (tally.launches, tally.launched, tally.alone),
+        (1, 5, 3),
+        "{tally:?}"
+    );
+}
+
+#[test]
+fn a_queue_is_bounded() {
+    let device = Simulated::new();
+    let cuda = on(&device, &VARIANTS[2]);
+    let opened = open(&cuda, keys::rsa_2048().der);
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(9);
+    let capacity = u32::try_from(queue.capacity()).expect("small");
+    let mut tasks: VecDeque<_> = (0..capacity + 10)
+        .map(|token| random_task(token, &opened, &mut random))
+        .collect();
+    assert_eq!(queue.submit(&mut tasks), capacity as usize);
+    let mut done = Vec::new();
+    queue.poll(&mut done);
+    // What is on the device counts as well.
+    assert_eq!(queue.submit(&mut tasks), done.len());
+    assert_eq!(tasks.len(), 10 - done.len());
+    device.plan(Plan {
+        lost_after: Some(0),
+        ..Plan::default()
+    });
+    while queue.poll(&mut done) > 0 {}
+    assert_eq!(done.len(), capacity as usize);
+}
+
+#[test]
+fn a_bad_task_leaves_the_others_of_its_launch_alone() {
+    let cuda = on(&Simulated::new(), &VARIANTS[0]);
+    let opened = open(&cuda, keys::rsa_2048().der);
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(10);
+    let mut tasks: VecDeque<_> = (0..4)
+        .map(|token| random_task(token, &opened, &mut random))
+        .collect();
+    tasks[0].input.fill(0xff);
+    tasks[2].operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
+    let done = drive(&mut *queue, tasks);
+    for token in [0, 2] {
+        assert_eq!(done[&token].result, Err(BackendError::BadInput));
+    }
+    for token in [1, 3] {
+        assert!(done[&token].result.is_ok());
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_loses_no_task() {
+    for launches in [0, 1, 2] {
+        let device = Simulated::new();
+        let cuda = on(&device, &VARIANTS[2]);
+        let opened = open(&cuda, keys::rsa_2048().der);
+        let mut queue = cuda.open_queue().expect("a queue");
+        device.plan(Plan {
+            lost_after: Some(launches),
+            ..Plan::default()
+        });
+        let mut random = Random(11);
+        let tasks = (0..200)
+            .map(|token| random_task(token, &opened, &mut random))
+            .collect();
+        let done = drive(&mut *queue, tasks);
+        assert_eq!(done.len(), 200);
+        for done in done.values() {
+            assert!(matches!(done.result, Ok(_) | Err(BackendError::Failed)));
+        }
+        let reason = cuda.probe().expect_err("a lost device").to_string();
+        assert!(
+            reason.contains("lost") && reason.contains("as planned"),
+            "{reason}"
+        );
+        assert!(cuda.open_queue().is_err());
+        // Keys still open: they are served elsewhere, and here by AWS-LC.
+        open(&cuda, keys::rsa_2048().der);
+    }
+}
+
+#[test]
+fn without_memory_on_the_device_tasks_run_here() {
+    for (no_memory, no_streams) in [(true, false), (false, true)] {
+        let device = Simulated::new();
+        device.plan(Plan {
+            no_memory,
+            no_streams,
+            ..Plan::default()
+        });
+        let cuda = on(&device, &VARIANTS[0]);
+        let opened = open(&cuda, keys::rsa_2048().der);
+        let mut queue = cuda.open_queue().expect("a queue");
+        let mut random = Random(12);
+        let tasks = (0..6)
+            .map(|token| random_task(token, &opened, &mut random))
+            .collect();
+        let done = drive(&mut *queue, tasks);
+        if no_memory {
+            check(&done, &[opened], "no memory");
+            assert_eq!(cuda.tally().alone, 6);
+            assert_eq!(cuda.probe(), Ok(()));
+        } else {
+            // The first finds out, and the rest are somebody else's.
+            assert!(
+                done.values()
+                    .all(|done| matches!(done.result, Ok(_) | Err(BackendError::Failed)))
+            );
+            assert!(cuda.probe().is_err());
+        }
+    }
+}
+
+#[test]
+fn blinding_pairs_are_made_anew_in_time() {
+    let device = Simulated::new();
+    let cuda = on(&device, &VARIANTS[2]);
+    let opened = [open(&cuda, keys::rsa_2048().der)];
+    let mut queue = cuda.open_queue().expect("a queue");
+    let mut random = Random(13);
+    // One pair, more than once through its uses.
+    for _ in 0..70 {
+        let task = random_task(0, &opened[0], &mut random);
+        check(
+            &drive(&mut *queue, [task].into()),
+            &opened,
+            "one after another",
+        );
+    }
+    assert_eq!(cuda.tally().launched, 70);
+}
+
+/// Runs the suite and checks that it ran.
+fn conform(cuda: Cuda, rounds: usize) {
+    let options = Options {
+        reference: Some(Arc::new(Software::new())),
+        rounds,
+    };
+    let cuda = Arc::new(cuda);
+    let report = conformance::run(Arc::clone(&cuda) as Arc<dyn Backend>, &options);
+    println!("{cuda:?} {:?}\n{report}", cuda.tally());
+    assert!(report.total() > 1_000, "only {} tests ran", report.total());
+    for part in ["rsa_2048", "rsa_3072", "rsa_4096"] {
+        assert!(report.executed.contains_key(&format!("comparison, {part}")));
+    }
+}
+
+#[test]
+fn a_simulated_device_conforms() {
+    for arithmetic in [Arithmetic::Integer, Arithmetic::Fp52] {
+        // With every task on the device only where there is time: the twin takes up to 0.2 s for one.
+        let device_from = if is_long() { 1 } else { 3 };
+        let cuda = Cuda::on(Simulated::new())
+            .only(|variant| variant.arithmetic == arithmetic)
+            .device_from(device_from);
+        conform(cuda, 1);
+    }
+}
+
+#[test]
+fn a_real_device_conforms_and_agrees_on_many_keys() {
+    let cuda = Cuda::new();
+    if let Err(reason) = cuda.probe() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    conform(Cuda::new().device_from(1), 10);
+    for variant in &VARIANTS {
+        let cuda = Cuda::new().only(|known| known == variant).device_from(1);
+        let half_bits = i32::try_from(variant.half_bits).expect("small");
+        // Pairs out of n primes are n·(n−1)/2 keys.
+        let primes: Vec<_> = (0..if is_long() { 448 } else { 46 })
+            .map(|_| prime(half_bits))
+            .collect();
+        let mut queue = cuda.open_queue().expect("a queue");
+        let mut random = Random(14);
+        for p in 1..primes.len() {
+            let opened: Vec<_> = (0..p)
+                .map(|q| open(&cuda, &key_of(&primes[p], &primes[q], 65_537)))
+                .collect();
+            let tasks = (0..)
+                .zip(&opened)
+                .map(|(token, key)| random_task(token, key, &mut random))
+                .collect();
+            check(&drive(&mut *queue, tasks), &opened, variant.name);
+            for key in opened {
+                cuda.close_key(key.key);
+            }
+        }
+        assert_eq!(
+            (cuda.tally().alone, cuda.tally().faults),
+            (0, 0),
+            "{}",
+            variant.name
+        );
+    }
+}
+
+#[test]
+fn it_says_what_it_is_and_what_it_is_not() {
+    let cuda = Cuda::new();
+    assert_eq!(cuda.describe().kind, BackendKind::Cuda);
+    assert!(!cuda.describe().on_cpu);
+    match cuda.probe() {
+        Ok(()) => assert!(cuda.open_queue().is_ok()),
+        Err(reason) => {
+            let reason = reason.to_string();
+            assert!(
+                reason.contains("CUDA") || reason.contains("compute capability"),
+                "{reason}"
+            );
+            assert!(cuda.open_queue().is_err());
+        }
+    }
+    for key in [keys::p_256(), keys::rsa_8192(), keys::dsa_2048()] {
+        let refused = cuda
+            .open_key(&key.private_key())
+            .map(|opened| opened.info.key_type);
+        assert_eq!(refused, Err(KeyError::NotOffered), "{}", key.name);
+    }
+    open(&cuda, keys::rsa_2048().der);
+    assert!(format!("{cuda:?}").ends_with(", 1 keys)"), "{cuda:?}");
+}
+
+#[test]
+fn the_committed_ptx_is_that_of_the_sources() {
+    // As scripts/cuda.sh does it.
+    let mut hash = openssl::sha::Sha256::new();
+    let names = [
+        "fp52.h",
+        "integer.h",
+        "kernels.cu",
+        "lanes.h",
+        "rates.h",
+        "rsa.h",
+        "variants.h",
+    ];
+    for name in names {
+        hash.update(format!("{name}\n").as_bytes());
+        hash.update(&fs::read(simulated::kernels().join(name)).expect("a source"));
+    }
+    let hash: String = hash
+        .finish()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let ptx = fs::read_to_string(simulated::kernels().join("kernels.ptx")).expect("the PTX");
+    assert!(
+        ptx.contains(&format!("// sources: {hash}\n")),
+        "kernels.ptx was made from other sources: run `make cuda` and commit the result"
+    );
+    // No newer than what the driver of CUDA 12.0 takes.
+    assert!(ptx.contains("\n.version 8.0\n.target sm_80\n"));
+    for variant in &VARIANTS {
+        assert!(ptx.contains(&format!(".visible .entry {}(", variant.name)));
+    }
+}

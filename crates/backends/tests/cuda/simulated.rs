@@ -1,0 +1,430 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A device without a GPU: its memory is here, its kernels are the CPU twin, compiled once per version of its
+//! sources and run as child processes. It can be told to fail.
+
+use std::fs;
+use std::io::{BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use millrace_backends::cuda::device::{
+    Device, DeviceError, Entry, Facts, Launch, Outcome, Store, Stream,
+};
+use millrace_backends::cuda::{VARIANTS, Variant};
+use zeroize::Zeroizing;
+
+/// What a kernel writes for a result that verified; see `kernels/rsa.h`.
+const RIGHT: u32 = 0x600d_1e55;
+
+/// Where the kernels are.
+pub(crate) fn kernels() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels")
+}
+
+/// The compiled twin.
+fn twin() -> &'static Path {
+    static TWIN: OnceLock<PathBuf> = OnceLock::new();
+    TWIN.get_or_init(|| {
+        let mut sources = Vec::new();
+        let mut names: Vec<_> = fs::read_dir(kernels())
+            .expect("the kernels")
+            .map(|entry| entry.expect("a file").path())
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|ext| ext == "h" || ext == "cpp")
+            })
+            .collect();
+        names.sort();
+        for name in &names {
+            sources.extend(fs::read(name).expect("a source"));
+        }
+        let digest = openssl::sha::sha256(&sources);
+        let version: String = digest[..8]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let program = folder.join(format!("cuda-twin-{version}"));
+        if !program.exists() {
+            compile(&program);
+        }
+        program
+    })
+}
+
+fn compile(program: &Path) {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    // Under another name first: other test processes may be doing the same.
+    let unfinished = program.with_extension(std::process::id().to_string());
+    let output = Command::new(&compiler)
+        // The processor's own fused multiply-add; rounding as it is set at run time; no other fusing.
+        .args([
+            "-std=c++17",
+            "-O2",
+            "-march=native",
+            "-frounding-math",
+            "-ffp-contract=off",
+        ])
+        .args(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-o"])
+        .arg(&unfinished)
+        .arg(kernels().join("twin.cpp"))
+        .output()
+        .unwrap_or_else(|error| panic!("{} does not run: {error}", compiler.display()));
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "the twin does not compile:\n{complaints}"
+    );
+    fs::rename(&unfinished, program).expect("the twin in its place");
+}
+
+/// A bit to flip in each task of a launch, in the number that is complete at a moment (see `Moment` in
+/// `kernels/lanes.h`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Strike {
+    pub(crate) moment: u32,
+    pub(crate) thread: u32,
+    pub(crate) digit: u32,
+    pub(crate) bit: u32,
+}
+
+/// How many moments there are, after the one that never comes.
+pub(crate) const MOMENTS: u32 = 14;
+
+/// What shall go wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    /// A bit that flips while it is computed.
+    pub(crate) strike: Strike,
+    /// A bit of each result that flips after it was verified, on its way to the host.
+    pub(crate) late: bool,
+    /// The device is lost with this many launches more.
+    pub(crate) lost_after: Option<u32>,
+    /// There is no memory for keys.
+    pub(crate) no_memory: bool,
+    /// There is no memory for streams.
+    pub(crate) no_streams: bool,
+}
+
+/// The device.
+pub(crate) struct Simulated {
+    facts: Facts,
+    plan: Arc<Mutex<Plan>>,
+    stores: Mutex<Vec<Arc<Memory>>>,
+}
+
+impl Simulated {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            facts: Facts {
+                name: "simulated device".to_owned(),
+                compute: (8, 0),
+                processors: 1,
+                software: "CPU twin".to_owned(),
+            },
+            plan: Arc::default(),
+            stores: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn plan(&self, plan: Plan) {
+        *lock(&self.plan) = plan;
+    }
+
+    /// Bytes of its memory that are not zero.
+    pub(crate) fn bytes_in_use(&self) -> usize {
+        let used = |bytes: &Mutex<Vec<u8>>| lock(bytes).iter().filter(|byte| **byte != 0).count();
+        let stores = lock(&self.stores);
+        stores
+            .iter()
+            .map(|memory| used(&memory.keys) + used(&memory.pairs))
+            .sum()
+    }
+
+    /// Flips a bit of the first key.
+    pub(crate) fn flip_key_bit(&self, bit: usize) {
+        let stores = lock(&self.stores);
+        let memory = stores.first().expect("a key");
+        let size = memory.variant.key_bytes();
+        lock(&memory.keys)[size + bit / 8 % size] ^= 1 << (bit % 8);
+    }
+}
+
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Simulated").field(&self.facts).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Memory {
+    variant: &'static Variant,
+    keys: Mutex<Vec<u8>>,
+    pairs: Mutex<Vec<u8>>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Device for Simulated {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn is_measurable(&self) -> bool {
+        false
+    }
+
+    fn open_store(
+        &self,
+        variant: &'static Variant,
+        keys: u32,
+        pairs: u32,
+    ) -> Result<Box<dyn Store>, DeviceError> {
+        if lock(&self.plan).no_memory {
+            return Err(DeviceError::OutOfMemory("as planned".to_owned()));
+        }
+        let memory = Arc::new(Memory {
+            variant,
+            keys: Mutex::new(vec![0; keys as usize * variant.key_bytes()]),
+            pairs: Mutex::new(vec![0; pairs as usize * variant.pair_bytes()]),
+            plan: Arc::clone(&self.plan),
+        });
+        lock(&self.stores).push(Arc::clone(&memory));
+        Ok(Box::new(SimulatedStore(memory)))
+    }
+}
+
+struct SimulatedStore(Arc<Memory>);
+
+impl Store for SimulatedStore {
+    fn write_key(&self, slot: u32, image: &[u8]) -> Result<(), DeviceError> {
+        assert!(slot > 0, "the first slot is for spare groups");
+        let at = slot as usize * image.len();
+        lock(&self.0.keys)[at..at + image.len()].copy_from_slice(image);
+        Ok(())
+    }
+
+    fn clear(&self, slot: u32, pairs: &[u32]) -> Result<(), DeviceError> {
+        let (key, pair) = (self.0.variant.key_bytes(), self.0.variant.pair_bytes());
+        lock(&self.0.keys)[slot as usize * key..][..key].fill(0);
+        for place in pairs {
+            lock(&self.0.pairs)[*place as usize * pair..][..pair].fill(0);
+        }
+        Ok(())
+    }
+
+    fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {
+        if lock(&self.0.plan).no_streams {
+            return Err(DeviceError::OutOfMemory("as planned".to_owned()));
+        }
+        Ok(Box::new(SimulatedStream {
+            memory: Arc::clone(&self.0),
+            tasks,
+            twin: Some(Twin::start()),
+            running: None,
+            outcomes: Vec::new(),
+        }))
+    }
+}
+
+/// The child process.
+struct Twin {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Twin {
+    fn start() -> Self {
+        let mut child = Command::new(twin())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the twin");
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// One task: status and output, in words; the pair is changed.
+    fn run(
+        &mut self,
+        memory: &Memory,
+        (exponent, make): (u64, bool),
+        strike: Strike,
+        (slot, place, words): (u32, u32, &[u32]),
+    ) -> (u32, Vec<u32>) {
+        let variant = memory.variant;
+        let at = VARIANTS
+            .iter()
+            .position(|known| known == variant)
+            .expect("a variant");
+        let Strike {
+            moment,
+            thread,
+            digit,
+            bit,
+        } = strike;
+        let at = u32::try_from(at).expect("few");
+        let mut message = Vec::new();
+        for number in [at, 1, u32::from(make), moment, thread, digit, bit, 0] {
+            message.extend(number.to_ne_bytes());
+        }
+        message.extend(exponent.to_ne_bytes());
+        let (key, pair) = (variant.key_bytes(), variant.pair_bytes());
+        let place = place as usize * pair..(place as usize + 1) * pair;
+        message.extend(&lock(&memory.keys)[slot as usize * key..][..key]);
+        message.extend(&lock(&memory.pairs)[place.clone()]);
+        message.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        self.input.write_all(&message).expect("a twin that listens");
+        self.input.flush().expect("a twin that listens");
+
+        let mut answer = vec![0; 4 + pair + 4 * words.len()];
+        self.output
+            .read_exact(&mut answer)
+            .expect("a twin that answers");
+        lock(&memory.pairs)[place].copy_from_slice(&answer[4..4 + pair]);
+        let mut numbers = answer
+            .chunks_exact(4)
+            .map(|chunk| u32::from_ne_bytes(chunk.try_into().expect("four bytes")));
+        let status = numbers.next().expect("a status");
+        (status, numbers.skip(pair / 4).collect())
+    }
+}
+
+/// A task that the stream has a copy of.
+struct Copy {
+    slot: u32,
+    pair: u32,
+    words: Vec<u32>,
+    length: usize,
+}
+
+impl Copy {
+    fn new(entry: &Entry<'_>, words: usize) -> Self {
+        let mut chunks = entry.input.rchunks(4);
+        let word = |chunk: &[u8]| {
+            chunk
+                .iter()
+                .fold(0, |word, byte| word << 8 | u32::from(*byte))
+        };
+        Self {
+            slot: entry.slot,
+            pair: entry.pair,
+            words: (0..words).map(|_| chunks.next().map_or(0, word)).collect(),
+            length: entry.input.len(),
+        }
+    }
+}
+
+struct SimulatedStream {
+    memory: Arc<Memory>,
+    tasks: usize,
+    twin: Option<Twin>,
+    running: Option<JoinHandle<(Twin, Vec<Outcome>)>>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Stream for SimulatedStream {
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        assert!(launch.tasks.len() <= self.tasks && launch.make.len() <= launch.tasks.len());
+        let mut plan = lock(&self.memory.plan);
+        match &mut plan.lost_after {
+            Some(0) => return Err(DeviceError::Lost("as planned".to_owned())),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let plan = *plan;
+        let words = self.memory.variant.words();
+        let copies = |entries: &[Entry<'_>]| -> Vec<Copy> {
+            entries
+                .iter()
+                .map(|entry| Copy::new(entry, words))
+                .collect()
+        };
+        let (make, tasks) = (copies(launch.make), copies(launch.tasks));
+        let (memory, exponent) = (Arc::clone(&self.memory), launch.exponent);
+        let mut twin = self.twin.take().expect("one launch at a time");
+        self.running = Some(thread::spawn(move || {
+            for Copy {
+                slot, pair, words, ..
+            } in make
+            {
+                twin.run(
+                    &memory,
+                    (exponent, true),
+                    Strike::default(),
+                    (slot, pair, &words),
+                );
+            }
+            let outcomes = tasks
+                .into_iter()
+                .map(|task| {
+                    let names = (task.slot, task.pair, task.words.as_slice());
+                    let (status, mut output) =
+                        twin.run(&memory, (exponent, false), plan.strike, names);
+                    if status != RIGHT {
+                        assert!(
+                            output.iter().all(|word| *word == 0),
+                            "nothing of a wrong result leaves"
+                        );
+                        return None;
+                    }
+                    if plan.late {
+                        output[3] ^= 1 << 5;
+                    }
+                    let bytes: Vec<u8> = output
+                        .iter()
+                        .rev()
+                        .flat_map(|word| word.to_be_bytes())
+                        .collect();
+                    Some(Zeroizing::new(bytes[bytes.len() - task.length..].to_vec()))
+                })
+                .collect();
+            (twin, outcomes)
+        }));
+        Ok(())
+    }
+
+    fn is_done(&mut self) -> Result<bool, DeviceError> {
+        if lock(&self.memory.plan).lost_after == Some(0) {
+            return Err(DeviceError::Lost("as planned".to_owned()));
+        }
+        let ended = self.running.as_ref().is_some_and(JoinHandle::is_finished);
+        if let Some(running) = self.running.take_if(|_| ended) {
+            let (twin, outcomes) = running.join().expect("a twin that ends");
+            self.twin = Some(twin);
+            self.outcomes = outcomes;
+        }
+        Ok(ended)
+    }
+
+    fn take(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.outcomes)
+    }
+}
+
+impl Drop for SimulatedStream {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let _ = running.join();
+        }
+    }
+}
