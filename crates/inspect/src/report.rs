@@ -102,6 +102,7 @@ impl Report {
 
 /// Facts of one kind, and what of them is not known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "{T}Section")]
 pub struct Section<T> {
     /// What is known; null if nothing is
     pub known: Option<T>,
@@ -175,7 +176,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("not there"),
-            Self::Denied => f.write_str("permission denied: try as root"),
+            Self::Denied => f.write_str("permission denied; root may be needed"),
             Self::NotRegular { kind } => write!(f, "it is {kind}"),
             Self::TooLarge { limit_bytes } => write!(f, "larger than {limit_bytes} bytes"),
             Self::Unreadable { reason } | Self::Malformed { reason } => f.write_str(reason),

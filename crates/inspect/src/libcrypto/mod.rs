@@ -141,9 +141,10 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
     if !program {
         library.own_report = report::ask(look, &library);
     }
-    if let (Some(report), Some(cpu)) = (&library.own_report, runs(&library, cpu)) {
-        let slow = report.slow(library.elf.architecture, cpu);
-        library.slow.extend(slow);
+    if let (Some(report), Some(cpu)) = (library.own_report.clone(), runs(&library, cpu)) {
+        let ignored = report.ignored(library.elf.architecture, cpu);
+        library.algorithms = modules::algorithms(&library, Some(cpu), &ignored);
+        library.slow.extend(report.slow(&ignored));
     }
     Some(library)
 }
@@ -177,7 +178,7 @@ pub fn examine(
         build,
     };
     library.assembly = modules::assembly(&library);
-    library.algorithms = modules::algorithms(&library, runs(&library, cpu));
+    library.algorithms = modules::algorithms(&library, runs(&library, cpu), &[]);
     library.slow = modules::slow(&library);
     library.slow.extend(identify::slow(&library.build));
     Ok(Some(library))

@@ -131,12 +131,13 @@ const ROWS: &[Row] = &[
         "pclmul",
         V102,
     ),
+    row(X86_64, "AES-GCM", "GHASH for x86_64", Scalar, "", V102),
     row(
         X86_64,
         "AES-GCM",
         "AES-NI GCM module for x86_64",
         Instructions,
-        "avx",
+        "aes-ni",
         V102,
     ),
     row(X86_64, "ChaCha20", "ChaCha20 for x86_64", Vectors, "", V110),
@@ -640,7 +641,13 @@ pub(super) fn assembly(library: &Library) -> Assembly {
 }
 
 /// How each algorithm runs, in the order of the table.
-pub(super) fn algorithms(library: &Library, cpu: Option<&Cpu>) -> Vec<AlgorithmUse> {
+///
+/// `ignored` are features that the processor has and the library does not use, whatever modules it has.
+pub(super) fn algorithms(
+    library: &Library,
+    cpu: Option<&Cpu>,
+    ignored: &[&str],
+) -> Vec<AlgorithmUse> {
     if library.identity.maker != Maker::OpenSsl {
         return Vec::new();
     }
@@ -650,7 +657,7 @@ pub(super) fn algorithms(library: &Library, cpu: Option<&Cpu>) -> Vec<AlgorithmU
     };
     let mut algorithms: Vec<AlgorithmUse> = Vec::new();
     for row in rows(library).filter(usable) {
-        let level = if has(library, row.title) {
+        let level = if has(library, row.title) && !ignored.contains(&row.needs) {
             row.level
         } else {
             Level::Portable

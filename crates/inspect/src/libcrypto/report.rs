@@ -128,8 +128,8 @@ impl OwnReport {
         words.split(':').take(MAX_WORDS).map(word).collect()
     }
 
-    /// What the processor has and the library ignores.
-    pub(super) fn slow(&self, architecture: Architecture, cpu: &Cpu) -> Vec<Slow> {
+    /// Features that the processor has and the library does not see.
+    pub(super) fn ignored(&self, architecture: Architecture, cpu: &Cpu) -> Vec<&'static str> {
         let bits = match architecture {
             Architecture::X86_64 | Architecture::X86 => IA32,
             Architecture::Arm | Architecture::Aarch64 => ARM,
@@ -139,26 +139,23 @@ impl OwnReport {
         if words.is_empty() {
             return Vec::new();
         }
-        let ignored: Vec<&str> = bits
-            .iter()
-            .filter(|(feature, word, bit)| {
-                let taken = words.get(*word).is_some_and(|word| word >> bit & 1 == 1);
-                cpu.state(feature) == State::Present && !taken
-            })
-            .map(|(feature, ..)| *feature)
-            .collect();
-        if ignored.is_empty() {
-            return Vec::new();
-        }
+        let ignored = bits.iter().filter(|(feature, word, bit)| {
+            let taken = words.get(*word).is_some_and(|word| word >> bit & 1 == 1);
+            cpu.state(feature) == State::Present && !taken
+        });
+        ignored.map(|(feature, ..)| *feature).collect()
+    }
+
+    /// What ignoring these features means.
+    pub(super) fn slow(&self, ignored: &[&str]) -> Option<Slow> {
         let why = match &self.masked_by {
             Some(mask) => format!("the environment masks it: env:{mask}"),
             None => "it reports the processor without".to_owned(),
         };
-        let evidence = format!("{why} ({})", self.processor);
-        vec![Slow {
+        (!ignored.is_empty()).then(|| Slow {
             what: format!("what uses {}", ignored.join(", ")),
-            evidence,
-        }]
+            evidence: format!("{why} ({})", self.processor),
+        })
     }
 }
 
@@ -182,7 +179,8 @@ mod tests {
     }
 
     fn ignored(answer: &str, architecture: Architecture, features: &[&'static str]) -> Vec<String> {
-        let slow = parse(answer).unwrap().slow(architecture, &cpu(features));
+        let report = parse(answer).unwrap();
+        let slow = report.slow(&report.ignored(architecture, &cpu(features)));
         slow.into_iter().map(|slow| slow.what).collect()
     }
 

@@ -26,7 +26,12 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(destination)
-        .with_context(|| format!("cannot make {}", destination.display()))?;
+        .with_context(|| {
+            format!(
+                "cannot make {}: name a file that is not there yet",
+                destination.display()
+            )
+        })?;
     let written = write(args, BufWriter::new(file));
     if written.is_err() {
         // Half a bundle is none; that it cannot be removed changes nothing about the first error.
