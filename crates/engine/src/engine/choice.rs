@@ -8,8 +8,8 @@
 //! each backend: the time that the backend was busy, divided by the jobs. The cheapest serves.
 //!
 //! - **Real jobs are the measurement.** What serves is measured all the time. What does not is tried with
-//!   at most one job in [`EXPLORED`], in whole batches like those that wait; while nothing is known of it
-//!   often, later seldom ([`RENEWED`]).
+//!   at most one job in [`EXPLORED`], and with no more of those that wait than it computes together; while
+//!   nothing is known of it often, later seldom ([`RENEWED`]).
 //! - **It does not flap.** What serves is known by the median of its costs, which a hiccup does not move.
 //!   Another backend takes over only if it costs a tenth less ([`MARGIN`]) several times in a row
 //!   ([`WINS`]), compared with what the serving one costs at that time: what was measured while the machine
@@ -180,18 +180,26 @@ impl Choices {
     }
 
     /// Who serves `jobs` jobs of a group that wait together, out of the backends in the mask
-    /// `candidates` (not empty), the preferred first.
-    pub(crate) fn decide(&self, group: Group, jobs: usize, candidates: u32) -> usize {
-        let preferred = candidates.trailing_zeros() as usize;
+    /// `candidates` (not empty), the preferred first. `together` is how many a backend computes at once.
+    pub(crate) fn decide(
+        &self,
+        group: Group,
+        jobs: usize,
+        candidates: u32,
+        together: impl Fn(usize) -> usize,
+    ) -> Decision {
         if candidates.count_ones() <= 1 {
-            return preferred;
+            return Decision {
+                serving: candidates.trailing_zeros() as usize,
+                trial: None,
+            };
         }
         let mut row = super::lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
-        row.decide(size_of(jobs), jobs as u64, candidates)
+        row.decide(jobs, candidates, together)
     }
 
-    /// `jobs` jobs of a group that ran together took a backend so many nanoseconds each.
+    /// Some of `jobs` jobs of a group that waited together took a backend so many nanoseconds each.
     pub(crate) fn record(&self, group: Group, jobs: usize, backend: usize, cost_ns: f64) {
         let mut row = super::lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
@@ -220,23 +228,38 @@ impl Choices {
     }
 }
 
+/// Who serves jobs that wait together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// The backend for all of them,
+    pub(crate) serving: usize,
+    /// but for so many that go to this one, to measure it.
+    pub(crate) trial: Option<(usize, usize)>,
+}
+
 impl Row {
-    fn decide(&mut self, size: usize, jobs: u64, candidates: u32) -> usize {
-        self.jobs += jobs;
+    fn decide(
+        &mut self,
+        jobs: usize,
+        candidates: u32,
+        together: impl Fn(usize) -> usize,
+    ) -> Decision {
+        self.jobs += jobs as u64;
         let now = self.jobs;
-        let cell = &mut self.sizes[size];
+        let cell = &mut self.sizes[size_of(jobs)];
         let serving = cell.serving(candidates);
-        let room = now / EXPLORED;
-        if self.explored + jobs > room {
-            return serving;
+        let others = candidates & !(1 << serving);
+        let trial = cell.next(others).and_then(|other| {
+            let tried = together(other).clamp(1, jobs);
+            let room = now / EXPLORED >= self.explored + tried as u64;
+            (room && cell.is_due(other, now, RENEWED * tried as u64)).then_some((other, tried))
+        });
+        if let Some((other, tried)) = trial {
+            self.explored += tried as u64;
+            // Also if its measurement never comes: a backend that fails is not tried all the time.
+            cell.arm(other).last = now;
         }
-        let Some(other) = cell.due(candidates & !(1 << serving), now, RENEWED * jobs) else {
-            return serving;
-        };
-        self.explored += jobs;
-        // Also if its measurement never comes: a backend that fails is not tried all the time.
-        cell.arm(other).last = now;
-        other
+        Decision { serving, trial }
     }
 }
 
@@ -260,18 +283,22 @@ impl Cell {
         best.map_or(preferred, |(backend, _)| backend)
     }
 
-    /// Who of these has to be measured, if anybody: the one that is winning, or else the one that was not
-    /// for the longest time.
-    fn due(&mut self, others: u32, now: u64, renewed: u64) -> Option<usize> {
+    /// Who of these is measured next: the one that is winning, or else the one that was not for the
+    /// longest time.
+    fn next(&self, others: u32) -> Option<usize> {
         let candidates = (0..u32::BITS as usize).filter(|backend| others & (1 << backend) != 0);
-        let urgency = |backend: &usize| {
+        candidates.min_by_key(|backend| {
             let arm = self.arms.get(*backend).copied().unwrap_or_default();
             (u32::MAX - arm.wins, arm.last)
-        };
-        let next = candidates.min_by_key(urgency)?;
-        let arm = *self.arm(next);
+        })
+    }
+
+    /// Whether it is time to measure a backend: it is little known, or winning, or was not measured for so
+    /// many jobs.
+    fn is_due(&mut self, backend: usize, now: u64, renewed: u64) -> bool {
+        let arm = *self.arm(backend);
         let old = now.saturating_sub(arm.last) >= renewed;
-        (arm.measured < SETTLED || arm.wins > 0 || old).then_some(next)
+        arm.measured < SETTLED || arm.wins > 0 || old
     }
 
     fn record(&mut self, backend: usize, cost_ns: f64, now: u64) {
@@ -321,7 +348,7 @@ mod tests {
     const RSA: Group = Group(0);
 
     /// Lets `jobs` jobs be served in batches of `size` where each backend costs what `cost` says for
-    /// the so-many-th batch. How many went to each backend.
+    /// the so-many-th batch, on backends that take four together. How many went to each backend.
     fn serve(
         choices: &Choices,
         jobs: usize,
@@ -331,10 +358,15 @@ mod tests {
     ) -> [usize; 4] {
         let mut served = [0; 4];
         for batch in 0..jobs.div_ceil(size) {
-            let backend = choices.decide(RSA, size, candidates);
-            assert!(candidates & (1 << backend) != 0);
-            served[backend] += size;
-            choices.record(RSA, size, backend, cost(backend, batch));
+            let Decision { serving, trial } = choices.decide(RSA, size, candidates, |_| 4);
+            let tried = trial.map_or(0, |(_, tried)| tried);
+            for (backend, jobs) in trial.into_iter().chain([(serving, size - tried)]) {
+                assert!(candidates & (1 << backend) != 0);
+                if jobs > 0 {
+                    served[backend] += jobs;
+                    choices.record(RSA, size, backend, cost(backend, batch));
+                }
+            }
         }
         served
     }
@@ -434,9 +466,12 @@ mod tests {
         let choices = Choices::new();
         let mut tried = 0;
         for _ in 0..10_000 {
-            match choices.decide(RSA, 1, 0b11) {
-                0 => choices.record(RSA, 1, 0, 100.0),
-                _ => tried += 1,
+            match choices.decide(RSA, 1, 0b11, |_| 1).trial {
+                None => choices.record(RSA, 1, 0, 100.0),
+                Some(trial) => {
+                    assert_eq!(trial, (1, 1));
+                    tried += 1;
+                }
             }
         }
         assert!((1..=100).contains(&tried), "{tried}");
@@ -483,11 +518,13 @@ mod tests {
             let (mut jobs, mut explored) = (0_u64, 0_u64);
             for size in sizes {
                 // Nobody is ever measured, so whoever is preferred serves.
-                let backend = choices.decide(RSA, size, candidates);
-                prop_assert!(candidates & (1 << backend) != 0);
+                let decision = choices.decide(RSA, size, candidates, |backend| 1 << (3 * backend));
+                prop_assert_eq!(decision.serving, candidates.trailing_zeros() as usize);
                 jobs += size as u64;
-                if backend != candidates.trailing_zeros() as usize {
-                    explored += size as u64;
+                if let Some((backend, tried)) = decision.trial {
+                    prop_assert!(candidates & (1 << backend) != 0 && backend != decision.serving);
+                    prop_assert!((1..=size.min(1 << (3 * backend))).contains(&tried));
+                    explored += tried as u64;
                 }
                 prop_assert!(explored * EXPLORED <= jobs);
             }

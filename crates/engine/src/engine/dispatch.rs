@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::choice::{Choices, Group, Known};
+use super::choice::{Choices, Decision, Group, Known};
 use super::{BackendStatus, StartError};
 use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Unusable};
 use crate::error::KeyError;
@@ -145,9 +145,11 @@ impl Backends {
         (able != 0).then(|| self.preferred(able).trailing_zeros() as usize)
     }
 
-    /// Who serves `jobs` jobs of a group that wait together, out of those in the mask `able`.
-    pub(crate) fn decide(&self, group: Group, jobs: usize, able: u32) -> Option<usize> {
-        (able != 0).then(|| self.choices.decide(group, jobs, self.preferred(able)))
+    /// Who serves `jobs` jobs of a group that wait together, out of those in the mask `able` (not empty).
+    pub(crate) fn decide(&self, group: Group, jobs: usize, able: u32) -> Decision {
+        let together = |index: usize| self.usable[index].description.batch;
+        self.choices
+            .decide(group, jobs, self.preferred(able), together)
     }
 
     /// Those of the mask that are not in quarantine; all if all are.
@@ -161,10 +163,17 @@ impl Backends {
         }
     }
 
-    /// `jobs` jobs of a group that ran together on a backend took it so long in all.
-    pub(crate) fn record(&self, group: Group, jobs: usize, index: usize, spent: Duration) {
-        let cost_ns = spent.as_secs_f64() * 1e9 / jobs.max(1) as f64;
-        self.choices.record(group, jobs, index, cost_ns);
+    /// `served` of `waiting` jobs of a group that waited together took a backend so long in all.
+    pub(crate) fn record(
+        &self,
+        group: Group,
+        waiting: usize,
+        served: usize,
+        index: usize,
+        spent: Duration,
+    ) {
+        let cost_ns = spent.as_secs_f64() * 1e9 / served.max(1) as f64;
+        self.choices.record(group, waiting, index, cost_ns);
     }
 
     /// What is known about the cost of jobs for which there is a choice.

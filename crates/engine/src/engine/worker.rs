@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::choice::Group;
+use super::choice::{Decision, Group};
 use super::{Completion, Job, JobId, Key, Outbox, Queued, Session, Shared, lock};
 use crate::backend::{BackendKey, Done, Queue, Task};
 use crate::engine::dispatch::Backends;
@@ -88,19 +88,34 @@ pub(crate) struct Runner {
     shares: Vec<Share>,
 }
 
-/// The jobs of a batch that cost the same and that more than one backend can serve.
+/// The jobs of a batch that cost the same and that more than one backend can serve, as far as one backend
+/// serves them.
+#[derive(Clone, Copy)]
 struct Share {
     group: Group,
     /// Who can serve them, as a mask.
     able: u32,
+    /// How many of the group there are in the batch.
+    waiting: usize,
+    /// How many of them are in this share.
     jobs: usize,
     backend: usize,
+    unplaced: usize,
     left: usize,
     placed: Instant,
     /// How long a backend on the CPU was busy with them.
     busy: Duration,
     /// Whether one of them failed, so that the time says nothing.
     spoiled: bool,
+}
+
+impl Share {
+    fn assign(&mut self, backend: usize, jobs: usize) {
+        self.backend = backend;
+        self.jobs = jobs;
+        self.unplaced = jobs;
+        self.left = jobs;
+    }
 }
 
 /// One backend as this runner sees it.
@@ -152,7 +167,7 @@ impl Runner {
                 input,
                 deadline: _,
             } = job;
-            let share = self.share_of(&key, operation.kind());
+            let share = self.take_share(&key, operation.kind());
             let origin = InFlight {
                 id,
                 session,
@@ -190,18 +205,21 @@ impl Runner {
         self.shares.clear();
         let placed = Instant::now();
         for Queued { job, .. } in batch {
-            let kind = job.operation.kind();
-            let able = job.key.able(kind);
+            let able = job.key.able(job.operation.kind());
             if able.count_ones() < 2 {
                 continue;
             }
-            match self.share_of(&job.key, kind) {
-                Some(share) => self.shares[share].jobs += 1,
+            let group = Group::of(job.operation.kind(), job.key.info.key_type);
+            let same = |share: &&mut Share| share.group == group && share.able == able;
+            match self.shares.iter_mut().find(same) {
+                Some(share) => share.waiting += 1,
                 None => self.shares.push(Share {
-                    group: Group::of(kind, job.key.info.key_type),
+                    group,
                     able,
-                    jobs: 1,
+                    waiting: 1,
+                    jobs: 0,
                     backend: 0,
+                    unplaced: 0,
                     left: 0,
                     placed,
                     busy: Duration::ZERO,
@@ -209,21 +227,33 @@ impl Runner {
                 }),
             }
         }
-        for share in &mut self.shares {
-            let decided = shared.backends.decide(share.group, share.jobs, share.able);
-            share.backend = decided.unwrap_or(0);
-            share.left = share.jobs;
+        for at in 0..self.shares.len() {
+            let mut share = self.shares[at];
+            let Decision { serving, trial } =
+                shared
+                    .backends
+                    .decide(share.group, share.waiting, share.able);
+            let mut rest = share.waiting;
+            if let Some((backend, tried)) = trial {
+                rest -= tried;
+                share.assign(backend, tried);
+                self.shares.push(share);
+            }
+            self.shares[at].assign(serving, rest);
         }
     }
 
-    fn share_of(&self, key: &Key, kind: OperationKind) -> Option<usize> {
+    /// The share of the next job of this kind, if there was a choice.
+    fn take_share(&mut self, key: &Key, kind: OperationKind) -> Option<usize> {
         let able = key.able(kind);
         if able.count_ones() < 2 {
             return None;
         }
         let group = Group::of(kind, key.info.key_type);
-        let same = |share: &Share| share.group == group && share.able == able;
-        self.shares.iter().position(same)
+        let open = |share: &Share| share.group == group && share.able == able && share.unplaced > 0;
+        let share = self.shares.iter().position(open)?;
+        self.shares[share].unplaced -= 1;
+        Some(share)
     }
 
     /// One job of a share went elsewhere or failed.
@@ -259,9 +289,14 @@ impl Runner {
         } else {
             share.placed.elapsed()
         };
-        shared
-            .backends
-            .record(share.group, share.jobs, share.backend, spent);
+        let Share {
+            group,
+            waiting,
+            jobs,
+            backend,
+            ..
+        } = *share;
+        shared.backends.record(group, waiting, jobs, backend, spent);
     }
 
     /// Gives a task to the backend that was decided on, or else to the best one that has not had it,
