@@ -118,6 +118,65 @@ fn known_work_is_told_by_class() {
         );
     }
     assert!(told > 10, "progress was told {told} times");
+    let (server, client, _dir) = handshakes();
+    let samples = samples(&server, 1500).expect("it was possible before");
+    drop((server, client));
+    let profile = samples.profile(&calibrations);
+    let share = |class| profile.class(class).share;
+    // Making a key for X25519 is what an Ed25519 signature spends its time on.
+    assert!(share(Class::EcPrivate) < 0.02, "{}", shares(&profile));
+    assert!(share(Class::KeyAgreement) > 0.03, "{}", shares(&profile));
+    assert!(share(Class::RsaPrivate) > 0.15, "{}", shares(&profile));
+    assert!(share(Class::Tls) > 0.01, "{}", shares(&profile));
+    assert!(
+        profile.sum(Class::is_unclassified).share < 0.08,
+        "{}",
+        shares(&profile)
+    );
+}
+
+/// A TLS 1.3 server with an RSA key, and a client that does nothing but handshakes.
+fn handshakes() -> (Running, Running, tempfile::TempDir) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (key, certificate) = (file("key.pem"), file("cert.pem"));
+    let openssl = |args: &[&str]| {
+        let mut command = Command::new("openssl");
+        command.args(args).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        Running(command.spawn().expect("openssl"))
+    };
+    let make = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+    ];
+    let made = openssl(&[&make[..], &["-keyout", &key, "-out", &certificate]].concat())
+        .0
+        .wait();
+    assert!(made.is_ok_and(|status| status.success()));
+    let mut server = openssl(&[
+        "s_server",
+        "-accept",
+        "127.0.0.1:0",
+        "-cert",
+        &certificate,
+        "-key",
+        &key,
+    ]);
+    let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines();
+    let address = lines.find_map(|line| Some(line.ok()?.strip_prefix("ACCEPT ")?.to_owned()));
+    let address = address.expect("where it listens");
+    // What it says about each connection has to be read, or it waits.
+    std::thread::spawn(move || lines.count());
+    let mut client = openssl(&["s_time", "-connect", &address, "-new", "-time", "120"]);
+    let mut said = client.0.stdout.take().expect("a pipe");
+    std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    (server, client, dir)
 }
 
 #[test]
@@ -176,12 +235,11 @@ fn children_are_followed() {
     };
     drop(shell.stdin.take());
     let deadline = Instant::now() + Duration::from_secs(30);
-    let mut found = Vec::new();
-    while found.is_empty() && Instant::now() < deadline {
+    // Until what it started has used enough of a processor, however busy that is.
+    let busy = |pid: &u32| cpu_time(*pid) > Duration::from_millis(300);
+    while !children(shell.id()).iter().any(busy) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
-        found = children(shell.id());
     }
-    std::thread::sleep(Duration::from_millis(700));
     let samples = sampler.stop();
     end_group(&mut shell);
     let samples = samples.expect("samples");
@@ -195,6 +253,12 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_ascii_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect()
+}
+
+fn cpu_time(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let nanos = text.split_ascii_whitespace().next().unwrap_or("0");
+    Duration::from_nanos(nanos.parse().unwrap_or(0))
 }
 
 /// Ends a child and what it started: they are a group of their own.

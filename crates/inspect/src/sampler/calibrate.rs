@@ -26,6 +26,8 @@ use super::{Class, Image, SampleError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     templates: Vec<Template>,
+    /// Whether handshakes could be looked at, too.
+    handshakes: bool,
 }
 
 /// What a run found: an operation, and the functions of libcrypto that it was seen in.
@@ -79,6 +81,11 @@ impl Calibration {
 
     pub(super) fn templates(&self) -> &[Template] {
         &self.templates
+    }
+
+    /// Whether key agreement can be told from signatures on the same curve.
+    pub(super) fn knows_handshakes(&self) -> bool {
+        self.handshakes
     }
 
     /// Makes templates from what was seen. Handshakes are mixtures: what is in them more often than in
@@ -143,7 +150,10 @@ impl Calibration {
                 counts: overhead,
             });
         }
-        Self { templates }
+        Self {
+            templates,
+            handshakes: seen.iter().any(|one| one.what.agreement().is_some()),
+        }
     }
 }
 
@@ -193,7 +203,7 @@ impl Calibrations {
             Some(calibration) => calibration,
             None => {
                 let measured = Calibration::of(image, progress)?;
-                if let Some(file) = &file {
+                if let Some(file) = file.as_ref().filter(|_| measured.handshakes) {
                     cache::store(file, &measured);
                 }
                 measured

@@ -221,6 +221,12 @@ impl Sorter {
                 image.path().display()
             ));
         }
+        if calibration.is_some_and(|calibration| !calibration.knows_handshakes()) {
+            self.notes.push(format!(
+                "no handshakes could be calibrated with {}: making keys for key agreement may count as EC signatures",
+                image.path().display()
+            ));
+        }
         let divided = calibration.map(|calibration| unmix(counts, calibration.templates()));
         let divided = divided.unwrap_or_default();
         let inside = kind == Kind::Other && has_crypto_inside(image);

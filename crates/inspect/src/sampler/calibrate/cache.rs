@@ -16,7 +16,7 @@ use super::{Calibration, Template};
 use crate::sampler::{Class, Image};
 
 /// Raised when a calibration is done differently: older ones are then measured again.
-const SCHEMA: u32 = 3;
+const SCHEMA: u32 = 4;
 
 /// Bound on a file: real ones have 100 KiB.
 const MAX_LEN: u64 = 8 << 20;
@@ -93,7 +93,11 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
         let counts: BTreeMap<u64, u64> = counts.into_iter().collect();
         templates.push(Template { class, counts });
     }
-    Some(Calibration { templates })
+    // Others are not kept.
+    Some(Calibration {
+        templates,
+        handshakes: true,
+    })
 }
 
 /// Keeps a calibration. That this fails is no error: it is measured again next time.
@@ -134,6 +138,7 @@ mod tests {
                 class: Class::Aes,
                 counts: [(start, 3)].into(),
             }],
+            handshakes: true,
         };
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("new").join(name(&image));
@@ -142,10 +147,10 @@ mod tests {
         for text in [
             "",
             "{}",
-            "{\"schema\":3,\"templates\":[]}",
+            "{\"schema\":4,\"templates\":[]}",
             "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":[[1,1]]}]}",
-            "{\"schema\":3,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
-            "{\"schema\":3,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
+            "{\"schema\":4,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
+            "{\"schema\":4,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
         ] {
             fs::write(&path, text).expect("write");
             assert_eq!(load(&path, &image), None, "{text}");

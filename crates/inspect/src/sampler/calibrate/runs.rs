@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use super::{Curve, Seen, What};
 use crate::sampler::rules::{Kind, kind};
 use crate::sampler::samples::Samples;
+use crate::sampler::target;
 use crate::sampler::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
 
 /// Samples per second of calibrations: what a template lacks in samples, the mixture takes from its
@@ -27,8 +28,8 @@ const FREQUENCY: u32 = MAX_FREQUENCY;
 /// How long an operation is looked at if nothing comes after it.
 const LOOK: Duration = Duration::from_millis(600);
 
-/// How long handshakes are looked at: they spread over many functions.
-const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(1500);
+/// How much of their CPU time both sides of handshakes are looked at: they spread over many functions.
+const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
 
 /// What starting takes, which is not looked at: libraries, configuration, the first handshake.
 const START: Duration = Duration::from_millis(100);
@@ -122,7 +123,7 @@ pub(in crate::sampler) fn run(
     }
     for (index, curve) in curves.into_iter().enumerate() {
         progress("handshakes", OPERATIONS.len() + index, steps);
-        // Without them overhead is told by names alone.
+        // Without them overhead is told by names alone; the calibration then says so.
         seen.extend(bench.handshakes(curve).unwrap_or_default());
     }
     Ok(seen)
@@ -230,13 +231,14 @@ impl<'a> Bench<'a> {
         }
         let mut server = own(&["s_server", "-accept", "127.0.0.1:0"]);
         server.args(["-cert", &certificate, "-key", &key]);
-        server.stdout(Stdio::piped());
+        // It ends when its input does: that pipe stays open as long as it lives.
+        server.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = Running::start(server)?;
         let lines = server.lines_of_stdout();
         let address = address(&lines, Instant::now() + PATIENCE)
             .ok_or_else(|| self.problem("openssl s_server does not listen"))?;
         let client = own(&[
-            "s_time", "-connect", &address, "-new", "-tls1_3", "-time", "5",
+            "s_time", "-connect", &address, "-new", "-tls1_3", "-time", "20",
         ]);
         let client = Running::start(client)?;
         let samplers = (
@@ -244,7 +246,12 @@ impl<'a> Bench<'a> {
             Sampler::start(&[server.id()], FREQUENCY)?,
         );
         let from = now() + nanos(START);
-        thread::sleep(START + LOOK_AT_HANDSHAKES);
+        let deadline = Instant::now() + PATIENCE;
+        // By their CPU time, because a busy machine gives little of it.
+        let busy = |child: &Running| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
+        while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
+            thread::sleep(START);
+        }
         let window = Some((from, now()));
         let (client_samples, server_samples) = (
             samplers.0.stop_between(window)?,
