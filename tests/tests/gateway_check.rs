@@ -8,7 +8,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use millrace_tests::edge::{Edge, EdgeOptions};
-use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::gateway::Site;
+use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
 use millrace_tests::is_root;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
@@ -76,6 +77,21 @@ impl Setup {
             stream: String::new(),
         };
         Nginx::start(self.world.dir(), &options, &[port])
+    }
+
+    fn haproxy(&self, site: &Site, edge: &Edge, master: bool, preload: bool) -> Haproxy {
+        let port = free_port();
+        let sections = format!(
+            "frontend www\n  bind 127.0.0.1:{port} ssl crt {}\n\
+             \x20 http-request return status 200 content-type text/plain string ok\n",
+            bundle(self.world.dir(), "www", site)
+        );
+        let options = HaproxyOptions {
+            master,
+            preload,
+            ..HaproxyOptions::asynchronous(edge, sections)
+        };
+        Haproxy::start(self.world.dir(), &options, &[port])
     }
 
     fn check(&self, server: &str, pid: u32, edge: Option<&Edge>) -> Report {
@@ -155,16 +171,29 @@ fn good_ones_are_proved_good() {
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&site, Some(&edge), 2, true);
     setup.check_nginx(&nginx, Some(&edge)).is_good();
-    for server in [Server::Haproxy, Server::HaproxyMaster] {
-        let gateway = Gateway::start(
-            server,
-            setup.world.dir(),
-            &edge,
-            std::slice::from_ref(&site),
-        );
+    for master in [false, true] {
+        let haproxy = setup.haproxy(&site, &edge, master, true);
         // Its environment is there to be read.
-        setup.check("haproxy", gateway.process.id(), None).is_good();
+        setup.check("haproxy", haproxy.process.id(), None).is_good();
     }
+}
+
+#[test]
+fn a_haproxy_without_the_preload_library_is_warned_of() {
+    let setup = Setup::new();
+    let edge = setup.edge().write(setup.world.dir());
+    let haproxy = setup.haproxy(&setup.pooled(), &edge, false, false);
+    let report = setup.check("haproxy", haproxy.process.id(), None);
+    let warned = |finding: &&Value| finding["outcome"] == "warning";
+    let warnings: Vec<&Value> = report.findings().iter().filter(warned).collect();
+    assert!(
+        warnings.len() == 1 && warnings[0]["check"] == "preload",
+        "{warnings:#?}"
+    );
+    assert!(report.success, "it works: {:#}", report.report);
+    report
+        .counts("pooled", HANDSHAKES)
+        .counts("asynchronous", HANDSHAKES);
 }
 
 #[test]
@@ -185,8 +214,8 @@ fn plain_keys_without_the_property_query_are_not() {
         .fails("keys", "no property query")
         .fails("pooled", "0 of 16")
         .counts("asynchronous", 0);
-    let gateway = Gateway::start(Server::Haproxy, setup.world.dir(), &edge, &[setup.plain()]);
-    let report = setup.check("haproxy", gateway.process.id(), None);
+    let haproxy = setup.haproxy(&setup.plain(), &edge, false, true);
+    let report = setup.check("haproxy", haproxy.process.id(), None);
     report
         .fails("keys", "no property query")
         .counts("pooled", 0)

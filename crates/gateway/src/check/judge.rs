@@ -418,7 +418,8 @@ fn waiting(
     }
     match options.server {
         Server::Haproxy if evidence.config.mode_async => {
-            report.add(CHECK, Good, "ssl-mode-async", None)
+            report.add(CHECK, Good, "ssl-mode-async", None);
+            memory_kept(evidence, report);
         }
         Server::Haproxy if evidence.config.files == 0 || !evidence.config.problems.is_empty() => {
             report.add(CHECK, Unseen, "no ssl-mode-async was found", run_as_root());
@@ -430,6 +431,19 @@ fn waiting(
             "add `ssl-mode-async` to the section `global` and restart".to_owned(),
         ),
         Server::Nginx => preloaded(evidence, report),
+    }
+}
+
+/// HAProxy frees a connection without ending the job that waits on it; the library does.
+fn memory_kept(evidence: &Evidence, report: &mut Report) {
+    if let Ok(mapped) = &evidence.mapped
+        && library(mapped, PRELOAD).is_none()
+    {
+        let seen = "without the preload library HAProxy loses memory for each client that leaves while \
+                    its handshake waits";
+        let remedy = "millrace gateway haproxy --write names it in the drop-in (LD_PRELOAD); then \
+                      systemctl daemon-reload and restart haproxy";
+        report.add("preload", Warning, seen, remedy.to_owned());
     }
 }
 

@@ -134,7 +134,7 @@ fn fallbacks(told: &Edges, report: &mut Report) {
         .collect();
     if !reasons.is_empty() {
         let seen = format!("done by the gateway itself: {}", reasons.join(", "));
-        let remedy = "docs/guide/settings.md says what each reason means".to_owned();
+        let remedy = "docs/guide/openssl.md says what each reason means".to_owned();
         report.add("fallbacks", Warning, seen, remedy);
     }
 }

@@ -8,19 +8,26 @@ use crate::settings::{Mode, Settings};
 use crate::verify::{Argument, Verification};
 
 use super::Application;
-use super::parts::{self, FILES_BESIDES, FILES_PER_CONNECTION, OPENSSL_CNF};
+use super::parts::{self, OPENSSL_CNF};
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
 const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
 const CHROOT: &str = "/var/lib/haproxy";
 
 pub(super) fn plan(settings: &Settings) -> Plan {
-    let files = settings.connections * FILES_PER_CONNECTION + FILES_BESIDES;
-    let lines = format!(
-        "{}# {FILES_PER_CONNECTION} descriptors per connection (client, server, handshake that waits).\n\
-         LimitNOFILE={files}\n",
-        parts::binds_for_chroot(settings, CHROOT)
-    );
+    let mut lines = String::new();
+    let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
+    let preload = settings.preload.as_ref();
+    if let Some(library) = preload.filter(|_| settings.mode == Mode::Async) {
+        let library = library.display().to_string();
+        lines = format!(
+            "# HAProxy loses memory for each client that leaves while its handshake waits for\n\
+             # the pool; with this it does not.\n\
+             Environment=LD_PRELOAD={library}\n"
+        );
+        environment.push(("LD_PRELOAD", Argument::Owned(library)));
+    }
+    lines.push_str(&parts::binds_for_chroot(settings, CHROOT));
     let (asynchronous, sign) = match settings.mode {
         Mode::Async => (
             "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
@@ -69,7 +76,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
                     Argument::Text("-f"),
                     Argument::File(HAPROXY_CFG),
                 ],
-                environment: vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))],
+                environment,
                 wants: None,
             },
         ],
@@ -77,7 +84,8 @@ pub(super) fn plan(settings: &Settings) -> Plan {
 }
 
 /// What `global` has to say so that HAProxy's table of descriptors is large enough for three of each
-/// connection: it reserves two. The rest is for what it opens besides.
+/// connection: it reserves two, and lowers the process's limit to that, whatever LimitNOFILE says. The
+/// rest is for what it opens besides.
 fn global_maxconn(connections: u32) -> u32 {
     connections.div_ceil(2) * 3 + 16
 }
@@ -91,7 +99,8 @@ mod tests {
     fn the_socket_is_visible_inside_the_chroot() {
         let text = plan(&settings(&["unix:/run/millrace/node.sock"])).text();
         assert!(text.contains("\nBindPaths=/run/millrace:/var/lib/haproxy/run/millrace\n"));
-        assert!(text.contains("\n    ssl-mode-async\n") && text.contains("LimitNOFILE=12544\n"));
+        assert!(text.contains("\n    ssl-mode-async\n"));
+        assert!(text.contains("\nEnvironment=LD_PRELOAD=/usr/local/lib/"));
         assert!(text.contains("\n    maxconn 6160\n") && text.contains("\n    maxconn 4096\n"));
         let remote = plan(&settings(&["tcp:node-1:7433"])).text();
         assert!(!remote.contains("BindPaths"), "{remote}");
@@ -102,6 +111,7 @@ mod tests {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         settings.mode = Mode::Sync;
         let text = plan(&settings).text();
-        assert!(!text.contains("\n    ssl-mode-async\n") && text.contains("mode = sync\n"));
+        assert!(!text.contains("\n    ssl-mode-async\n") && !text.contains("LD_PRELOAD"));
+        assert!(text.contains("mode = sync\n"));
     }
 }
