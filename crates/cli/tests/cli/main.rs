@@ -4,6 +4,7 @@
 //! The binary as a person uses it: real processes, each test in a folder of its own.
 
 mod help;
+mod inspect;
 mod keys;
 mod node;
 mod support;

@@ -48,6 +48,9 @@ pub struct Libraries {
     pub libraries: Vec<Library>,
     /// Settings that switch off instructions for programs that read them
     pub masks: Vec<Mask>,
+    /// Running processes with a library of a container's own, which is not described here: look at
+    /// `--root /proc/PID/root`; null if that is not known
+    pub container_processes: Option<usize>,
 }
 
 /// A crypto library.
@@ -93,8 +96,14 @@ const MAX_LIBRARIES: usize = 64;
 #[must_use]
 pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
     let mut look = Look::new(root);
-    let candidates = find::libraries(&mut look);
-    let users = processes::loaded(&mut look);
+    let mut candidates = find::libraries(&mut look);
+    let loaded = processes::loaded(&mut look);
+    for path in loaded.iter().flat_map(processes::Loaded::paths) {
+        let known = |known: &String| known == path || processes::same(root, path, known);
+        if !candidates.shared.iter().any(known) {
+            candidates.shared.push(path.to_owned());
+        }
+    }
     let mut libraries = Vec::new();
     for path in candidates.shared {
         if libraries.len() == MAX_LIBRARIES {
@@ -111,13 +120,17 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
             libraries.extend(describe(&mut look, &path, cpu, true));
         }
     }
-    if let Some(users) = users {
+    if let Some(loaded) = &loaded {
         for library in &mut libraries {
-            library.used_by = Some(processes::users_of(&users, root, &library.path));
+            library.used_by = Some(processes::users_of(loaded, root, &library.path));
         }
     }
     let masks = masks::find(&mut look);
-    look.section(Some(Libraries { libraries, masks }))
+    look.section(Some(Libraries {
+        libraries,
+        masks,
+        container_processes: loaded.map(|loaded| loaded.in_containers),
+    }))
 }
 
 /// Describes a file, if it is a crypto library (or, of a program, holds one).

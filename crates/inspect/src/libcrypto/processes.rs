@@ -36,8 +36,22 @@ const WORDS: &[&str] = &[
     "libbotan",
 ];
 
-/// Path and whether it is gone, and which programs have it loaded.
-pub(super) type Loaded = BTreeMap<(String, bool), BTreeMap<String, usize>>;
+/// Who has what loaded.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    /// Of each path, and of each that is gone, the programs and how many processes of each.
+    files: BTreeMap<(String, bool), BTreeMap<String, usize>>,
+    /// Processes with a library of a container's own.
+    pub(super) in_containers: usize,
+}
+
+impl Loaded {
+    /// The files that are loaded and still there.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        let there = self.files.keys().filter(|(_, deleted)| !deleted);
+        there.map(|(path, _)| path.as_str())
+    }
+}
 
 /// Everybody who has a crypto library loaded; `None` where no processes are to be seen.
 pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
@@ -56,7 +70,7 @@ pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
             _ => None,
         };
     let ours = namespace(look, "self");
-    let mut loaded = Loaded::new();
+    let mut loaded = Loaded::default();
     for pid in pids {
         // Processes come and go meanwhile: what is missing says nothing.
         let lines = look.lines_with_if_there(&format!("proc/{pid}/maps"), WORDS);
@@ -64,14 +78,19 @@ pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
             lines.iter().filter_map(|line| path_of(line)).collect();
         paths.sort_unstable();
         paths.dedup();
+        if paths.is_empty() {
+            continue;
+        }
         // In a container the same path is another file.
-        if paths.is_empty() || namespace(look, &pid) != ours {
+        if namespace(look, &pid) != ours {
+            loaded.in_containers += 1;
             continue;
         }
         let name = look.text_if_there(&format!("proc/{pid}/comm"));
         let name = name.map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
         for path in paths {
             *loaded
+                .files
                 .entry(path)
                 .or_default()
                 .entry(name.clone())
@@ -96,7 +115,7 @@ fn path_of(line: &str) -> Option<(String, bool)> {
 /// Who has this file loaded, also by another name of it.
 pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<User> {
     let mut users = Vec::new();
-    for ((mapped, deleted), programs) in loaded {
+    for ((mapped, deleted), programs) in &loaded.files {
         if mapped != path && !same(root, mapped, path) {
             continue;
         }
@@ -110,7 +129,7 @@ pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<User> {
 }
 
 /// Whether two paths differ only by `lib -> usr/lib`.
-fn same(root: &Root, mapped: &str, path: &str) -> bool {
+pub(super) fn same(root: &Root, mapped: &str, path: &str) -> bool {
     let under = |folder: &str, rest: &str| path.strip_prefix(folder) == Some(rest);
     ["lib/", "lib64/", "lib32/"].iter().any(|folder| {
         let Some(rest) = mapped.strip_prefix(folder) else {

@@ -151,3 +151,42 @@ fn masks_in_etc_are_found() {
         assert!(memchr::memmem::find(content, b"TOKEN").is_none(), "{path}");
     }
 }
+
+#[test]
+fn a_library_that_somebody_has_loaded_is_described_wherever_it_is() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/arm-a9-router");
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let map = "b6c00000-b6e00000 r-xp 00000000 1f:05 311 /srv/app/libcrypto.so.3";
+    for (pid, text) in [("7", map.to_owned()), ("8", format!("{map} (deleted)"))] {
+        write(&format!("proc/{pid}/maps"), &format!("{text}\n"));
+        write(&format!("proc/{pid}/comm"), "server\n");
+    }
+    // In a container: its namespace is another one.
+    write("proc/9/maps", &format!("{map}\n"));
+    write("proc/9/comm", "server\n");
+    fs::create_dir_all(folder.path().join("proc/9/ns")).unwrap();
+    std::os::unix::fs::symlink("mnt:[2]", folder.path().join("proc/9/ns/mnt")).unwrap();
+    fs::create_dir_all(folder.path().join("srv/app")).unwrap();
+    let library = "libcrypto.so.3";
+    fs::copy(
+        fixture.join("usr/lib").join(library),
+        folder.path().join("srv/app").join(library),
+    )
+    .unwrap();
+    let found = section(&Root::open(folder.path()).unwrap(), None)
+        .known
+        .unwrap();
+    assert_eq!(found.container_processes, Some(1));
+    assert_eq!(found.libraries[0].path, "srv/app/libcrypto.so.3");
+    let users = found.libraries[0].used_by.as_ref().unwrap();
+    let users: Vec<(usize, bool)> = users
+        .iter()
+        .map(|user| (user.processes, user.deleted))
+        .collect();
+    assert_eq!(users, [(1, false), (1, true)]);
+}

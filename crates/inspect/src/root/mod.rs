@@ -306,7 +306,7 @@ impl Root {
         let kind = Kind::from(std::fs::metadata(path).map_err(failed)?.file_type());
         let (source, live) = match kind {
             Kind::Folder => {
-                let live = path.canonicalize().is_ok_and(|path| path == Path::new("/"));
+                let live = is_machine(path);
                 (Source::Folder(Folder::open(path).map_err(failed)?), live)
             }
             Kind::File => {
@@ -511,6 +511,17 @@ impl From<std::fs::FileType> for Kind {
             _ => Self::Other,
         }
     }
+}
+
+/// Whether a folder is the root of this machine. Its name alone does not tell: `/proc/PID/root` of a
+/// process in a container reads as a link to `/`, too.
+fn is_machine(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let top = Path::new("/");
+    path.canonicalize().is_ok_and(|path| path == top)
+        && identity(path).is_some()
+        && identity(path) == identity(top)
 }
 
 /// A path without `/` in front, `.` and empty parts; `None` for what no file can be called.

@@ -74,6 +74,12 @@ pub(super) fn section(page: &mut Page, section: &Section<Libraries>, detail: boo
                 mask.file, mask.variable, mask.value
             ));
         }
+        if let Some(count) = found.container_processes.filter(|count| *count > 0) {
+            page.remark(&format!(
+                "{count} processes in containers have libraries of their own: \
+                 `millrace inspect openssl --root /proc/PID/root` looks there"
+            ));
+        }
     }
     page.unread(section);
 }
