@@ -251,6 +251,16 @@ fn fresh_folder(dir: &Path, server: Server) -> PathBuf {
     }
 }
 
+/// The lines by which HAProxy gives up being root, as it is set up everywhere. With that it would give
+/// up starting threads, too, and the provider has one.
+pub(crate) fn haproxy_user() -> &'static str {
+    if is_root() {
+        "  user nobody\n  group nogroup\n  insecure-fork-wanted\n"
+    } else {
+        "  insecure-fork-wanted\n"
+    }
+}
+
 /// What a configuration is made from.
 struct Setup<'a> {
     workers: usize,
@@ -262,9 +272,10 @@ struct Setup<'a> {
 impl Setup<'_> {
     fn haproxy(&self) -> String {
         let mut text = format!(
-            "global\n  nbthread {}\n  maxconn 4000\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
+            "global\n  nbthread {}\n  maxconn 4000\n  ssl-mode-async\n  tune.ssl.cachesize 0\n{}\
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n",
-            self.workers
+            self.workers,
+            haproxy_user()
         );
         for site in self.sites {
             // HAProxy wants certificate and key in one file.

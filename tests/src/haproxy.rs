@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
-use crate::gateway::Site;
+use crate::gateway::{Site, haproxy_user};
 use crate::process::{Process, listens};
 use crate::release;
 
@@ -53,11 +53,12 @@ impl HaproxyOptions {
     fn text(&self, admin: &Path) -> String {
         format!(
             "global\n  nbthread {}\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
-             \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}\n\
+             \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}{}\n\
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n\
              {}\n{}\n",
             self.threads,
             admin.display(),
+            haproxy_user(),
             self.global,
             self.defaults,
             self.sections

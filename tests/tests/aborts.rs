@@ -74,7 +74,7 @@ impl Setup {
     }
 
     /// One round. It ends when the server has closed everything.
-    fn round(&self, dice: &mut Dice, server: u32, idle: usize) {
+    fn round(&self, dice: Dice, server: u32, idle: usize) {
         self.proxy.set(FAULTS[dice.below(FAULTS.len())]);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -101,11 +101,10 @@ impl Setup {
         let rounds = scaled(3, 30);
         let clients = (rounds * CLIENTS) as u64;
         let allowed = usize::try_from(clients * BYTES_PER_CLIENT / 1024).expect("small");
-        let mut dice = Dice;
         let mut sizes = vec![memory_kib(server)];
         let flat = (0..WINDOWS).any(|_| {
             for _ in 0..rounds {
-                self.round(&mut dice, server, idle);
+                self.round(Dice, server, idle);
             }
             let now = wait::until_steady("the server", || memory_kib(server));
             sizes.push(now);
@@ -162,10 +161,12 @@ fn reset(socket: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(socket, linger).expect("SO_LINGER");
 }
 
+/// Random numbers.
+#[derive(Clone, Copy)]
 struct Dice;
 
 impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
+    fn below(self, bound: usize) -> usize {
         let mut byte = [0];
         openssl::rand::rand_bytes(&mut byte).expect("random bytes");
         usize::from(byte[0]) % bound

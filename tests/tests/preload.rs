@@ -317,6 +317,9 @@ fn handshakes_that_time_out_cost_nothing() {
     given_up_handshakes_cost_nothing(Leave::TimedOut);
 }
 
+/// Reloads in a row that fail nobody.
+const RELOADS: usize = 100;
+
 #[test]
 fn a_reload_under_load_fails_nobody() {
     let pool = Pool::new(KeyKind::P256);
@@ -328,7 +331,7 @@ fn a_reload_under_load_fails_nobody() {
     let nginx = Nginx::start(pool.dir(), &options, &[port]);
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, 8);
-    for _ in 0..scaled(20, 100) {
+    for _ in 0..RELOADS {
         load.wait_for_more(10);
         nginx.reload();
     }
