@@ -634,7 +634,8 @@ pub(super) fn assembly(library: &Library) -> Assembly {
         };
     }
     // Since 3.0 a build with assembly can report the processor, on every architecture that has any.
-    if openssl && library.identity.since(V300) && !library.build.reports_processor {
+    let silent = library.modules.is_empty() && !library.build.reports_processor;
+    if openssl && library.identity.since(V300) && silent {
         return Assembly::None;
     }
     Assembly::Unknown

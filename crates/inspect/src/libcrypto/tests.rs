@@ -190,3 +190,46 @@ fn a_library_that_somebody_has_loaded_is_described_wherever_it_is() {
         .collect();
     assert_eq!(users, [(1, false), (1, true)]);
 }
+
+#[test]
+fn a_program_with_a_library_linked_in_is_told_from_one_that_loads_it() {
+    let inside = fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures/arm-a15-router/usr/lib/libcrypto.so.3"),
+    )
+    .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("usr/sbin")).unwrap();
+    fs::write(folder.path().join("usr/sbin/nginx"), inside).unwrap();
+    let plain = "/bin/sh";
+    std::os::unix::fs::symlink("openvpn-2", folder.path().join("usr/sbin/openvpn")).unwrap();
+    fs::copy(plain, folder.path().join("usr/sbin/openvpn-2")).unwrap();
+    let found = section(&Root::open(folder.path()).unwrap(), None)
+        .known
+        .unwrap();
+    let found: Vec<(&str, bool)> = found
+        .libraries
+        .iter()
+        .map(|library| (library.path.as_str(), library.inside_program))
+        .collect();
+    assert_eq!(found, [("usr/sbin/nginx", true)]);
+}
+
+/// Found by the fuzzer: for an architecture without a table, titles beside a missing report came out
+/// as a build without assembly.
+#[test]
+fn titles_of_an_unknown_architecture_are_assembly_nevertheless() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("fixtures/arm-a9-router/usr/lib/libcrypto.so.3");
+    let mut bytes = fs::read(path).unwrap();
+    // e_machine: none.
+    bytes[18..20].fill(0);
+    let report = b"CPUINFO: OPENSSL_armcap=";
+    let at = memchr::memmem::find(&bytes, report).unwrap();
+    bytes[at..at + report.len()].fill(b'x');
+    let library = examine(&bytes, "libcrypto.so.3", false, None)
+        .unwrap()
+        .unwrap();
+    assert_eq!(library.elf.architecture, Architecture::Other);
+    assert_eq!(library.assembly, Assembly::Unknown);
+}

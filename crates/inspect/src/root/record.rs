@@ -4,6 +4,7 @@
 //! What was read: kept while a report is made, so that a bundle holds exactly that, and written down
 //! in the bundle's manifest, so that reading the bundle gives the same answers again.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -209,6 +210,7 @@ impl Recorder {
                 "left out of the bundle: it may hold a secret",
             ));
         }
+        let content = without_serial(path, content);
         let held = self.held.saturating_add(content.len());
         if held > MAX_CONTENT {
             return Said::Not(Why::unreadable("left out of the bundle: it is full"));
@@ -216,10 +218,22 @@ impl Recorder {
         // A file that is read twice (a counter) is kept as it was first.
         if !self.contents.contains_key(path) {
             self.held = held;
-            self.contents.insert(path.to_owned(), content.to_vec());
+            self.contents.insert(path.to_owned(), content.into_owned());
         }
         Said::Is(self.contents[path].len())
     }
+}
+
+/// `/proc/cpuinfo` of some Arm kernels has the machine's serial number, which nobody needs to know.
+fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
+    let serial = |line: &&[u8]| line.starts_with(b"Serial");
+    let mut lines = content.split_inclusive(|byte| *byte == b'\n');
+    if path != "proc/cpuinfo" || !lines.any(|line| serial(&line)) {
+        return Cow::Borrowed(content);
+    }
+    let lines = content.split_inclusive(|byte| *byte == b'\n');
+    let kept: Vec<&[u8]> = lines.filter(|line| !serial(line)).collect();
+    Cow::Owned(kept.concat())
 }
 
 /// A net below the rule that no secret is read in the first place: environments, command lines, and
@@ -253,9 +267,10 @@ mod tests {
         recorder.read("etc/nginx/www", &text("-----BEGIN RSA PRIVATE KEY-----\n"));
         recorder.read("etc/wireguard/wg0.conf", &text("PrivateKey = abc\n"));
         recorder.read("etc/openvpn/ta.key", &text("anything"));
-        recorder.read("proc/cpuinfo", &text("processor: 0\n"));
+        recorder.read("proc/cpuinfo", &text("processor: 0\nSerial\t: 17\n"));
         let kept: Vec<&str> = recorder.contents().map(|(path, _)| path).collect();
         assert_eq!(kept, ["proc/cpuinfo"]);
+        assert_eq!(recorder.contents["proc/cpuinfo"], b"processor: 0\n");
         let why = recorder.manifest().content("proc/7/environ").unwrap();
         assert!(why.to_string().contains("secret"));
     }
