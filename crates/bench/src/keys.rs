@@ -91,10 +91,15 @@ pub(crate) fn generate(kind: KeyKind) -> Result<KeyPair, BenchError> {
 
 /// Writes a file that only its owner can read.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), BenchError> {
+    write_private_bytes(path, text.as_bytes())
+}
+
+/// Writes a file that only its owner can read.
+pub(crate) fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     options
         .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|mut file| file.write_all(bytes))
         .map_err(BenchError::file("write", path))
 }

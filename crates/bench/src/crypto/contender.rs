@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use millrace_backends::cuda::Cuda;
 use millrace_backends::simd::{Implementation, Simd};
 use millrace_backends::software::Software;
 use millrace_engine::BackendKind;
@@ -19,9 +20,6 @@ use millrace_engine::backend::{Backend, BackendKey, Done, Queue, Task};
 use super::work::{Keys, Work};
 use crate::cores;
 use crate::error::BenchError;
-
-/// Outputs that are kept per round to be verified after it, where they cannot be compared at once.
-const MAX_SAMPLES: usize = 256;
 
 /// From this batch on sizes double: a device with thousands of lanes would take all day.
 const EACH_UP_TO: usize = 4;
@@ -79,12 +77,15 @@ pub(super) enum Subject {
     Simd(LanesKind),
     /// The same, in lanes even where the backend would rather use the library for a task alone.
     SimdAlways(LanesKind),
+    /// The cuda backend.
+    Cuda,
 }
 
 impl Subject {
     pub(super) fn make(self) -> Arc<dyn Backend> {
         match self {
             Self::Software => Arc::new(Software::new()),
+            Self::Cuda => Arc::new(Cuda::new()),
             Self::Simd(lanes) => Arc::new(Simd::with(lanes.implementation())),
             Self::SimdAlways(lanes) => Arc::new(Simd::with(lanes.implementation()).lanes_from(1)),
         }
@@ -94,6 +95,7 @@ impl Subject {
         match self {
             Self::Software => BackendKind::Software,
             Self::Simd(_) | Self::SimdAlways(_) => BackendKind::Simd,
+            Self::Cuda => BackendKind::Cuda,
         }
     }
 }
@@ -102,6 +104,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Software => f.pad("software"),
+            Self::Cuda => f.pad("cuda"),
             Self::Simd(lanes) => f.pad(&format!("simd {lanes}")),
             Self::SimdAlways(lanes) => f.pad(&format!("simd {lanes}, always in lanes")),
         }
@@ -199,7 +202,8 @@ impl Contender {
         };
         let (start, busy) = (Instant::now(), cores::thread_cpu_time());
         let mut index = 0;
-        while start.elapsed() < time {
+        // At least once, however busy the machine is.
+        while index == 0 || start.elapsed() < time {
             match &mut self.with {
                 With::Library => {
                     let output = work.library(index)?;
@@ -289,11 +293,12 @@ impl<'a> Later<'a> {
             return Err(self.work.wrong(index));
         }
         if self.needed {
-            if self.kept.len() < MAX_SAMPLES {
+            let most = self.work.max_samples();
+            if self.kept.len() < most {
                 self.kept.push((index, output.to_vec()));
             } else {
                 // Spread over the round: the later ones take the places of earlier ones.
-                self.kept[index % MAX_SAMPLES] = (index, output.to_vec());
+                self.kept[index % most] = (index, output.to_vec());
             }
         }
         Ok(())
@@ -316,6 +321,24 @@ mod tests {
         assert_eq!(batches(1), [1]);
         assert_eq!(batches(4), [1, 2, 3, 4]);
         assert_eq!(batches(24), [1, 2, 3, 4, 8, 16, 24]);
+    }
+
+    #[test]
+    fn what_the_library_lacks_is_verified_by_openssl() {
+        if crate::process::need("openssl").is_err() {
+            eprintln!("SKIPPED: no openssl here");
+            return;
+        }
+        for key in [CryptoKey::Dh2048, CryptoKey::Dsa2048] {
+            let keys = Keys::generate(key).expect("keys");
+            let case = CASES.iter().find(|case| case.key == key);
+            let work = Work::new(*case.expect("a case"), &keys).expect("inputs");
+            assert!(!work.has_library());
+            let mut software = Contender::backend(Subject::Software, 1, &keys).expect("a backend");
+            let rate = software.measure(&work, Duration::from_millis(5));
+            assert!(rate.expect("right outputs").per_core_s > 0.0);
+            assert!(work.check(3, b"nonsense").is_err(), "{key}");
+        }
     }
 
     #[test]

@@ -119,19 +119,19 @@ pub(super) fn measure(
     Ok(all.into_iter().map(|(_, loaded)| loaded).collect())
 }
 
-/// The software backend alone, and with each other backend that does this.
+/// The software backend alone, and with the first of the other backends that do this.
 fn servings(plan: &Plan, case: Case) -> Vec<Serving> {
     let offers = |subject: &Subject| {
         let backend = subject.make();
         let rows = backend.capabilities().to_vec();
         rows.iter().any(|row| row.operation == case.operation)
     };
+    let offering: Vec<Subject> = plan.subjects.iter().copied().filter(offers).collect();
+    let other = offering.iter().find(|one| **one != Subject::Software);
     let mut all = Vec::new();
-    for subject in plan.subjects.iter().copied().filter(offers) {
-        all.push(Serving(match subject {
-            Subject::Software => vec![subject],
-            other => vec![other, Subject::Software],
-        }));
+    all.extend(other.map(|other| Serving(vec![*other, Subject::Software])));
+    if offering.contains(&Subject::Software) {
+        all.push(Serving(vec![Subject::Software]));
     }
     all
 }

@@ -19,6 +19,7 @@
 
 mod contender;
 mod figures;
+mod foreign;
 mod load;
 mod rates;
 mod results;
@@ -187,8 +188,18 @@ fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
 
 /// The backends to measure, the fastest first.
 fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
-    let kinds = or_all(&args.backend, &[BackendKind::Simd, BackendKind::Software]);
+    let all = [BackendKind::Cuda, BackendKind::Simd, BackendKind::Software];
+    let kinds = or_all(&args.backend, &all);
     let mut subjects = Vec::new();
+    if kinds.contains(&BackendKind::Cuda) {
+        match Subject::Cuda.make().probe() {
+            Ok(()) => subjects.push(Subject::Cuda),
+            Err(reason) if args.backend.is_empty() => eprintln!("without cuda: {reason}"),
+            Err(reason) => {
+                return Err(BenchError::Usage(format!("--backend cuda: {reason}")));
+            }
+        }
+    }
     if kinds.contains(&BackendKind::Simd) {
         let asked = !args.lanes.is_empty();
         for lanes in or_all(&args.lanes, &[LanesKind::Ifma, LanesKind::Fp52]) {
@@ -205,6 +216,9 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
     }
     if kinds.contains(&BackendKind::Software) {
         subjects.push(Subject::Software);
+    }
+    if args.backend.is_empty() {
+        return Ok(subjects);
     }
     for kind in kinds {
         if !subjects.iter().any(|subject| subject.kind() == kind) {

@@ -33,9 +33,9 @@ pub(super) struct Series {
 pub(super) struct Measured {
     pub(super) operation: String,
     pub(super) key: super::CryptoKey,
-    /// The first is the library called directly.
+    /// The first is the library called directly, where it has an interface for this.
     pub(super) series: Vec<Series>,
-    /// `openssl speed`, by round.
+    /// `openssl speed`, by round; of the first round only, where figures are not promised.
     pub(super) openssl: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn measure(
     stop: &Stop,
 ) -> Result<Measured, BenchError> {
     let work = Work::new(case, keys)?;
-    let mut contenders = contenders(plan, case, keys)?;
+    let mut contenders = contenders(plan, &work)?;
     for contender in &mut contenders {
         contender.measure(&work, plan.duration / WARM_UP)?;
     }
@@ -89,7 +89,9 @@ pub(super) fn measure(
             contenders[at].rates.push(rate.per_core_s);
             stop.check()?;
         }
-        if let Some(algorithm) = case.speed {
+        // Where it takes two seconds each time for what nobody promises, once is enough.
+        let again = round == 0 || case.stands_for_others() || case.is_common();
+        if let Some(algorithm) = case.speed.filter(|_| again) {
             openssl.push(openssl_rate(plan.core, algorithm, 1)?);
         }
         stop.check()?;
@@ -110,8 +112,12 @@ pub(super) fn measure(
 
 /// The library, and every backend that does this: at every size of batch where the operation stands for
 /// others of the same cost, else at full ones.
-fn contenders(plan: &Plan, case: Case, keys: &Keys) -> Result<Vec<Contender>, BenchError> {
-    let mut all = vec![Contender::library()];
+fn contenders(plan: &Plan, work: &Work<'_>) -> Result<Vec<Contender>, BenchError> {
+    let (case, keys) = (work.case, work.keys);
+    let mut all = Vec::new();
+    if work.has_library() {
+        all.push(Contender::library());
+    }
     for &subject in &plan.subjects {
         let backend = subject.make();
         let offers = backend

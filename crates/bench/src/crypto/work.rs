@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 
 use millrace_engine::{Hash, Operation, OperationKind, PrivateKey};
 
+use super::foreign::Foreign;
 use crate::error::BenchError;
 
 /// Keys of each type.
@@ -36,6 +37,12 @@ pub(super) const KEYS: usize = 4;
 
 /// Different inputs: enough that nothing is answered from a cache of one entry. A multiple of [`KEYS`].
 const INPUTS: usize = 64;
+
+/// Outputs that are kept per round to be verified after it, where they cannot be compared at once.
+const MAX_SAMPLES: usize = 256;
+
+/// The same where each verification is a process.
+const MAX_FOREIGN_SAMPLES: usize = 4;
 
 /// The fixed bytes in front of the 32 of an X25519 private key in PKCS#8 (RFC 8410 section 7).
 const X25519_PKCS8_PREFIX: [u8; 16] =
@@ -79,6 +86,14 @@ pub enum CryptoKey {
     #[value(name = "ed25519")]
     #[serde(rename = "ed25519")]
     Ed25519,
+    /// Finite-field DH, group ffdhe2048
+    #[value(name = "dh-2048")]
+    #[serde(rename = "dh-2048")]
+    Dh2048,
+    /// DSA with 2048 bits
+    #[value(name = "dsa-2048")]
+    #[serde(rename = "dsa-2048")]
+    Dsa2048,
 }
 
 impl CryptoKey {
@@ -93,6 +108,8 @@ impl CryptoKey {
             Self::P384 => "p-384",
             Self::X25519 => "x25519",
             Self::Ed25519 => "ed25519",
+            Self::Dh2048 => "dh-2048",
+            Self::Dsa2048 => "dsa-2048",
         }
     }
 }
@@ -174,6 +191,8 @@ pub(super) const CASES: &[Case] = &[
         CryptoKey::Ed25519,
         Some("ed25519"),
     ),
+    case(OperationKind::DhDerive, CryptoKey::Dh2048, Some("ffdh2048")),
+    case(OperationKind::DsaSign, CryptoKey::Dsa2048, Some("dsa2048")),
 ];
 
 /// The keys of one type, made once for all operations on them.
@@ -192,6 +211,8 @@ enum Library {
     },
     X25519(agreement::PrivateKey),
     Ed25519(Ed25519KeyPair),
+    /// The library has no interface of its own for these.
+    Foreign(Box<Foreign>),
 }
 
 /// An RSA key in the forms that the library has for each operation.
@@ -249,7 +270,13 @@ fn generate(key: CryptoKey) -> Result<(Zeroizing<Vec<u8>>, Library), BenchError>
             let pkcs8 = Zeroizing::new(pkcs8.as_ref().to_vec());
             Ok((pkcs8, Library::Ed25519(pair)))
         }
+        CryptoKey::Dh2048 => Ok(foreign(Foreign::dh()?)),
+        CryptoKey::Dsa2048 => Ok(foreign(Foreign::dsa()?)),
     }
+}
+
+fn foreign(key: Foreign) -> (Zeroizing<Vec<u8>>, Library) {
+    (key.pkcs8.clone(), Library::Foreign(Box::new(key)))
 }
 
 fn rsa(size: KeySize) -> Result<(Zeroizing<Vec<u8>>, Library), BenchError> {
@@ -330,6 +357,8 @@ impl<'a> Work<'a> {
             OperationKind::Ecdh => Operation::Ecdh,
             OperationKind::X25519 => Operation::X25519,
             OperationKind::Ed25519Sign => Operation::Ed25519Sign,
+            OperationKind::DhDerive => Operation::DhDerive,
+            OperationKind::DsaSign => Operation::DsaSign { hash },
             other => return Err(BenchError::Usage(format!("{other} is not measured"))),
         };
         let mut work = Self {
@@ -406,6 +435,10 @@ impl<'a> Work<'a> {
                 message: Message::Digest(hashed),
                 expected: None,
             },
+            (OperationKind::DhDerive, Library::Foreign(key)) => {
+                let (peer, secret) = key.agreed.clone().unwrap_or_default();
+                known(peer, secret)
+            }
             (OperationKind::Ecdh | OperationKind::X25519, own) => {
                 let (_, peer) = generate(self.keys.key)?;
                 let (peer, own) = (peer.agreement()?, own.agreement()?);
@@ -426,6 +459,20 @@ impl<'a> Work<'a> {
                 expected: None,
             },
         })
+    }
+
+    /// Whether the library does this by an interface of its own.
+    pub(super) fn has_library(&self) -> bool {
+        !matches!(self.keys.library.first(), Some(Library::Foreign(_)))
+    }
+
+    /// How many outputs of a round are looked at, where that cannot be done at once.
+    pub(super) fn max_samples(&self) -> usize {
+        if self.has_library() {
+            MAX_SAMPLES
+        } else {
+            MAX_FOREIGN_SAMPLES
+        }
     }
 
     /// Does job number `index` by calling the library directly.
@@ -481,6 +528,10 @@ impl<'a> Work<'a> {
         let valid = match (&input.expected, &input.message) {
             (Some(expected), _) => expected == output,
             (None, Message::Digest(digest)) => {
+                if let Library::Foreign(key) = &self.keys.library[self.key_of(index)] {
+                    let good = key.verifies(digest.as_ref(), output)?;
+                    return if good { Ok(()) } else { Err(self.wrong(index)) };
+                }
                 let (algorithm, public_key): (&'static dyn VerificationAlgorithm, _) =
                     match &self.keys.library[self.key_of(index)] {
                         Library::Rsa(rsa) => {
@@ -492,7 +543,9 @@ impl<'a> Work<'a> {
                         Library::Ec { pair, .. } => {
                             (&ECDSA_P384_SHA384_ASN1, pair.public_key().as_ref())
                         }
-                        Library::X25519(_) | Library::Ed25519(_) => return Err(self.wrong(index)),
+                        Library::X25519(_) | Library::Ed25519(_) | Library::Foreign(_) => {
+                            return Err(self.wrong(index));
+                        }
                     };
                 UnparsedPublicKey::new(algorithm, public_key)
                     .verify_digest(digest, output)
@@ -527,7 +580,7 @@ impl Library {
     fn agreement(&self) -> Result<&agreement::PrivateKey, BenchError> {
         match self {
             Self::Ec { agreement, .. } | Self::X25519(agreement) => Ok(agreement),
-            Self::Rsa(_) | Self::Ed25519(_) => Err(BenchError::Setup(
+            Self::Rsa(_) | Self::Ed25519(_) | Self::Foreign(_) => Err(BenchError::Setup(
                 "this type of key does not agree on secrets".to_owned(),
             )),
         }
@@ -568,6 +621,9 @@ mod tests {
             for case in CASES.iter().filter(|case| case.key == *key) {
                 let work = Work::new(*case, &keys).expect("inputs");
                 for index in [5, 5 + INPUTS] {
+                    if !work.has_library() {
+                        continue;
+                    }
                     let output = work.library(index).expect("an output");
                     assert!(work.is_expected(index, &output), "{case}");
                     work.check(index, &output).expect("the right output");
