@@ -322,8 +322,9 @@ impl Site<'_> {
 
     /// HAProxy wants certificate and key in one file.
     fn haproxy(&self) -> Result<String, BenchError> {
+        // Unless root runs it, HAProxy would give up its right to start threads; the provider has one.
         let asynchronous = if self.edge.is_some() {
-            "  ssl-mode-async\n"
+            "  ssl-mode-async\n  insecure-fork-wanted\n"
         } else {
             ""
         };
