@@ -25,6 +25,7 @@ NEEDS=(
     "/usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream"
     "haproxy haproxy"
     "apache2 apache2"
+    "ab apache2-utils"
     "lighttpd lighttpd"
     "/usr/lib/lighttpd/mod_openssl.so lighttpd-mod-openssl"
     "stunnel4 stunnel4"
