@@ -11,6 +11,7 @@
 //! | node | `through.rs` | what of a batching backend's gain arrives through a node on one core |
 //!
 //! Who is compared takes turns in interleaved rounds on one pinned core, and every output is checked.
+//! (`openssl speed`, which needs seconds, is in each round for what is promised, else in the first.)
 //! A rate is per second of the thread's processor time, as those of `openssl speed` are, so that other
 //! programs take their share from nobody's result; latencies and the node's rate are by the clock.
 //!

@@ -293,7 +293,8 @@ impl Parts {
                 goals.push(Goal::at_most(what, 1.3, 1.1, spread));
             }
         }
-        if let Some(through) = &self.node {
+        let on_lanes = |through: &&Through| matches!(through.subject, Subject::Simd(_));
+        if let Some(through) = self.node.as_ref().filter(on_lanes) {
             // By processor time: the core is full in both cases.
             let gain = |round: &super::through::Round| round.direct_cpu_us / round.node_cpu_us;
             if let Some(spread) = Spread::of(through.rounds.iter().map(gain)) {
