@@ -251,15 +251,17 @@ fn fresh_folder(dir: &Path, server: Server) -> PathBuf {
     }
 }
 
-/// The lines by which HAProxy gives up being root, as it is set up everywhere. With that it would give
-/// up starting threads, too, and the provider has one.
+/// The lines by which HAProxy gives up being root, as it is set up everywhere.
 pub(crate) fn haproxy_user() -> &'static str {
     if is_root() {
-        "  user nobody\n  group nogroup\n  insecure-fork-wanted\n"
+        "  user nobody\n  group nogroup\n"
     } else {
-        "  insecure-fork-wanted\n"
+        ""
     }
 }
+
+/// The line by which it keeps the right to start threads: the provider has one.
+pub(crate) const MAY_START_THREADS: &str = "  insecure-fork-wanted\n";
 
 /// What a configuration is made from.
 struct Setup<'a> {
@@ -272,7 +274,7 @@ struct Setup<'a> {
 impl Setup<'_> {
     fn haproxy(&self) -> String {
         let mut text = format!(
-            "global\n  nbthread {}\n  maxconn 4000\n  ssl-mode-async\n  tune.ssl.cachesize 0\n{}\
+            "global\n  nbthread {}\n  maxconn 4000\n  ssl-mode-async\n  tune.ssl.cachesize 0\n{}{MAY_START_THREADS}\
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n",
             self.workers,
             haproxy_user()

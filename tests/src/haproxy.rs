@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
-use crate::gateway::{Site, haproxy_user};
+use crate::gateway::{MAY_START_THREADS, Site, haproxy_user};
 use crate::process::{Process, listens};
 use crate::release;
 
@@ -26,6 +26,8 @@ pub struct HaproxyOptions {
     pub preload: bool,
     /// Limit of descriptors, soft and hard, that it is started with.
     pub descriptors: Option<u64>,
+    /// Whether it keeps the right to start threads, which it gives up by default.
+    pub may_start_threads: bool,
     /// Further lines of the `global` section.
     pub global: String,
     /// Further lines of the `defaults` section; they override ours.
@@ -44,6 +46,7 @@ impl HaproxyOptions {
             master: false,
             preload: false,
             descriptors: None,
+            may_start_threads: true,
             global: String::new(),
             defaults: String::new(),
             sections,
@@ -53,12 +56,17 @@ impl HaproxyOptions {
     fn text(&self, admin: &Path) -> String {
         format!(
             "global\n  nbthread {}\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
-             \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}{}\n\
+             \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}{}{}\n\
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n\
              {}\n{}\n",
             self.threads,
             admin.display(),
             haproxy_user(),
+            if self.may_start_threads {
+                MAY_START_THREADS
+            } else {
+                ""
+            },
             self.global,
             self.defaults,
             self.sections

@@ -263,6 +263,34 @@ fn at_the_limit_of_descriptors_clients_wait() {
     );
 }
 
+/// A HAProxy that nobody has told of the provider's thread does without the pool, with keys that it
+/// has: at once, and every time.
+#[test]
+fn without_the_right_to_start_threads_its_own_keys_are_used() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    let bundle = bundle(world.dir(), "www", &Site::with_key(&identity));
+    for may_start_threads in [false, true] {
+        let port = free_port();
+        let sections = format!(
+            "frontend https\n  bind 127.0.0.1:{port} ssl crt {bundle} no-tls-tickets\n\
+             \x20 http-request return status 200 content-type text/plain string ok\n"
+        );
+        let options = HaproxyOptions {
+            may_start_threads,
+            ..HaproxyOptions::asynchronous(&edge, sections)
+        };
+        let haproxy = Haproxy::start(world.dir(), &options, &[port]);
+        world.client.handshakes(address(port), Tls::V13, 5);
+        let expected = if may_start_threads { 5 } else { 0 };
+        assert_eq!(node.served().total(), expected, "{}", haproxy.log());
+    }
+}
+
 /// How long one operation takes at the least, in tests of what happens under load.
 const LATENCY: Duration = Duration::from_millis(5);
 
