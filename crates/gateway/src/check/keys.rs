@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! What a key file holds: a stub that names the pool, or a private key. Keys are looked at no closer
-//! than their label, and nothing of them is kept.
+//! than their label, and what was read of them is wiped.
 
+use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
 
 use super::proc;
 
@@ -33,10 +36,20 @@ pub(super) enum Held {
 /// Looks into a file.
 #[must_use]
 pub(super) fn look(path: &Path) -> Held {
-    match proc::read(path, MAX_FILE) {
-        Ok(text) => classify(&text),
+    match read(path) {
+        Ok(bytes) => classify(&String::from_utf8_lossy(&bytes)),
         Err(error) => Held::Unreadable(error.to_string()),
     }
+}
+
+/// The bytes of a file, in memory that is not moved while it fills.
+fn read(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let file = proc::open(path)?;
+    let length = fs::metadata(path)?.len().min(MAX_FILE);
+    let capacity = usize::try_from(length).unwrap_or(0).saturating_add(1);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+    let _ = file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Looks at the text of a file.

@@ -20,13 +20,24 @@ const MAX_PROCESSES: usize = 1 << 22;
 /// What stands for an eventfd in `/proc/PID/fd`.
 const EVENTFD: &str = "anon_inode:[eventfd]";
 
+/// Opens a file, if it is one: of a pipe that somebody has put in its place, the end might never come.
+///
+/// # Errors
+/// The system's, or that it is no file.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    File::open(path)
+}
+
 /// Reads at most `limit` bytes of a file, as text; bytes that are no UTF-8 become replacement characters.
 ///
 /// # Errors
-/// The system's.
+/// The system's, or that it is no file.
 pub(super) fn read(path: &Path, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    let _ = File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    let _ = open(path)?.take(limit).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
