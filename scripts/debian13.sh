@@ -49,7 +49,7 @@ present && exit 0
 work=$(mktemp -d "$root.work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 log=$work/log
-mkdir -p "$work"/{etc,lists/partial,archives/partial,root}
+mkdir -p "$work"/{etc/none,lists/partial,archives/partial,root}
 : >"$work/status"
 
 # The machine's own settings of how to reach a mirror, and nothing else of its configuration: there
@@ -92,39 +92,19 @@ repositories() {
         sort -u
 }
 
-# Sources of a release by the same mirrors, signed with the keys in a file.
-sources() {
-    local to=$1 keys=$2 suite uri
-    while read -r suite uri; do
-        printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
-            "$keys" "$(dpkg --print-architecture)" "$uri" "${suite/#$release/$to}"
-    done < <(repositories) >"$work/etc/sources.list"
-    [[ -s $work/etc/sources.list ]] ||
-        fail "apt knows no repository of $release with the component main to derive those of $SUITE from"
-}
-
+# The keys of this machine's release sign the next one, too.
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 [[ -e $keyring ]] || fail "$keyring is missing: install debian-archive-keyring"
-
-# An installed keyring may be older than the release: this machine's own release has a newer one.
-newer_keyring() {
-    sources "$release" "$keyring"
-    (cd "$work" && private update && private download debian-archive-keyring) || return 1
-    dpkg-deb -x "$work"/debian-archive-keyring_*.deb "$work/keyring"
-    keyring=$work/keyring$keyring
-}
+while read -r suite uri; do
+    printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
+        "$keyring" "$(dpkg --print-architecture)" "$uri" "${suite/#$release/$SUITE}"
+done < <(repositories) >"$work/etc/sources.list"
+[[ -s $work/etc/sources.list ]] ||
+    fail "apt knows no repository of $release with the component main to derive those of $SUITE from"
 
 say "reading the package lists of Debian 13 ($SUITE)"
-sources "$SUITE" "$keyring"
-if ! private update --error-on=any; then
-    if ! grep -q NO_PUBKEY "$log"; then
-        fail "the package lists cannot be had: is there a network? (an unpacked folder from elsewhere may be put at $root)"
-    fi
-    say "the keys of $SUITE are newer than this machine's: fetching them"
-    newer_keyring || fail "the newer keyring cannot be had"
-    sources "$SUITE" "$keyring"
-    private update --error-on=any || fail "the package lists cannot be had"
-fi
+private update --error-on=any ||
+    fail "the package lists cannot be had: is there a network, and is debian-archive-keyring up to date?"
 
 say "fetching ${PACKAGES[*]}, and what they need"
 private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
