@@ -91,8 +91,8 @@ pub trait Node {
     /// server's provider connects to, if that is known.
     ///
     /// # Errors
-    /// No node answers; a sentence that says where it was looked for.
-    fn completed(&self, socket: Option<&Path>) -> Result<u64, String>;
+    /// No node answers this user.
+    fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence>;
 
     /// What the edges of this user (of all, if it is not known) have told the node; nothing if the node
     /// does not say.
@@ -111,6 +111,15 @@ pub struct Edges {
     pub blocking: u64,
     /// Operations that the edge did itself, by reason.
     pub fallbacks: BTreeMap<String, u64>,
+}
+
+/// Why a node says nothing; each with a sentence that says where it was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// There is none.
+    NoNode(String),
+    /// This user may not ask it.
+    Hidden(String),
 }
 
 /// Why a user may not use a key.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::evidence::Evidence;
-use super::{Edges, Finding, Node, Options, Outcome, Report, Share, tls};
+use super::{Edges, Node, Options, Outcome, Report, Share, Silence, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
@@ -119,7 +119,7 @@ pub(super) fn prove(
     let told_waited = told
         .as_ref()
         .map(|told| told.paused.min(of.saturating_sub(told.blocking)));
-    asynchronous(waited.max(told_waited), of, report);
+    asynchronous(waited, told_waited, of, report);
     if let Some(told) = told {
         fallbacks(&told, report);
     }
@@ -179,8 +179,8 @@ fn handshakes(address: &str, held: &[Result<tls::Held, String>], report: &mut Re
 }
 
 fn pooled(
-    before: Result<u64, String>,
-    after: Result<u64, String>,
+    before: Result<u64, Silence>,
+    after: Result<u64, Silence>,
     of: u64,
     local: bool,
     report: &mut Report,
@@ -188,7 +188,10 @@ fn pooled(
     const CHECK: &str = "pooled";
     let (before, after) = match (before, after) {
         (Ok(before), Ok(after)) => (before, after),
-        (Err(error), _) | (_, Err(error)) => {
+        (Err(Silence::Hidden(error)), _) | (_, Err(Silence::Hidden(error))) => {
+            return report.add(CHECK, Unseen, error, "run this as root".to_owned());
+        }
+        (Err(Silence::NoNode(error)), _) | (_, Err(Silence::NoNode(error))) => {
             // Without a local one the nodes are elsewhere.
             let outcome = if local { Failure } else { Unseen };
             let remedy =
@@ -235,12 +238,30 @@ fn eventfds(evidence: &Evidence) -> Option<u64> {
     counts.sum::<Option<usize>>().map(|count| count as u64)
 }
 
-fn asynchronous(waited: Option<u64>, of: u64, report: &mut Report) {
+fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Report) {
     const CHECK: &str = "asynchronous";
-    let Some(waited) = waited else {
+    let like = |report: &Report, outcome| {
+        let findings = report.findings.iter();
+        findings
+            .filter(|finding| finding.check == "waiting")
+            .any(|finding| finding.outcome == outcome)
+    };
+    let Some(waited) = seen.max(told) else {
         let seen = "the descriptors of the workers are hidden from this user";
         return report.add(CHECK, Unseen, seen, "run this as root".to_owned());
     };
+    // Some that were answered at once leave no descriptor, and nobody told.
+    if waited < of && told.is_none() && like(report, Good) {
+        let seen = format!(
+            "{waited} of {of} at least waited without blocking; what the others did, only the node is told"
+        );
+        return report.add(
+            CHECK,
+            Unseen,
+            seen,
+            "run this as root, where the node is".to_owned(),
+        );
+    }
     let share = Share {
         count: waited.min(of),
         of,
@@ -252,8 +273,7 @@ fn asynchronous(waited: Option<u64>, of: u64, report: &mut Report) {
     }
     let remedy = "the others blocked, or did not go to the pool: see what is above".to_owned();
     // `mode = sync` is a choice, of which it has been warned.
-    let chosen = |finding: &Finding| finding.check == "waiting" && finding.outcome == Warning;
-    let none = share.count == 0 && !report.findings.iter().any(chosen);
+    let none = share.count == 0 && !like(report, Warning);
     let outcome = if none { Failure } else { Warning };
     report.add(CHECK, outcome, seen, remedy);
 }

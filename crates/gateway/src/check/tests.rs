@@ -25,8 +25,8 @@ struct Machine {
 }
 
 impl Node for Machine {
-    fn completed(&self, _: Option<&Path>) -> Result<u64, String> {
-        Err("not asked here".to_owned())
+    fn completed(&self, _: Option<&Path>) -> Result<u64, Silence> {
+        Err(Silence::NoNode("not asked here".to_owned()))
     }
 
     fn edges(&self, _: Option<&Path>, _: Option<u32>) -> Option<Edges> {

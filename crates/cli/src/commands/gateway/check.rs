@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
-use millrace_gateway::check::{self, Edges, Node, Options, Outcome, Refusal, Report, User};
+use millrace_gateway::check::{
+    self, Edges, Node, Options, Outcome, Refusal, Report, Silence, User,
+};
 use millrace_server::Status;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::geteuid;
@@ -110,8 +112,19 @@ impl LocalNode<'_> {
 }
 
 impl Node for LocalNode<'_> {
-    fn completed(&self, socket: Option<&Path>) -> Result<u64, String> {
-        let status = self.status(socket).map_err(|error| format!("{error:#}"))?;
+    fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence> {
+        let status = self.status(socket).map_err(|error| {
+            let refused = |cause: &(dyn std::error::Error + 'static)| {
+                let cause = cause.downcast_ref::<io::Error>();
+                cause.is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+            };
+            let said = format!("{error:#}");
+            if error.chain().any(refused) {
+                Silence::Hidden(said)
+            } else {
+                Silence::NoNode(said)
+            }
+        })?;
         Ok(status.operations.iter().map(|row| row.completed).sum())
     }
 
