@@ -4,9 +4,11 @@
 //! Which machine, kernel, versions and commit a figure belongs to.
 
 use std::env;
-use std::fs;
 use std::path::Path;
 
+use millrace_inspect::cpu::CpuInfo;
+use millrace_inspect::machine;
+use millrace_inspect::root::{Root, TABLE_BYTES};
 use serde::Serialize;
 
 use crate::process::{output_of, which};
@@ -45,26 +47,27 @@ pub(crate) struct Machine {
 impl Machine {
     /// Describes this machine.
     pub(crate) fn here() -> Self {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let flags = field(&cpuinfo, "flags").or_else(|| field(&cpuinfo, "Features"));
-        let flags: Vec<&str> = flags.unwrap_or_default().split_ascii_whitespace().collect();
+        // Always there; an empty description says that it was not.
+        let root = Root::open("/").ok();
+        let cpuinfo = root
+            .as_ref()
+            .and_then(|root| root.read("proc/cpuinfo", TABLE_BYTES).text().ok());
+        let cpuinfo = CpuInfo::parse(cpuinfo.as_deref().unwrap_or_default());
+        let machine = root.and_then(|root| machine::section(&root).known);
+        let machine = machine.unwrap_or_default();
+        let unknown = || "unknown".to_owned();
         Self {
-            cpu: field(&cpuinfo, "model name")
-                .unwrap_or("unknown")
-                .to_owned(),
-            cores: cpuinfo
-                .lines()
-                .filter(|line| line.starts_with("processor"))
-                .count(),
+            cpu: cpuinfo.field("model name").unwrap_or("unknown").to_owned(),
+            cores: cpuinfo.processors,
             cpu_flags: FLAGS_THAT_MATTER
                 .iter()
-                .filter(|flag| flags.contains(flag))
+                .filter(|flag| cpuinfo.flags.contains(**flag))
                 .map(|flag| (*flag).to_owned())
                 .collect(),
-            hypervisor: flags.contains(&"hypervisor"),
-            memory_mib: memory_mib(),
-            kernel: first_line("/proc/sys/kernel/osrelease"),
-            system: system(),
+            hypervisor: cpuinfo.flags.contains("hypervisor"),
+            memory_mib: machine.memory_kib.unwrap_or(0) / 1024,
+            kernel: machine.kernel.unwrap_or_else(unknown),
+            system: machine.system.unwrap_or_else(unknown),
             openssl: version("openssl", &["version"]),
             haproxy: version("haproxy", &["-v"]),
             nginx: version("nginx", &["-v"]),
@@ -98,36 +101,6 @@ impl Machine {
             self.date,
         )
     }
-}
-
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let line = text
-        .lines()
-        .find(|line| line.split(':').next().is_some_and(|k| k.trim() == name))?;
-    line.split_once(':').map(|(_, value)| value.trim())
-}
-
-fn first_line(path: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").to_owned()
-}
-
-fn memory_mib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib =
-        field(&text, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
-}
-
-fn system() -> String {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    name.map_or_else(
-        || "unknown".to_owned(),
-        |name| name.trim_matches('"').to_owned(),
-    )
 }
 
 fn version(program: &str, args: &[&str]) -> String {
