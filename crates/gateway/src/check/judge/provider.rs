@@ -1,0 +1,165 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The provider's configuration: its section of `openssl.cnf`, and its own file.
+
+use std::path::{Path, PathBuf};
+
+use super::super::cnf::{self, Cnf};
+use super::super::evidence::Evidence;
+use super::super::maps::file_name;
+use super::super::{Options, Report};
+use super::{Failure, Good, Unseen, restart, write};
+
+/// The provider's part of `openssl.cnf`, and of its own file.
+pub(super) struct Provider {
+    pub(super) module: Option<String>,
+    pub(super) activated: bool,
+    pub(super) default_activated: bool,
+    pub(super) preferred: bool,
+    pub(super) mode: String,
+    pub(super) sockets: Vec<PathBuf>,
+    pub(super) nodes: Vec<String>,
+}
+
+impl Provider {
+    /// Nothing if no section is the provider's.
+    pub(super) fn of(options: &Options, evidence: &Evidence) -> Option<Self> {
+        let (_, Ok(cnf)) = evidence.cnf.as_ref()? else {
+            return None;
+        };
+        // An application may have a section of its own, and nginx has.
+        let own = cnf.value(cnf::DEFAULT, &options.server.to_string());
+        let init = own.or_else(|| cnf.value(cnf::DEFAULT, "openssl_conf"))?;
+        let list = cnf.section(cnf.value(init, "providers")?)?;
+        let is_ours = |name: &str, section: &str| {
+            let module = cnf.value(section, "module").unwrap_or("");
+            name == "millrace" || file_name(Path::new(module)).contains("millrace")
+        };
+        let section = list
+            .iter()
+            .find(|(name, section)| is_ours(name, section))
+            .map(|(_, section)| section)?;
+        let default = list
+            .iter()
+            .find(|(name, _)| name == "default")
+            .map(|(_, section)| section);
+        let client = evidence
+            .client
+            .as_ref()
+            .and_then(|(_, table)| table.as_ref().ok());
+        let setting = |key: &str| {
+            let own = client.and_then(|table| table.get(key)).map(toml_text);
+            cnf.value(section, key).map(str::to_owned).or(own)
+        };
+        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
+        let nodes: Vec<String> = nodes
+            .split(',')
+            .map(|node| node.trim().to_owned())
+            .collect();
+        Some(Self {
+            module: cnf.value(section, "module").map(str::to_owned),
+            activated: is_active(cnf, section),
+            default_activated: default.is_some_and(|section| is_active(cnf, section)),
+            preferred: prefers(cnf, init),
+            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
+            sockets: nodes
+                .iter()
+                .filter_map(|node| node.strip_prefix("unix:").map(PathBuf::from))
+                .collect(),
+            nodes,
+        })
+    }
+}
+
+/// `"a"` or `["a", "b"]`, as the text of a section would have it.
+fn toml_text(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(values) => {
+            let words: Vec<&str> = values.iter().filter_map(toml::Value::as_str).collect();
+            words.join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn is_active(cnf: &Cnf, section: &str) -> bool {
+    let value = cnf.value(section, "activate").map(str::to_ascii_lowercase);
+    value.is_some_and(|value| !matches!(value.as_str(), "0" | "no" | "off" | "false"))
+}
+
+fn prefers(cnf: &Cnf, init: &str) -> bool {
+    let algorithms = cnf.value(init, "alg_section");
+    let query = algorithms.and_then(|section| cnf.value(section, "default_properties"));
+    query
+        .is_some_and(|query| query.contains("provider=millrace") || query.contains("millrace.pool"))
+}
+
+pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {
+    const CHECK: &str = "openssl.cnf";
+    let Some((path, cnf)) = &evidence.cnf else {
+        return report.add(
+            CHECK,
+            Failure,
+            "there is no openssl.cnf",
+            write(report.server),
+        );
+    };
+    let shown = path.display();
+    if let Err(error) = cnf {
+        let outcome = if error.kind() == std::io::ErrorKind::PermissionDenied {
+            Unseen
+        } else {
+            Failure
+        };
+        return report.add(
+            CHECK,
+            outcome,
+            format!("{shown}: {error}"),
+            write(report.server),
+        );
+    }
+    if let Some((path, Err(error))) = &evidence.client {
+        let remedy = "the provider refuses to load with it: correct it or remove it";
+        return report.add(
+            CHECK,
+            Failure,
+            format!("{}: {error}", path.display()),
+            remedy.to_owned(),
+        );
+    }
+    let Some(provider) = provider else {
+        let seen =
+            format!("{shown} has no section for the provider that its openssl_conf leads to");
+        return report.add(CHECK, Failure, seen, write(report.server));
+    };
+    let remedy = |what: &str| format!("{what} in {shown}, then {}", restart(report.server));
+    let (outcome, seen, remedy) = if !provider.activated {
+        (
+            Failure,
+            format!("{shown} does not activate the provider"),
+            Some(remedy("set activate = 1")),
+        )
+    } else if !provider.default_activated {
+        let what = "list `default` beside `millrace` and activate it";
+        (
+            Failure,
+            format!("{shown} does not activate `default`: naming a provider turns it off"),
+            Some(remedy(what)),
+        )
+    } else if provider.mode == "off" {
+        (
+            Failure,
+            format!("{shown} has mode = off: nothing goes to the pool"),
+            Some(remedy("remove mode")),
+        )
+    } else {
+        (
+            Good,
+            format!("{shown}, nodes {}", provider.nodes.join(", ")),
+            None,
+        )
+    };
+    report.add(CHECK, outcome, seen, remedy);
+}

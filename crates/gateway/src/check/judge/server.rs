@@ -1,0 +1,149 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The server's own configuration: variables, descriptors, key files.
+
+use std::collections::BTreeSet;
+
+use super::super::evidence::Evidence;
+use super::super::keys::{self, Held};
+use super::super::maps::library;
+use super::super::{Options, Report, Server};
+use super::provider::Provider;
+use super::software::PRELOAD;
+use super::{Failure, Good, Unseen, Warning, run_as_root};
+use crate::verify::below;
+
+/// Descriptors of a connection whose handshake waited, without an upstream.
+const FEWEST_FILES_PER_CONNECTION: u64 = 2;
+
+pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut Report) {
+    const CHECK: &str = "configuration";
+    let config = &evidence.config;
+    if !config.problems.is_empty() {
+        report.add(CHECK, Unseen, config.problems.join("; "), None);
+    }
+    if options.server == Server::Nginx {
+        let mapped = evidence.mapped.as_ref();
+        let preloads = mapped.is_ok_and(|mapped| library(mapped, PRELOAD).is_some());
+        let wanted = [("OPENSSL_CONF", true), ("LD_PRELOAD", preloads)];
+        let missing: Vec<&str> = wanted
+            .iter()
+            .filter(|(name, wanted)| {
+                *wanted && !config.environment.iter().any(|known| known == name)
+            })
+            .map(|(name, _)| *name)
+            .collect();
+        if !missing.is_empty() && config.problems.is_empty() {
+            report.add(
+                CHECK,
+                Warning,
+                format!("no `env {};` in nginx.conf: after an upgrade of the binary (SIGUSR2) the pool is gone", missing.join("; env ")),
+                "add `include millrace.conf;` at the top of nginx.conf (millrace gateway nginx --write)".to_owned(),
+            );
+        }
+    }
+    limits(options, evidence, report);
+}
+
+fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
+    const CHECK: &str = "descriptors";
+    let config = &evidence.config;
+    match options.server {
+        Server::Haproxy => {
+            // HAProxy derives its limit from this number, at two per connection.
+            let (Some(global), Some(frontends)) = (config.global_connections, config.connections)
+            else {
+                return;
+            };
+            let seen = format!("maxconn {global} in `global`, {frontends} in the frontends");
+            let needed = frontends.saturating_add(frontends / 2);
+            if global < needed {
+                let remedy = format!(
+                    "raise maxconn of `global` to {needed}: HAProxy counts two descriptors per connection, \
+                     and one whose handshake waited has three"
+                );
+                report.add(CHECK, Warning, seen, remedy);
+            } else {
+                report.add(CHECK, Good, seen, None);
+            }
+        }
+        Server::Nginx => {
+            let limit = evidence.workers.first();
+            let limit = limit.and_then(|worker| evidence.proc.file_limit(worker.pid));
+            let (Some(limit), Some(connections)) = (limit, config.connections) else {
+                return;
+            };
+            let seen = format!("{limit} descriptors for {connections} connections");
+            if limit < connections.saturating_mul(FEWEST_FILES_PER_CONNECTION) {
+                let remedy = format!(
+                    "raise worker_rlimit_nofile, or LimitNOFILE of the service, to {}: three for each \
+                     (client, handshake that waits, upstream)",
+                    connections.saturating_mul(3)
+                );
+                report.add(CHECK, Warning, seen, remedy);
+            } else {
+                report.add(CHECK, Good, seen, None);
+            }
+        }
+    }
+}
+
+/// The key files; the names of the keys that are in the pool.
+pub(super) fn key_files(
+    evidence: &Evidence,
+    provider: Option<&Provider>,
+    report: &mut Report,
+) -> BTreeSet<String> {
+    const CHECK: &str = "keys";
+    let preferred = provider.is_some_and(|provider| provider.preferred);
+    let mut stubs = BTreeSet::new();
+    let (mut plain, mut odd, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+    for path in &evidence.config.keys {
+        let shown = path.display().to_string();
+        match keys::look(&below(&evidence.files, path)) {
+            Held::Stub(name) => {
+                stubs.insert(name);
+            }
+            Held::Plain => plain.push(shown),
+            Held::Nothing => odd.push(shown),
+            Held::Unreadable(error) => hidden.push(format!("{shown}: {error}")),
+        }
+    }
+    if !stubs.is_empty() {
+        let names: Vec<&str> = stubs.iter().map(String::as_str).collect();
+        report.add(CHECK, Good, format!("stubs of {}", names.join(", ")), None);
+    }
+    if !plain.is_empty() && preferred {
+        report.add(
+            CHECK,
+            Good,
+            format!(
+                "plain keys that go to the pool by the property query: {}",
+                plain.join(", ")
+            ),
+            None,
+        );
+    } else if !plain.is_empty() {
+        let remedy = "either put stubs there (millrace key import, millrace key stub), or send plain keys to \
+                      the pool, too (millrace gateway … --plain-keys, which sets default_properties = \
+                      ?provider=millrace)";
+        let seen = format!(
+            "plain keys, and openssl.cnf has no property query that prefers the pool: {}",
+            plain.join(", ")
+        );
+        report.add(CHECK, Failure, seen, remedy.to_owned());
+    }
+    if !odd.is_empty() {
+        report.add(
+            CHECK,
+            Warning,
+            format!("neither a key nor a stub: {}", odd.join(", ")),
+            None,
+        );
+    }
+    if !hidden.is_empty() {
+        report.add(CHECK, Unseen, hidden.join("; "), run_as_root());
+    }
+    stubs
+}
