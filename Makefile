@@ -24,7 +24,7 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long test-taint test-timing check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test test-debian13 test-long test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -39,6 +39,12 @@ setup: ## Install the Debian packages that build and tests need (asks for root o
 build: setup ## Build the binary, the OpenSSL provider and the nginx preload library (release)
 	@$(CARGO) build --release $(CARGO_FLAGS) $(ARTIFACTS)
 	@echo "built in target/release: millrace, libmillrace_provider.so, libmillrace_preload.so"
+
+cuda: ## Build the GPU kernels (CUDA 13.0 from Python wheels; no GPU needed) and check their machine code
+	@scripts/cuda.sh build
+
+cuda-check: ## The same, compared with the kernels that are committed
+	@scripts/cuda.sh check
 
 install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for packages
 	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install.sh
@@ -60,6 +66,9 @@ test-long: setup ## Backends and the whole system at length, on both releases, f
 test-timing: ## Constant time by measurement, for half an hour: alone on the machine, prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
+
+test-cuda: ## The cuda backend at length: on a GPU where there is one, its kernels on the processor everywhere
+	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --test cuda -- --nocapture
 
 test-taint: ## Secrets of the lanes followed by memcheck, and their machine code looked through
 	@command -v valgrind >/dev/null || { echo 'needs valgrind: apt-get install valgrind' >&2; exit 1; }

@@ -27,6 +27,10 @@ fi
 install -D -m 0755 "$built/millrace" "$binary"
 install -D -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
 install -D -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
+# Machine code for GPUs, where `make cuda` built it; without it a driver assembles what is in the binary.
+if [[ -e target/cuda/millrace_cuda.fatbin ]]; then
+    install -D -m 0644 target/cuda/millrace_cuda.fatbin "$DESTDIR$PREFIX/lib/millrace/millrace_cuda.fatbin"
+fi
 install -d "$DESTDIR$PREFIX/share/man/man1"
 "$built/millrace" man "$DESTDIR$PREFIX/share/man/man1"
 install -d "$DESTDIR$PREFIX/share/bash-completion/completions"

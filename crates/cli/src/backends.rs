@@ -3,12 +3,46 @@
 
 //! Which backends there are, in order of preference. They are values handed in, not features.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use millrace_backends::{Simd, Software};
+use millrace_backends::cuda::Arithmetic;
+use millrace_backends::{Cuda, Simd, Software};
 use millrace_engine::Backend;
+use millrace_engine::backend::Unusable;
+
+/// Names the kernels of the cuda backend, instead of those that are measured to be faster.
+const CUDA_ARITHMETIC: &str = "MILLRACE_CUDA_ARITHMETIC";
+
+/// Where the kernels are installed, beside the folder of the binary.
+const CUDA_KERNELS: &str = "../lib/millrace/millrace_cuda.fatbin";
 
 /// Every backend that is built in, whether or not this machine can use it.
 pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(Simd::new()), Arc::new(Software::new())]
+    vec![
+        Arc::new(cuda()),
+        Arc::new(Simd::new()),
+        Arc::new(Software::new()),
+    ]
+}
+
+/// The cuda backend as the environment wants it. It opens its device when it is first asked.
+fn cuda() -> Cuda {
+    let mut cuda = Cuda::new();
+    if let Ok(name) = std::env::var(CUDA_ARITHMETIC) {
+        let Some(arithmetic) = Arithmetic::from_name(&name) else {
+            let reason =
+                format!("{CUDA_ARITHMETIC} is {name:?}: set it to integer or fp52, or not at all");
+            return Cuda::unusable(Unusable(reason));
+        };
+        cuda = cuda.only(|variant| variant.arithmetic == arithmetic);
+    }
+    match std::env::current_exe().ok().and_then(|exe| kernels(&exe)) {
+        Some(kernels) => cuda.kernels(kernels),
+        None => cuda,
+    }
+}
+
+fn kernels(exe: &std::path::Path) -> Option<PathBuf> {
+    Some(exe.parent()?.join(CUDA_KERNELS))
 }

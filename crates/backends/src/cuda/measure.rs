@@ -59,7 +59,9 @@ pub(super) fn open_size(
         .filter(|variant| variant.half_bits == half_bits)
         .collect();
     let mut best: Option<(&'static Variant, Speed)> = None;
-    if device.is_measurable() {
+    // With one kernel and a fixed number of tasks there is nothing to find out.
+    let open = candidates.len() > 1 || device_from.is_none();
+    if open && device.is_measurable() {
         for variant in &candidates {
             let speed = match measure(device, variant, parts) {
                 Ok(speed) => speed,

@@ -29,9 +29,9 @@
 //! usable from then on.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
@@ -134,7 +134,9 @@ impl Shared {
 
 /// The cuda backend.
 pub struct Cuda {
-    device: Result<Arc<dyn Device>, Unusable>,
+    /// Opened when first asked for: to start a driver takes a good part of a second.
+    device: OnceLock<Result<Arc<dyn Device>, Unusable>>,
+    fat_binary: Option<PathBuf>,
     /// Memory for keys of each size, made when the first one comes.
     sizes: Mutex<[Option<Arc<Size>>; SIZES.len()]>,
     /// Kernels to choose from.
@@ -145,23 +147,30 @@ pub struct Cuda {
 
 impl Cuda {
     /// A backend without keys, on the first device of this machine that is fit for it. Where there is none it
-    /// is not usable, and [`probe`](Backend::probe) says why.
+    /// is not usable, and [`probe`](Backend::probe) says why. The device is opened when it is first needed.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_kernels(None)
+        Self::of(OnceLock::new())
     }
 
-    /// The same with the kernels in this fat binary, if it is there; otherwise, or without a path, those that are
+    /// Takes the kernels from this fat binary, if it is there; otherwise the driver assembles those that are
     /// inside.
     #[must_use]
-    pub fn with_kernels(fat_binary: Option<&Path>) -> Self {
-        Self::of(sys::Driver::open(fat_binary).map(|driver| Arc::new(driver) as Arc<dyn Device>))
+    pub fn kernels(mut self, fat_binary: PathBuf) -> Self {
+        self.fat_binary = Some(fat_binary);
+        self
+    }
+
+    /// A backend that is not usable for a reason that its owner has.
+    #[must_use]
+    pub fn unusable(reason: Unusable) -> Self {
+        Self::of(Err(reason).into())
     }
 
     /// A backend on this device, for tests.
     #[must_use]
     pub fn on(device: Arc<dyn Device>) -> Self {
-        Self::of(Ok(device))
+        Self::of(Ok(device).into())
     }
 
     /// Uses only these kernels, whichever are faster. Keys of a size for which none is left run on AWS-LC.
@@ -202,9 +211,10 @@ impl Cuda {
         sizes.iter().flatten().map(|size| size.variant).collect()
     }
 
-    fn of(device: Result<Arc<dyn Device>, Unusable>) -> Self {
+    fn of(device: OnceLock<Result<Arc<dyn Device>, Unusable>>) -> Self {
         Self {
             device,
+            fat_binary: None,
             sizes: Mutex::default(),
             kernels: VARIANTS.iter().collect(),
             device_from: None,
@@ -214,6 +224,14 @@ impl Cuda {
                 health: Arc::default(),
             }),
         }
+    }
+
+    /// The device, or why there is none.
+    fn device(&self) -> &Result<Arc<dyn Device>, Unusable> {
+        self.device.get_or_init(|| {
+            let driver = sys::Driver::open(self.fat_binary.as_deref())?;
+            Ok(Arc::new(driver))
+        })
     }
 
     /// Puts a key onto the device, if it fits and there is room; without that it is served by AWS-LC.
@@ -256,17 +274,18 @@ impl Default for Cuda {
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = self
-            .device
-            .as_ref()
-            .map(|device| device.facts().name.clone());
-        write!(f, "Cuda({device:?}, {} keys)", self.shared.keys.len())
+        let device = match self.device.get() {
+            Some(Ok(device)) => &device.facts().name,
+            Some(Err(_)) => "no device",
+            None => "not opened",
+        };
+        write!(f, "Cuda({device}, {} keys)", self.shared.keys.len())
     }
 }
 
 impl Backend for Cuda {
     fn describe(&self) -> Description {
-        let version = match &self.device {
+        let version = match self.device() {
             Ok(device) => {
                 let facts = device.facts();
                 let (major, minor) = facts.compute;
@@ -282,7 +301,7 @@ impl Backend for Cuda {
             kind: BackendKind::Cuda,
             version,
             on_cpu: false,
-            batch: if self.device.is_ok() { BATCH } else { 1 },
+            batch: if self.device().is_ok() { BATCH } else { 1 },
         }
     }
 
@@ -291,7 +310,7 @@ impl Backend for Cuda {
     }
 
     fn probe(&self) -> Result<(), Unusable> {
-        self.device.as_ref().map_err(Unusable::clone)?;
+        self.device().as_ref().map_err(Unusable::clone)?;
         match self.shared.state() {
             State::Usable => Ok(()),
             State::Lost(reason) => Err(Unusable(format!(
@@ -303,7 +322,7 @@ impl Backend for Cuda {
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let pkcs8 = key.dangerous_pkcs8();
         let software = keys::load(pkcs8)?;
-        let resident = match &self.device {
+        let resident = match self.device() {
             Ok(device) if !self.shared.health.is_lost() => self.admit(&**device, &software, pkcs8),
             _ => None,
         };

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
 use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
@@ -273,36 +274,50 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn edges_of_numbers_and_of_moduli() {
-    // The largest and the smallest primes of 1024 bits: in one nothing is left below R, in the other half.
+    // The largest and the smallest primes of 1024 bits: for one nothing is left below R, for the other half.
     let [large, small] = [near_power(1024, -105), near_power(1023, 1155)];
-    let mut ders = vec![
+    let ders = [
         key_of(&large, &small, 65_537),
         key_of(&small, &large, 65_537),
         keys::rsa_2048().der.to_vec(),
     ];
-    // Exponents of one launch are the same, so these get launches of their own.
-    for e in [3, 17, 0x7fff_ffff] {
-        let e = BigNum::from_u32(e).expect("a number");
-        let rsa = Rsa::generate_with_e(2048, &e).expect("a key");
-        ders.push(
-            PKey::from_rsa(rsa)
-                .and_then(|key| key.private_key_to_pkcs8())
-                .expect("DER"),
-        );
-    }
-    for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
+    for variant in VARIANTS.iter().filter(|v| v.half_bits == 1024) {
         let cuda = on(&Simulated::new(), variant);
         let mut queue = cuda.open_queue().expect("a queue");
         for der in &ders {
-            let opened = open(&cuda, der);
-            let tasks = (0..)
-                .zip(edges(der))
-                .map(|(token, input)| raw(token, &opened, input))
-                .collect();
-            let opened = [opened];
-            check(&drive(&mut *queue, tasks), &opened, variant.name);
+            let opened = [open(&cuda, der)];
+            // Few at a time, since each needs a blinding pair.
+            for inputs in edges(der).chunks(4) {
+                let tasks = (0..)
+                    .zip(inputs)
+                    .map(|(token, input)| raw(token, &opened[0], input.clone()))
+                    .collect();
+                check(&drive(&mut *queue, tasks), &opened, variant.name);
+            }
         }
         assert_eq!(cuda.tally().alone, 0);
+    }
+}
+
+#[test]
+fn every_public_exponent_has_launches_of_its_own() {
+    let ders = [3_u32, 17, 65_537, 0x7fff_ffff].map(|e| {
+        let e = BigNum::from_u32(e).expect("a number");
+        let rsa = Rsa::generate_with_e(2048, &e).expect("a key");
+        let key = PKey::from_rsa(rsa).expect("a key");
+        key.private_key_to_pkcs8().expect("DER")
+    });
+    for variant in VARIANTS.iter().filter(|v| v.half_bits == 1024) {
+        let cuda = on(&Simulated::new(), variant);
+        let mut queue = cuda.open_queue().expect("a queue");
+        let mut random = Random(2);
+        let opened: Vec<_> = ders.iter().map(|der| open(&cuda, der)).collect();
+        let tasks = (0..)
+            .zip(&opened)
+            .map(|(token, key)| random_task(token, key, &mut random))
+            .collect();
+        check(&drive(&mut *queue, tasks), &opened, variant.name);
+        assert_eq!(cuda.tally().launches, 4);
     }
 }
 
@@ -343,7 +358,7 @@ fn a_flipped_bit_never_gives_a_wrong_result() {
         let mut queue = cuda.open_queue().expect("a queue");
         for moment in 1..=MOMENTS {
             let mut caught = 0;
-            for _ in 0..if is_long() { 300 } else { 3 } {
+            for _ in 0..if is_long() { 300 } else { 2 } {
                 let mut draw = |limit: usize| u32::try_from(random.below(limit)).expect("small");
                 let strike = Strike {
                     moment,
@@ -416,7 +431,7 @@ fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
 #[test]
 fn a_sample_is_verified_again_on_this_machine() {
     let device = Simulated::new();
-    let cuda = on(&device, &VARIANTS[0]);
+    let cuda = on(&device, &VARIANTS[2]);
     device.plan(Plan {
         late: true,
         ..Plan::default()
@@ -628,14 +643,85 @@ fn conform(cuda: Cuda, rounds: usize) {
 
 #[test]
 fn a_simulated_device_conforms() {
-    for arithmetic in [Arithmetic::Integer, Arithmetic::Fp52] {
-        // With every task on the device only where there is time: the twin takes up to 0.2 s for one.
-        let device_from = if is_long() { 1 } else { 3 };
+    // With every task on the device only where there is time: the twin takes up to 0.2 s for one. Otherwise
+    // it gets the batches, and AWS-LC what comes alone.
+    let (arithmetics, device_from) = if is_long() {
+        (&[Arithmetic::Integer, Arithmetic::Fp52][..], 1)
+    } else {
+        (&[Arithmetic::Fp52][..], 24)
+    };
+    for arithmetic in arithmetics {
         let cuda = Cuda::on(Simulated::new())
-            .only(|variant| variant.arithmetic == arithmetic)
+            .only(|variant| variant.arithmetic == *arithmetic)
             .device_from(device_from);
         conform(cuda, 1);
     }
+}
+
+/// Set for a process of these tests that has a driver of ours instead of NVIDIA's.
+const INSIDE: &str = "MILLRACE_TEST_DRIVER";
+
+/// Runs one of these tests in a process where the driver is the one in `driver.cpp`.
+fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", test, "--nocapture"])
+        .env("LD_LIBRARY_PATH", simulated::driver())
+        .env(INSIDE, "1")
+        .envs(variables.iter().copied())
+        .output()
+        .expect("a process");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_driver_is_used_as_it_wants_to_be() {
+    if std::env::var_os(INSIDE).is_none() {
+        with_a_driver("a_driver_is_used_as_it_wants_to_be", &[]);
+        return;
+    }
+    let ders = [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()];
+    // A table in either memory, in both arithmetics.
+    for at in [0, 3, 5, 6] {
+        let variant = &VARIANTS[at];
+        let cuda = Cuda::new().only(|known| known == variant).device_from(1);
+        assert_eq!(cuda.probe(), Ok(()));
+        let der = ders[variant.half_bits / 512 - 2].der;
+        let opened = [open(&cuda, der)];
+        let mut queue = cuda.open_queue().expect("a queue");
+        let mut random = Random(15);
+        // Less than a block, so that spare groups run as well; twice, so that pairs are used again.
+        for _ in 0..2 {
+            let tasks = (0..3)
+                .map(|token| random_task(token, &opened[0], &mut random))
+                .collect();
+            check(&drive(&mut *queue, tasks), &opened, variant.name);
+        }
+        let tally = cuda.tally();
+        assert_eq!((tally.alone, tally.launches, tally.launched), (0, 2, 6));
+        assert!(
+            cuda.describe()
+                .version
+                .starts_with("no GPU at all (9.0), driver for CUDA 13.0")
+        );
+        cuda.close_key(opened[0].key);
+    }
+}
+
+#[test]
+fn a_device_that_is_too_old_is_named() {
+    const OLD: &str = "MILLRACE_TEST_OLD_DEVICE";
+    if std::env::var_os(INSIDE).is_none() {
+        with_a_driver("a_device_that_is_too_old_is_named", &[(OLD, "1")]);
+        return;
+    }
+    let reason = Cuda::new().probe().expect_err("an old device").to_string();
+    let expected = "no device with compute capability 8.0 or above: no GPU at all has 7.0";
+    assert_eq!(reason, expected);
 }
 
 #[test]

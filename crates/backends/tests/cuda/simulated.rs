@@ -28,58 +28,71 @@ pub(crate) fn kernels() -> PathBuf {
 /// The compiled twin.
 fn twin() -> &'static Path {
     static TWIN: OnceLock<PathBuf> = OnceLock::new();
-    TWIN.get_or_init(|| {
-        let mut sources = Vec::new();
-        let mut names: Vec<_> = fs::read_dir(kernels())
-            .expect("the kernels")
-            .map(|entry| entry.expect("a file").path())
-            .filter(|path| {
-                path.extension()
-                    .is_some_and(|ext| ext == "h" || ext == "cpp")
-            })
-            .collect();
-        names.sort();
-        for name in &names {
-            sources.extend(fs::read(name).expect("a source"));
-        }
-        let digest = openssl::sha::sha256(&sources);
-        let version: String = digest[..8]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let program = folder.join(format!("cuda-twin-{version}"));
-        if !program.exists() {
-            compile(&program);
-        }
-        program
-    })
+    TWIN.get_or_init(|| compiled("cuda-twin", &kernels().join("twin.cpp"), &[]))
 }
 
-fn compile(program: &Path) {
+/// The folder of a driver that needs no GPU.
+pub(crate) fn driver() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
+    let library = compiled("cuda-driver", &source, &["-shared", "-fPIC"]);
+    let folder = library.with_extension("d");
+    fs::create_dir_all(&folder).expect("a folder");
+    // Another process may be doing the same.
+    let link = folder.join("libcuda.so.1");
+    if let Err(error) = std::os::unix::fs::symlink(&library, &link) {
+        assert!(link.exists(), "{}: {error}", link.display());
+    }
+    folder
+}
+
+/// What a C++ source is compiled to, once per version of it and of the kernels.
+fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
+    let mut sources: Vec<_> = fs::read_dir(kernels())
+        .expect("the kernels")
+        .map(|entry| entry.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+        .collect();
+    sources.sort();
+    sources.push(source.to_owned());
+    let mut hash = openssl::sha::Sha256::new();
+    for source in &sources {
+        hash.update(&fs::read(source).expect("a source"));
+    }
+    let version: String = hash.finish()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let result = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{version}"));
+    if !result.exists() {
+        compile(source, flags, &result);
+    }
+    result
+}
+
+fn compile(source: &Path, flags: &[&str], result: &Path) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     // Under another name first: other test processes may be doing the same.
-    let unfinished = program.with_extension(std::process::id().to_string());
+    let unfinished = result.with_extension(std::process::id().to_string());
     let output = Command::new(&compiler)
         // The processor's own fused multiply-add; rounding as it is set at run time; no other fusing.
-        .args([
-            "-std=c++17",
-            "-O2",
-            "-march=native",
-            "-frounding-math",
-            "-ffp-contract=off",
-        ])
-        .args(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-o"])
+        .args(["-std=c++17", "-O2", "-march=native"])
+        .args(["-frounding-math", "-ffp-contract=off"])
+        .args(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"])
+        .args(flags)
+        .arg("-I")
+        .arg(kernels())
+        .arg("-o")
         .arg(&unfinished)
-        .arg(kernels().join("twin.cpp"))
+        .arg(source)
         .output()
         .unwrap_or_else(|error| panic!("{} does not run: {error}", compiler.display()));
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "the twin does not compile:\n{complaints}"
+        "{} does not compile:\n{complaints}",
+        source.display()
     );
-    fs::rename(&unfinished, program).expect("the twin in its place");
+    fs::rename(&unfinished, result).expect("the result in its place");
 }
 
 /// A bit to flip in each task of a launch, in the number that is complete at a moment (see `Moment` in
@@ -332,6 +345,22 @@ impl Copy {
             length: entry.input.len(),
         }
     }
+
+    fn run(&self, twin: &mut Twin, memory: &Memory, exponent: u64, plan: Plan) -> Outcome {
+        let names = (self.slot, self.pair, self.words.as_slice());
+        let (status, mut output) = twin.run(memory, (exponent, false), plan.strike, names);
+        if status != RIGHT {
+            let left = output.iter().any(|word| *word != 0);
+            assert!(!left, "nothing of a wrong result leaves");
+            return None;
+        }
+        if plan.late {
+            output[3] ^= 1 << 5;
+        }
+        let words = output.iter().rev();
+        let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+        Some(Zeroizing::new(bytes[bytes.len() - self.length..].to_vec()))
+    }
 }
 
 struct SimulatedStream {
@@ -363,40 +392,16 @@ impl Stream for SimulatedStream {
         let (memory, exponent) = (Arc::clone(&self.memory), launch.exponent);
         let mut twin = self.twin.take().expect("one launch at a time");
         self.running = Some(thread::spawn(move || {
-            for Copy {
-                slot, pair, words, ..
-            } in make
-            {
-                twin.run(
-                    &memory,
-                    (exponent, true),
-                    Strike::default(),
-                    (slot, pair, &words),
-                );
+            // A device that is lost computes nothing any more.
+            let is_lost = || lock(&memory.plan).lost_after == Some(0);
+            for task in make.iter().take_while(|_| !is_lost()) {
+                let names = (task.slot, task.pair, task.words.as_slice());
+                twin.run(&memory, (exponent, true), Strike::default(), names);
             }
             let outcomes = tasks
-                .into_iter()
-                .map(|task| {
-                    let names = (task.slot, task.pair, task.words.as_slice());
-                    let (status, mut output) =
-                        twin.run(&memory, (exponent, false), plan.strike, names);
-                    if status != RIGHT {
-                        assert!(
-                            output.iter().all(|word| *word == 0),
-                            "nothing of a wrong result leaves"
-                        );
-                        return None;
-                    }
-                    if plan.late {
-                        output[3] ^= 1 << 5;
-                    }
-                    let bytes: Vec<u8> = output
-                        .iter()
-                        .rev()
-                        .flat_map(|word| word.to_be_bytes())
-                        .collect();
-                    Some(Zeroizing::new(bytes[bytes.len() - task.length..].to_vec()))
-                })
+                .iter()
+                .take_while(|_| !is_lost())
+                .map(|task| task.run(&mut twin, &memory, exponent, plan))
                 .collect();
             (twin, outcomes)
         }));

@@ -66,7 +66,8 @@ fn describe(path: &Path) -> String {
 /// Loads the key into a backend and forgets it again: it is one that the pool can use.
 fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
     let mut verdict = KeyError::NotOffered;
-    for backend in backends::all() {
+    // The last one takes most, and opens no device for it.
+    for backend in backends::all().into_iter().rev() {
         match backend.open_key(key) {
             Ok(opened) => {
                 backend.close_key(opened.key);
