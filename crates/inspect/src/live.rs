@@ -8,8 +8,8 @@
 //! A program gets no input, an empty environment but for what the question names, and a bound on time
 //! and output.
 
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -76,11 +76,7 @@ fn hear(mut child: Child, program: &str) -> Answer {
         let _ = send.send(read.map(|_| bytes));
     });
     let heard = receive.recv_timeout(TIME_LIMIT);
-    if heard.is_err() {
-        let _ = child.kill();
-    }
-    // Its output is closed or it is killed: it ends.
-    let status = child.wait();
+    let status = end(&mut child, heard.is_ok());
     drop(listener);
     match (heard, status) {
         (Err(_), _) => Answer::Failed(format!("{program} gave no answer in time")),
@@ -91,6 +87,23 @@ fn hear(mut child: Child, program: &str) -> Answer {
         (Ok(_), Ok(status)) => Answer::Failed(format!("{program} failed: {status}")),
         (Ok(_), Err(error)) => Answer::Failed(format!("{program}: {error}")),
     }
+}
+
+/// Waits for the end of a program whose output has ended; one that is still there a moment later, or
+/// that gave no answer, is killed.
+fn end(child: &mut Child, answered: bool) -> io::Result<ExitStatus> {
+    const LOOKS: u32 = 200;
+    const BETWEEN: Duration = Duration::from_millis(5);
+    for _ in 0..LOOKS {
+        match child.try_wait() {
+            Ok(None) if answered => thread::sleep(BETWEEN),
+            Ok(None) => break,
+            Ok(Some(status)) => return Ok(status),
+            Err(error) => return Err(error),
+        }
+    }
+    child.kill()?;
+    child.wait()
 }
 
 #[cfg(test)]
@@ -118,6 +131,11 @@ mod tests {
     fn failures_and_noise_are_facts() {
         assert!(matches!(ask(&["-c", "exit 3"]), Answer::Failed(_)));
         assert!(matches!(ask(&["-c", "printf '\\377'"]), Answer::Failed(_)));
+        // Its output ends and it does not.
+        assert!(matches!(
+            ask(&["-c", "exec >&-; exec sleep 1000"]),
+            Answer::Failed(_)
+        ));
         // Endless output: what is above the bound is not read, and the program is gone afterwards.
         assert!(matches!(
             ask(&["-c", "exec yes 2>/dev/null"]),
