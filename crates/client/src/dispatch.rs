@@ -674,44 +674,6 @@ impl Dispatcher {
         self.trim_hedges();
     }
 
-    /// Ends a job by its hedge's answer, while its own node owes one, too.
-    fn end_owed(&mut self, id: TaskId, reply: Reply) {
-        let job = self.tasks.get(id).map(|task| (task, id));
-        let Some((task, id)) = job else {
-            return;
-        };
-        let (key, attempt) = (task.key.id, task.retries);
-        let Phase::Sent { node, handle } = task.phase else {
-            return;
-        };
-        self.totals.succeeded += 1;
-        let answer = Ok(Some(reply));
-        if let Owner::Caller { waiter } = &mut task.owner {
-            self.outbox.wakes.extend(waiter.take());
-            let owed = Some((node, handle));
-            task.phase = Phase::Done { answer, owed };
-            self.abandoned[node] += 1;
-            if let Some(connection) = self.connection(node) {
-                connection.cancel(id.job_id(attempt));
-            }
-            self.release_key(key);
-        } else {
-            let owner = mem::replace(&mut task.owner, Owner::Nobody);
-            self.call_back(owner, answer);
-            self.abandon(id);
-        }
-        self.trim_hedges();
-    }
-
-    /// No node owes this job an answer any more.
-    fn forgive(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get(id)
-            && let Phase::Done { owed, .. } = &mut task.phase
-        {
-            *owed = None;
-        }
-    }
-
     /// Ends a callback's task before the node answered.
     fn end_early(&mut self, id: TaskId, error: ClientError) {
         let Some(task) = self.tasks.get(id) else {

@@ -18,6 +18,7 @@
 //! itself after a while is the caller's business.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -224,6 +225,43 @@ impl Dispatcher {
         if let Some(hedge) = hedge {
             self.totals.hedge_losses += 1;
             self.abandon(hedge);
+        }
+    }
+
+    /// Ends a job by its hedge's answer, while its own node owes one, too.
+    fn end_owed(&mut self, id: TaskId, reply: Reply) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let (key, attempt) = (task.key.id, task.retries);
+        let Phase::Sent { node, handle } = task.phase else {
+            return;
+        };
+        self.totals.succeeded += 1;
+        let answer = Ok(Some(reply));
+        if let Owner::Caller { waiter } = &mut task.owner {
+            self.outbox.wakes.extend(waiter.take());
+            let owed = Some((node, handle));
+            task.phase = Phase::Done { answer, owed };
+            self.abandoned[node] += 1;
+            if let Some(connection) = self.connection(node) {
+                connection.cancel(id.job_id(attempt));
+            }
+            self.release_key(key);
+        } else {
+            let owner = mem::replace(&mut task.owner, Owner::Nobody);
+            self.call_back(owner, answer);
+            self.abandon(id);
+        }
+        self.trim_hedges();
+    }
+
+    /// No node owes this job an answer any more.
+    pub(super) fn forgive(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id)
+            && let Phase::Done { owed, .. } = &mut task.phase
+        {
+            *owed = None;
         }
     }
 
