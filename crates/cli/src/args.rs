@@ -8,6 +8,7 @@
 //! from the same comments.
 
 mod ceiling;
+mod doctor;
 mod gateway;
 mod inspect;
 
@@ -22,6 +23,7 @@ use millrace_engine::{BackendKind, Hash, OperationKind};
 pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
 
 pub(crate) use self::ceiling::CeilingArgs;
+pub(crate) use self::doctor::{Channel, DoctorArgs, WatchArgs};
 pub(crate) use self::inspect::{
     InspectArgs, InspectCommand, InspectCpuArgs, InspectGpuArgs, InspectKernelArgs,
     InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
@@ -35,7 +37,8 @@ Exit codes:
   2  the command line or the configuration file is wrong
   3  the key was refused: not a private key, encrypted, too small, broken
   4  there is no key of that name, or there is one already
-  5  no node answers";
+  5  no node answers
+`doctor` has codes of its own: 10 warnings, 11 something critical.";
 
 /// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
 #[derive(Debug, Parser)]
@@ -66,6 +69,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     Gateway(GatewayArgs),
     Inspect(InspectArgs),
+    Doctor(DoctorArgs),
+    Watch(WatchArgs),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsArgs),

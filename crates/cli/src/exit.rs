@@ -45,6 +45,23 @@ pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Erro
     })
 }
 
+/// An end with this code and no message: what there was to say is said.
+#[derive(Debug)]
+struct Quiet(u8);
+
+impl fmt::Display for Quiet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Quiet {}
+
+/// Ends the command with a code that is an answer rather than a failure.
+pub(crate) fn quietly(code: u8) -> anyhow::Error {
+    anyhow::Error::new(Quiet(code))
+}
+
 /// Gives an error an exit code and a first sentence.
 pub(crate) trait ContextCode<T> {
     /// Like `with_context`, with an exit code.
@@ -70,6 +87,9 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     };
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(Quiet(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
     }
     let label = if io::stderr().is_terminal() {
         "\x1b[1;31merror\x1b[0m"

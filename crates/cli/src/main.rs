@@ -45,6 +45,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Status(args) => commands::status::run(&args),
         Command::Gateway(args) => commands::gateway::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Watch(args) => commands::watch::run(&args),
         Command::Bench(command) => commands::bench::run(command),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),

@@ -18,6 +18,7 @@
 //! network.rs kernel TLS, offloading cards, WireGuard, OpenVPN's data channel, IPsec
 //! libcrypto/ the crypto libraries, and whether each makes use of the processor
 //! used/      whether a tunnel or server that runs is served by a device: counters that move
+//! doctor/    what is wrong, what it costs, what to do; and alerts when that changes
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
@@ -27,6 +28,7 @@
 
 pub mod accelerators;
 pub mod cpu;
+pub mod doctor;
 pub mod elf;
 pub mod kernel;
 pub mod libcrypto;

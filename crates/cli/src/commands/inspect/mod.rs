@@ -9,7 +9,7 @@ mod cpu;
 mod gpu;
 mod kernel;
 mod openssl;
-mod page;
+pub(in crate::commands) mod page;
 mod qat;
 mod used;
 
@@ -61,7 +61,7 @@ fn whole(args: &TreeArgs) -> Result<()> {
 }
 
 /// Opens the tree that is looked at.
-fn open(args: &TreeArgs) -> Result<Root> {
+pub(in crate::commands) fn open(args: &TreeArgs) -> Result<Root> {
     Root::open(&args.root).map_err(|error: OpenError| fail(Failure::Usage, error.to_string()))
 }
 

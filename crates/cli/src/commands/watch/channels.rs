@@ -1,0 +1,187 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Where alerts go: the system's log, or a program.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use millrace_inspect::doctor::Severity;
+use millrace_inspect::doctor::watch::Alert;
+
+use crate::args::Channel;
+use crate::commands::inspect::page::plain;
+
+/// Where the system's log listens.
+const LOG: &str = "/dev/log";
+/// How long a program may take over one alert: a page is sent in seconds, and a watch must go on.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// How often a program is asked whether it has ended.
+const COMMAND_POLL: Duration = Duration::from_millis(20);
+
+/// Sends an alert.
+///
+/// # Errors
+/// Nobody takes it.
+pub(super) fn send(alert: &Alert, channel: &Channel) -> Result<()> {
+    match channel {
+        Channel::Stdout => Ok(()),
+        Channel::Syslog => log(alert, Path::new(LOG)),
+        Channel::Command(program) => command(alert, program, COMMAND_LIMIT),
+    }
+}
+
+/// An alert in one line.
+pub(super) fn sentence(alert: &Alert) -> String {
+    let finding = &alert.finding;
+    format!(
+        "{} {} {}: {}",
+        finding.severity.name().to_uppercase(),
+        finding.id,
+        alert.change.name(),
+        plain(&finding.title)
+    )
+}
+
+/// RFC 3164, without a time: whoever receives it puts in its own.
+fn log(alert: &Alert, socket: &Path) -> Result<()> {
+    const DAEMON: u8 = 3;
+    let severity = match alert.finding.severity {
+        Severity::Critical => 2,
+        Severity::Warning => 4,
+        Severity::Notice => 5,
+    };
+    let text = format!(
+        "<{}>millrace[{}]: {}",
+        DAEMON * 8 + severity,
+        std::process::id(),
+        sentence(alert)
+    );
+    let sender = UnixDatagram::unbound().context("opening a socket")?;
+    // A log that is full must not stop the watch.
+    sender.set_nonblocking(true).context("opening a socket")?;
+    sender
+        .send_to(text.as_bytes(), socket)
+        .with_context(|| format!("writing to {}", socket.display()))?;
+    Ok(())
+}
+
+/// Starts a program without a shell; it is ended when its time is up.
+fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
+    let name = program.display();
+    let mut child = Command::new(program)
+        .env("MILLRACE_ALERT_CHANGE", alert.change.name())
+        .env("MILLRACE_ALERT_ID", &alert.finding.id)
+        .env("MILLRACE_ALERT_SEVERITY", alert.finding.severity.name())
+        .env("MILLRACE_ALERT_TITLE", plain(&alert.finding.title))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {name}"))?;
+    let mut text = serde_json::to_vec(alert).context("composing the JSON")?;
+    text.push(b'\n');
+    if let Some(mut input) = child.stdin.take() {
+        // An alert has some kilobytes and may not fit into a pipe that nobody reads.
+        thread::spawn(move || {
+            // A program that reads nothing is content with its environment.
+            let _ = input.write_all(&text);
+        });
+    }
+    let ended = wait(&mut child, limit);
+    if ended.is_err() {
+        // It may have ended meanwhile.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    match ended? {
+        status if status.success() => Ok(()),
+        status => Err(anyhow!("{name} failed: {status}")),
+    }
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("waiting for it")? {
+            return Ok(status);
+        }
+        if begun.elapsed() >= limit {
+            return Err(anyhow!("it took longer than {} s", limit.as_secs()));
+        }
+        thread::sleep(COMMAND_POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use millrace_inspect::doctor::Finding;
+    use millrace_inspect::doctor::watch::Change;
+
+    use super::*;
+
+    fn alert() -> Alert {
+        Alert {
+            change: Change::Appears,
+            finding: Finding {
+                id: "qat-down".to_owned(),
+                severity: Severity::Critical,
+                title: "down $(touch x); \x1b".to_owned(),
+                evidence: Vec::new(),
+                consequence: String::new(),
+                remedy: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn the_log_gets_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        log(&alert(), &path).unwrap();
+        let mut buffer = [0; 1024];
+        let len = receiver.recv(&mut buffer).unwrap();
+        let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
+        assert!(text.starts_with("<26>millrace["), "{text}");
+        assert!(text.ends_with("]: CRITICAL qat-down appears: down $(touch x); ?"));
+        assert!(log(&alert(), &folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn a_program_gets_json_and_fields_and_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            path
+        };
+        let out = folder.path().join("out");
+        let keep = script(
+            "keep",
+            &format!(
+                "{{ cat; echo \"$MILLRACE_ALERT_TITLE\"; }} > {}",
+                out.display()
+            ),
+        );
+        command(&alert(), &keep, COMMAND_LIMIT).unwrap();
+        let said = fs::read_to_string(&out).unwrap();
+        let (json, title) = said.split_once('\n').unwrap();
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(json["finding"]["id"], "qat-down");
+        assert_eq!(title.trim_end(), "down $(touch x); ?");
+        let slow = script("slow", "exec sleep 600");
+        let error = command(&alert(), &slow, Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("longer"), "{error}");
+        assert!(command(&alert(), &script("bad", "exit 3"), COMMAND_LIMIT).is_err());
+        assert!(command(&alert(), Path::new("/no/such/program"), COMMAND_LIMIT).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace watch`: looks, waits, looks again. What to tell is decided by the inspect crate; here are
+//! the clock, the signals, and the channels.
+
+mod channels;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use millrace_inspect::doctor::watch::{Alert, Rates, Watcher, rates};
+use millrace_inspect::doctor::{Severity, judge, system};
+use millrace_inspect::qat::formats::Heartbeat;
+use millrace_inspect::report::Report;
+use millrace_inspect::root::Root;
+use millrace_inspect::{kernel, network, qat};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::channels::send;
+use crate::args::{Channel, WatchArgs};
+use crate::commands::doctor::chosen;
+use crate::commands::inspect::page::plain;
+use crate::exit::{Failure, fail};
+use crate::output;
+use crate::progress::while_doing;
+
+/// Time between two looks, where none is given: an idle firmware notices it not, and a page half a
+/// minute late is early enough.
+const INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Runs the command.
+pub(crate) fn run(args: &WatchArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(watch(args))
+}
+
+async fn watch(args: &WatchArgs) -> Result<()> {
+    let wanted = chosen(&args.only)?;
+    let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let least = Severity::from(args.severity);
+    let interval = args.again.interval.unwrap_or(INTERVAL);
+    let mut report = while_doing("looking at everything", || Report::of(&root));
+    let mut at = Instant::now();
+    let begun = at;
+    let mut watcher = Watcher::new();
+    let mut before: Option<(Report, Instant)> = None;
+    let mut looks = 0_u64;
+    loop {
+        let system = system::section(&root);
+        let earlier = before.as_ref().map(|(report, _)| report);
+        let first = earlier.and_then(|earlier| earlier.qat.known.as_ref());
+        let mut findings = judge(&report, &system, first, &wanted).findings;
+        findings.retain(|found| found.severity <= least);
+        if let Some((earlier, then)) = &before {
+            let rates = rates(
+                (earlier.qat.known.as_ref(), earlier.network.known.as_ref()),
+                (report.qat.known.as_ref(), report.network.known.as_ref()),
+                at.duration_since(*then),
+            );
+            show(&rates, args.json)?;
+        }
+        for alert in watcher.look(at.duration_since(begun), &findings) {
+            tell(&alert, args)?;
+        }
+        looks += 1;
+        if args.again.count.is_some_and(|count| looks >= count) {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
+        let after = again(&root, &report);
+        before = Some((std::mem::replace(&mut report, after), at));
+        at = Instant::now();
+    }
+}
+
+/// A later look: what moves is looked at again, what is installed is not.
+fn again(root: &Root, report: &Report) -> Report {
+    let mut report = report.clone();
+    report.kernel = kernel::section(root);
+    report.qat = qat::section(root);
+    report.network = network::section(root);
+    report
+}
+
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+/// `2026-11-22 00:15:02`, UTC.
+fn clock(seconds: u64) -> String {
+    let of_day = seconds % 86_400;
+    format!(
+        "{} {:02}:{:02}:{:02}",
+        output::date(seconds),
+        of_day / 3_600,
+        of_day / 60 % 60,
+        of_day % 60
+    )
+}
+
+fn show(rates: &Rates, as_json: bool) -> Result<()> {
+    let now = seconds();
+    if as_json {
+        return line(&json!({ "time": now, "rates": rates }).to_string());
+    }
+    let mut parts = Vec::new();
+    for device in &rates.qat {
+        let requests = device
+            .requests_per_second
+            .map_or_else(|| "?".to_owned(), |rate| format!("{rate:.0}"));
+        let state = match (device.up, device.heartbeat) {
+            (Some(false), _) => ", down",
+            (_, Some(Heartbeat::Silent)) => ", silent",
+            _ => "",
+        };
+        let (address, open) = (plain(&device.address), device.open);
+        parts.push(format!(
+            "QAT {address} {requests} requests/s, {open} open{state}"
+        ));
+    }
+    for interface in &rates.interfaces {
+        parts.push(format!(
+            "{} in {} out {}",
+            plain(&interface.name),
+            bits(interface.received_bytes_per_second),
+            bits(interface.sent_bytes_per_second)
+        ));
+    }
+    if let Some(rate) = rates.ktls_per_second.filter(|rate| *rate > 0.0) {
+        parts.push(format!("kernel TLS {rate:.1} connections/s"));
+    }
+    if let Some(rate) = rates.ipsec_errors_per_second.filter(|rate| *rate > 0.0) {
+        parts.push(format!("IPsec {rate:.1} drops/s"));
+    }
+    if parts.is_empty() {
+        parts.push("quiet".to_owned());
+    }
+    line(&format!("{}  {}", clock(now), parts.join("; ")))
+}
+
+/// Bytes per second as bits per second, in the unit that fits.
+fn bits(bytes: f64) -> String {
+    let bits = bytes * 8.0;
+    match bits {
+        _ if bits >= 1e9 => format!("{:.2} Gbit/s", bits / 1e9),
+        _ if bits >= 1e6 => format!("{:.1} Mbit/s", bits / 1e6),
+        _ => format!("{:.0} kbit/s", bits / 1e3),
+    }
+}
+
+fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
+    let default = [Channel::Stdout];
+    let channels = if args.again.alert.is_empty() {
+        &default[..]
+    } else {
+        &args.again.alert
+    };
+    let now = seconds();
+    for channel in channels {
+        let sent = match channel {
+            Channel::Stdout if args.json => {
+                line(&json!({ "time": now, "alert": alert }).to_string())?;
+                Ok(())
+            }
+            Channel::Stdout => {
+                line(&format!("{}  {}", clock(now), channels::sentence(alert)))?;
+                Ok(())
+            }
+            other => send(alert, other),
+        };
+        // An alert that cannot be sent is no reason to stop watching.
+        if let Err(error) = sent {
+            eprintln!("an alert was not sent: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn line(text: &str) -> Result<()> {
+    output::print(&format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(bits(125_000_000.0), "1.00 Gbit/s");
+        assert_eq!(bits(125.0), "1 kbit/s");
+        assert_eq!(clock(1_795_306_502), "2026-11-22 00:15:02");
+    }
+}

@@ -1,0 +1,387 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Settings of servers, as far as checks judge them: from each file only the lines with the names of
+//! [`PLACES`] are taken, so that neither a report nor a bundle holds what else is in there.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::Look;
+
+/// Whose settings they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// strongSwan, either dialect
+    Strongswan,
+    /// OpenVPN
+    Openvpn,
+    /// nginx
+    Nginx,
+    /// HAProxy
+    Haproxy,
+    /// The OpenSSL library
+    Openssl,
+    /// systemd's services
+    Systemd,
+    /// Limits of users
+    Limits,
+    /// Kernel modules
+    Modprobe,
+}
+
+/// What one file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Settings {
+    /// Whose they are
+    pub program: Program,
+    /// The file, relative to the root
+    pub file: String,
+    /// The settings, in their order
+    pub settings: Vec<Setting>,
+}
+
+/// A setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Setting {
+    /// Its name
+    pub name: String,
+    /// Its value
+    pub value: String,
+}
+
+impl Setting {
+    /// The words of its value.
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+        self.value
+            .split(|c: char| c.is_whitespace() || c == ',' || c == ':')
+            .filter(|word| !word.is_empty())
+    }
+
+    /// Its value as a number of seconds: `30`, `30s`, `2m`.
+    pub(super) fn seconds(&self) -> Option<u64> {
+        let value = self.value.trim();
+        let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.trim().parse().ok()?;
+        let factor = match &value[digits.len()..] {
+            "" | "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return None,
+        };
+        number.checked_mul(factor)
+    }
+
+    /// Its first number.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.value.split_whitespace().next()?.parse().ok()
+    }
+}
+
+/// Where a program's settings are, and the names that matter.
+struct Place {
+    program: Program,
+    /// Files, or folders that end in `/`.
+    paths: &'static [&'static str],
+    /// What files in such a folder end in.
+    suffix: &'static str,
+    names: &'static [&'static str],
+}
+
+/// Names with a short word are followed by a space or `=` in any file: so no line of a key in base 64
+/// is taken for one.
+const PLACES: &[Place] = &[
+    Place {
+        program: Program::Strongswan,
+        paths: &["etc/swanctl/swanctl.conf", "etc/swanctl/conf.d/"],
+        suffix: ".conf",
+        names: &[
+            "proposals",
+            "esp_proposals",
+            "ah_proposals",
+            "replay_window",
+            "dpd_delay",
+            "dpd_timeout",
+            "version",
+            "per_cpu_sas",
+        ],
+    },
+    Place {
+        program: Program::Strongswan,
+        paths: &["etc/ipsec.conf", "etc/ipsec.d/"],
+        suffix: ".conf",
+        names: &[
+            "ike",
+            "esp",
+            "ah",
+            "keyexchange",
+            "dpddelay",
+            "replay_window",
+        ],
+    },
+    Place {
+        program: Program::Openvpn,
+        paths: &[
+            "etc/openvpn/",
+            "etc/openvpn/server/",
+            "etc/openvpn/client/",
+            "run/openvpn/",
+            "var/etc/",
+        ],
+        suffix: ".conf",
+        names: &[
+            "cipher",
+            "data-ciphers",
+            "data-ciphers-fallback",
+            "ncp-disable",
+            "auth",
+            "comp-lzo",
+            "compress",
+            "allow-compression",
+            "secret",
+            "<secret>",
+            "dev",
+            "dev-type",
+            "disable-dco",
+            "tls-version-min",
+            "tun-mtu",
+            "mssfix",
+            "fragment",
+            "keepalive",
+            "ping",
+            "ping-restart",
+            "engine",
+        ],
+    },
+    Place {
+        program: Program::Nginx,
+        paths: &[
+            "etc/nginx/nginx.conf",
+            "etc/nginx/conf.d/",
+            "etc/nginx/sites-enabled/",
+            "usr/local/nginx/conf/nginx.conf",
+        ],
+        suffix: "",
+        names: &[
+            "listen",
+            "ssl_protocols",
+            "ssl_ciphers",
+            "ssl_engine",
+            "use_engine",
+            "ssl_conf_command",
+            "sendfile",
+            "worker_connections",
+            "worker_rlimit_nofile",
+            "worker_rlimit_core",
+        ],
+    },
+    Place {
+        program: Program::Haproxy,
+        paths: &["etc/haproxy/haproxy.cfg", "etc/haproxy/conf.d/"],
+        suffix: ".cfg",
+        names: &[
+            "maxconn",
+            "ssl-default-bind-options",
+            "ssl-default-bind-ciphers",
+            "ssl-engine",
+            "ulimit-n",
+            "bind",
+        ],
+    },
+    Place {
+        program: Program::Openssl,
+        paths: &[
+            "etc/ssl/openssl.cnf",
+            "etc/pki/tls/openssl.cnf",
+            "usr/local/ssl/openssl.cnf",
+        ],
+        suffix: ".cnf",
+        names: &[
+            "engines",
+            "engine_id",
+            "dynamic_path",
+            "MinProtocol",
+            "CipherString",
+            "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD",
+        ],
+    },
+    Place {
+        program: Program::Systemd,
+        paths: &["etc/systemd/system/", "etc/systemd/system.conf"],
+        suffix: "",
+        names: &["LimitCORE", "DefaultLimitCORE", "LimitNOFILE"],
+    },
+    Place {
+        program: Program::Limits,
+        paths: &["etc/security/limits.conf", "etc/security/limits.d/"],
+        suffix: ".conf",
+        names: &["core"],
+    },
+    Place {
+        program: Program::Modprobe,
+        paths: &["etc/modprobe.d/", "usr/lib/modprobe.d/", "lib/modprobe.d/"],
+        suffix: ".conf",
+        names: &["blacklist", "install"],
+    },
+];
+
+/// Files of one program that are looked into: a gateway with more tunnels repeats itself.
+const MAX_FILES: usize = 512;
+/// Settings of one file that are kept.
+const MAX_SETTINGS: usize = 512;
+/// Longest value that is kept.
+const MAX_VALUE: usize = 1_024;
+
+/// Finds them.
+pub(super) fn find(look: &mut Look<'_>) -> Vec<Settings> {
+    let mut found: Vec<Settings> = Vec::new();
+    for place in PLACES {
+        for file in files(look, place) {
+            // What is reached by two ways is one.
+            if found.iter().any(|known| known.file == file) {
+                continue;
+            }
+            let lines = look.lines_with_if_there(&file, place.names);
+            let mut settings = Vec::new();
+            for line in lines {
+                for piece in pieces(place.program, &line) {
+                    let setting = parse(place.program, piece);
+                    let wanted = |setting: &Setting| place.names.contains(&setting.name.as_str());
+                    settings.extend(setting.filter(wanted));
+                }
+            }
+            settings.truncate(MAX_SETTINGS);
+            if !settings.is_empty() {
+                found.push(Settings {
+                    program: place.program,
+                    file,
+                    settings,
+                });
+            }
+        }
+    }
+    found
+}
+
+fn files(look: &mut Look<'_>, place: &Place) -> Vec<String> {
+    let mut files = Vec::new();
+    for path in place.paths {
+        let Some(folder) = path.strip_suffix('/') else {
+            files.push((*path).to_owned());
+            continue;
+        };
+        let folders = look.names(folder);
+        for name in folders {
+            let is_drop_in = place.program == Program::Systemd && name.ends_with(".service.d");
+            if is_drop_in {
+                let inside = look.names(&format!("{folder}/{name}"));
+                files.extend(
+                    inside
+                        .into_iter()
+                        .map(|file| format!("{folder}/{name}/{file}")),
+                );
+            } else if name.ends_with(place.suffix) {
+                files.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    files.truncate(MAX_FILES);
+    files
+}
+
+/// The statements of a line.
+fn pieces(program: Program, line: &str) -> Vec<&str> {
+    match program {
+        Program::Nginx | Program::Strongswan => line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .split([';', '{', '}'])
+            .collect(),
+        _ => vec![line],
+    }
+}
+
+fn parse(program: Program, piece: &str) -> Option<Setting> {
+    let piece = piece.trim();
+    if piece.starts_with(['#', ';', '!']) {
+        return None;
+    }
+    let piece = piece.split(" #").next().unwrap_or_default().trim_end();
+    if program == Program::Limits {
+        // `<domain> <type> <item> <value>`
+        let mut words = piece.split_ascii_whitespace().skip(1);
+        let (kind, item, value) = (words.next()?, words.next()?, words.next()?);
+        return Some(Setting {
+            name: item.to_owned(),
+            value: format!("{value} ({kind})"),
+        });
+    }
+    let (name, value) = piece
+        .split_once(|c: char| c.is_whitespace() || c == '=')
+        .unwrap_or((piece, ""));
+    let value = value
+        .trim_start_matches(|c: char| c.is_whitespace() || c == '=')
+        .trim_matches('"');
+    let is_name = |name: &&str| !name.is_empty();
+    Some(name).filter(is_name).map(|name| Setting {
+        name: name.to_owned(),
+        value: value.chars().take(MAX_VALUE).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(program: Program, line: &str) -> Vec<(String, String)> {
+        let pieces = pieces(program, line);
+        let settings = pieces.into_iter().filter_map(|piece| parse(program, piece));
+        settings.map(|s| (s.name, s.value)).collect()
+    }
+
+    #[test]
+    fn every_dialect_is_read() {
+        let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        assert_eq!(
+            one(Program::Openvpn, "cipher AES-256-GCM # x"),
+            pair("cipher", "AES-256-GCM")
+        );
+        assert_eq!(one(Program::Openvpn, "comp-lzo"), pair("comp-lzo", ""));
+        assert_eq!(one(Program::Openvpn, "; comp-lzo"), []);
+        assert_eq!(
+            one(Program::Strongswan, "   esp_proposals = aes256-sha256"),
+            pair("esp_proposals", "aes256-sha256")
+        );
+        assert_eq!(
+            one(Program::Systemd, "LimitCORE=infinity"),
+            pair("LimitCORE", "infinity")
+        );
+        assert_eq!(
+            one(Program::Limits, "*  soft core unlimited"),
+            pair("core", "unlimited (soft)")
+        );
+        let nginx = one(
+            Program::Nginx,
+            "server { listen 443 ssl; ssl_protocols TLSv1; }",
+        );
+        assert!(nginx.contains(&("listen".to_owned(), "443 ssl".to_owned())));
+        assert!(nginx.contains(&("ssl_protocols".to_owned(), "TLSv1".to_owned())));
+    }
+
+    #[test]
+    fn times_have_units() {
+        let seconds = |value: &str| {
+            let setting = Setting {
+                name: String::new(),
+                value: value.to_owned(),
+            };
+            setting.seconds()
+        };
+        assert_eq!(seconds("30"), Some(30));
+        assert_eq!(seconds("2m"), Some(120));
+        assert_eq!(seconds("never"), None);
+        assert_eq!(seconds("99999999999999999999"), None);
+    }
+}
