@@ -389,11 +389,11 @@ impl ShortRounds {
         counts.sum()
     }
 
-    /// ApacheBench opens up to as many connections more as it has at a time, and drops them at the end:
+    /// ApacheBench opens about as many connections more as it has at a time, and drops them at the end:
     /// some of these got as far as the private-key operation.
     fn problem(&self, concurrency: usize) -> Option<String> {
         let (completed, served) = (self.completed(), self.served());
-        let spare = (concurrency * self.rounds.len()) as u64;
+        let spare = (2 * concurrency * self.rounds.len()) as u64;
         let expected = if self.cell.mode.is_pooled() && served > completed {
             served.min(completed + spare)
         } else {
