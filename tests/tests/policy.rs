@@ -79,10 +79,11 @@ fn a_handshake_whose_node_sits_on_its_job_is_served_by_another() {
             nodes: vec![one.endpoint(), proxy.endpoint()],
             ..EdgeOptions::default()
         };
-        // Long enough that a job which is not hedged would be a failed test.
+        // Long enough that a job which is not hedged would be a failed test; and a hedge comes late enough
+        // that a busy machine does not use up the budget before the node stalls.
         let edge = edge
             .with("hedge", "on")
-            .with("hedge_after_ms", 50)
+            .with("hedge_after_ms", 500)
             .with("deadline_ms", 20_000)
             .with("fallback_after_ms", 20_000);
         let (edge, site) = if stub {
