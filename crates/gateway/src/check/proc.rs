@@ -158,11 +158,21 @@ impl Proc {
     /// How many descriptors a process may have open.
     #[must_use]
     pub(super) fn file_limit(&self, pid: u32) -> Option<u64> {
+        self.limit(pid, "Max open files")
+    }
+
+    /// How many processes and threads the user of a process may have before it can start no more; root
+    /// always can.
+    #[must_use]
+    pub(super) fn thread_limit(&self, pid: u32) -> Option<u64> {
+        self.limit(pid, "Max processes")
+    }
+
+    /// A soft limit; nothing if there is none.
+    fn limit(&self, pid: u32, name: &str) -> Option<u64> {
         let text = read(&self.path(pid, "limits"), MAX_SMALL).ok()?;
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("Max open files"))?;
-        line.split_whitespace().nth(3)?.parse().ok()
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
     }
 
     /// How many eventfds a process has: the provider keeps one for each connection whose handshake

@@ -437,6 +437,15 @@ fn descriptors_are_counted() {
 }
 
 #[test]
+fn a_haproxy_that_forbids_itself_threads_is_found_out() {
+    let machine = Machine::new(Server::Haproxy);
+    machine.put("proc/101/limits", "Max processes   0   0   processes\n");
+    machine.expect(Outcome::Failure, "threads", "may start no threads");
+    machine.change("proc/101/status", "Uid:\t33\t33", "Uid:\t0\t0");
+    assert_eq!(machine.report().count(Outcome::Failure), 0, "root may");
+}
+
+#[test]
 fn what_is_hidden_is_unseen() {
     let machine = Machine::new(Server::Nginx);
     fs::remove_file(machine.path("proc/101/maps")).expect("removed");

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::super::evidence::Evidence;
 use super::super::keys::{self, Held};
 use super::super::maps::library;
+use super::super::proc::Process;
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
 use super::software::PRELOAD;
@@ -43,7 +44,24 @@ pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut
             );
         }
     }
+    threads(evidence, report);
     limits(options, evidence, report);
+}
+
+/// The provider starts a thread at the first operation, which HAProxy forbids itself unless it is told.
+fn threads(evidence: &Evidence, report: &mut Report) {
+    let forbids = |worker: &&Process| {
+        worker.user.uid != 0 && evidence.proc.thread_limit(worker.pid) == Some(0)
+    };
+    if let Some(worker) = evidence.workers.iter().find(forbids) {
+        let seen = format!(
+            "process {} may start no threads, and so does not reach the pool",
+            worker.pid
+        );
+        let remedy =
+            "add `insecure-fork-wanted` to the section `global` of haproxy.cfg and restart";
+        report.add("threads", Failure, seen, remedy.to_owned());
+    }
 }
 
 fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
