@@ -30,7 +30,7 @@ const WINDOWS: usize = 10;
 
 /// Bound on what a client may cost for good, in bytes. A lost job costs 20 KiB and more, a lost
 /// operation of ours some hundred bytes.
-const BYTES_PER_CLIENT: u64 = 256;
+const BYTES_PER_CLIENT: u64 = 512;
 
 /// What the pool does in a round. In the last two, answers come late or never.
 const FAULTS: [Fault; 5] = [
