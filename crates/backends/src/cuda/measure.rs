@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Health;
-use super::device::{Device, DeviceError, Entry, Launch, Store, Stream};
+use super::device::{Device, DeviceError, Entry, Launch, Stream};
 use super::keys::{Parts, Size};
 use super::queue::LAUNCH_TASKS;
 use super::variants::Variant;
@@ -145,12 +145,7 @@ fn measure(
         speed.launch = speed.launch.min(round(&mut streams[..1], parts, false)?);
         speed.full = speed.full.min(round(&mut streams, parts, false)?);
     }
-    close(store.as_ref(), pairs)?;
     Ok(speed)
-}
-
-fn close(store: &dyn Store, pairs: u32) -> Result<(), DeviceError> {
-    store.clear(1, &(1..pairs).collect::<Vec<_>>())
 }
 
 /// One launch on each stream, all at once; how long until the last has ended.

@@ -39,7 +39,7 @@ const PLAIN_SHARED_BYTES: usize = 48 * 1024;
 /// Words of a task's names: slot and pair.
 const NAMES: usize = 2;
 
-/// Room for the name of a device, in words of the driver's interface: more than any has.
+/// Longest file that is taken for kernels: many times what they have.
 const LARGEST_FAT_BINARY: u64 = 64 << 20;
 
 /// What a kernel is given; `Launch` in `kernels/rsa.h`.
@@ -278,6 +278,14 @@ impl Inner {
         unsafe { result::ctx::set_current(self.context) }.map_err(failed)
     }
 
+    /// Waits until memory has been written and overwritten. Our streams do not wait for that by themselves, and
+    /// neither call that starts it does.
+    fn settle(&self) -> Result<(), DeviceError> {
+        self.enter()?;
+        // SAFETY: the stream that every context has.
+        unsafe { result::stream::synchronize(result::stream::null()) }.map_err(failed)
+    }
+
     fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
         let missing = || DeviceError::Lost(format!("there is no kernel {name}"));
         let name = CString::new(name).map_err(|_| missing())?;
@@ -355,10 +363,11 @@ impl Area {
             inner: Arc::clone(inner),
         };
         area.clear(0, bytes)?;
+        inner.settle()?;
         Ok(area)
     }
 
-    /// Overwrites a part with zeros. The caller stays inside.
+    /// Overwrites a part with zeros. The caller stays inside, and settles.
     fn clear(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
         self.inner.enter()?;
         assert!(offset + bytes <= self.bytes, "a part of the area");
@@ -370,7 +379,8 @@ impl Area {
         self.inner.enter()?;
         assert!(offset + bytes.len() <= self.bytes, "a part of the area");
         // SAFETY: inside of the area, as was just checked.
-        unsafe { result::memcpy_htod_sync(self.at + offset as u64, bytes) }.map_err(failed)
+        unsafe { result::memcpy_htod_sync(self.at + offset as u64, bytes) }.map_err(failed)?;
+        self.inner.settle()
     }
 }
 
@@ -423,7 +433,7 @@ impl Store for DriverStore {
         for place in pairs {
             area.clear(*place as usize * pair, pair)?;
         }
-        Ok(())
+        self.memory.inner.settle()
     }
 
     fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {

@@ -56,7 +56,7 @@ pub struct Variant {
     pub shared_table: bool,
 }
 
-/// Every kernel, with the table of sizes in the same order as [`SIZES`].
+/// Every kernel. Of a size, the first is used where speed is not measured.
 pub static VARIANTS: [Variant; 8] = [
     variant(
         "rsa_2048_integer_4",

@@ -22,6 +22,7 @@ use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::pkey::PKey;
 use openssl::rsa::Rsa;
 
+mod engine;
 mod simulated;
 
 use simulated::{MOMENTS, Plan, Simulated, Strike};

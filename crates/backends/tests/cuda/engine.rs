@@ -1,0 +1,118 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a client sees of a device that fails: nothing but right results, from somebody else.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use millrace_backends::Software;
+use millrace_backends::cuda::VARIANTS;
+use millrace_engine::{
+    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Operation,
+};
+use millrace_testkit::{keys, verify};
+
+use super::simulated::{Plan, Simulated, Strike};
+use super::{Random, on};
+
+/// Completions of a session.
+#[derive(Default)]
+struct Collector {
+    completions: Mutex<Vec<Completion>>,
+    arrived: Condvar,
+}
+
+impl CompletionSink for Collector {
+    fn complete(&self, completions: &mut Vec<Completion>) {
+        self.completions
+            .lock()
+            .expect("no panic")
+            .append(completions);
+        self.arrived.notify_all();
+    }
+}
+
+impl Collector {
+    fn take(&self, count: usize) -> Vec<Completion> {
+        let mut completions = self.completions.lock().expect("no panic");
+        while completions.len() < count {
+            completions = self.arrived.wait(completions).expect("no panic");
+        }
+        std::mem::take(&mut *completions)
+    }
+}
+
+/// Jobs for an engine whose first backend is on a device with this plan; who served them.
+fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
+    let device = Simulated::new();
+    let cuda = on(&device, &VARIANTS[2]);
+    let mut config = EngineConfig::default();
+    config.workers = 1;
+    let engine =
+        Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
+    let sink = Arc::new(Collector::default());
+    let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+    let key = engine
+        .load_key(&keys::rsa_2048().private_key())
+        .expect("a good key");
+    device.plan(plan);
+    let mut random = Random(20);
+    let inputs: Vec<Vec<u8>> = (0..count)
+        .map(|_| {
+            let mut input = random.bytes(256);
+            input[0] &= 0x3f;
+            input
+        })
+        .collect();
+    let job = |(id, input): (u64, &Vec<u8>)| Job {
+        id,
+        session: session.clone(),
+        key: Arc::clone(&key),
+        operation: Operation::RsaRaw,
+        input: input.clone(),
+        deadline: Instant::now() + Duration::from_secs(600),
+    };
+    engine.submit((0..).zip(&inputs).map(job).collect());
+    let mut completions = sink.take(count);
+    completions.sort_by_key(|completion| completion.id);
+    let served = completions
+        .iter()
+        .zip(&inputs)
+        .map(|(completion, input)| {
+            let output = completion.result.as_ref().expect("a result");
+            assert_eq!(&verify::rsa_public(&key.info().spki, output), input);
+            completion.served_by.expect("somebody")
+        })
+        .collect();
+    (served, engine)
+}
+
+#[test]
+fn a_device_that_is_lost_costs_no_job() {
+    let plan = Plan {
+        lost_after: Some(1),
+        ..Plan::default()
+    };
+    let (served, engine) = serve(plan, 100);
+    assert!(served.contains(&BackendKind::Software));
+    engine.stop();
+}
+
+#[test]
+fn a_device_that_computes_wrongly_is_passed_over() {
+    let plan = Plan {
+        strike: Strike {
+            moment: 8,
+            thread: 3,
+            digit: 2,
+            bit: 17,
+        },
+        ..Plan::default()
+    };
+    let (served, engine) = serve(plan, 4);
+    assert_eq!(served, [BackendKind::Software; 4]);
+    assert!(engine.backends()[0].quarantined);
+    assert_eq!(engine.stats().faults, 4);
+    engine.stop();
+}
