@@ -1,0 +1,35 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Input: what drivers and programs print about devices. Whatever it is, nothing panics, and every
+//! list keeps its bound.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_inspect::kernel::crypto::{self, MAX_ENTRIES};
+use millrace_inspect::network;
+use millrace_inspect::qat::formats::{self, MAX_KEYS, MAX_ROWS};
+use millrace_inspect::used::security_associations;
+
+fuzz_target!(|text: &str| {
+    let engines = formats::fw_counters(text);
+    assert!(engines.len() <= MAX_ROWS + 1);
+    assert!(engines.is_sorted_by_key(|engine| engine.engine));
+    assert!(formats::adf_ctl_status(text).len() <= MAX_ROWS);
+    let keys = formats::dev_cfg(text);
+    assert!(keys.values().map(|section| section.len()).sum::<usize>() <= MAX_KEYS);
+    assert!(formats::telemetry(text).len() <= MAX_ROWS);
+    assert!(formats::services(text).iter().all(|service| !service.is_empty()));
+    let _ = (formats::heartbeat(text), formats::interrupts(text));
+    let algorithms = crypto::algorithms(text);
+    assert!(algorithms.len() <= MAX_ENTRIES);
+    for algorithm in &algorithms {
+        let taken = crypto::winner(&algorithms, &algorithm.name);
+        assert!(taken.is_none_or(|taken| taken.tested && !taken.internal));
+        let _ = (algorithm.engine(), algorithm.device());
+    }
+    let _ = network::counters(text);
+    for state in security_associations(text) {
+        assert!(!state.algorithm.is_empty());
+    }
+});
