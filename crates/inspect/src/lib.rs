@@ -19,6 +19,7 @@
 //! libcrypto/ the crypto libraries, and whether each makes use of the processor
 //! used/      whether a tunnel or server that runs is served by a device: counters that move
 //! doctor/    what is wrong, what it costs, what to do; and alerts when that changes
+//! advise/    what to configure on such a machine, and why
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accelerators;
+pub mod advise;
 pub mod cpu;
 pub mod doctor;
 pub mod elf;
