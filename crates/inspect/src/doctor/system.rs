@@ -16,7 +16,7 @@ use crate::root::Root;
 /// The system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct System {
-    /// What the kernel was started with
+    /// Of what the kernel was started with, the parameters that checks judge
     pub boot: Vec<String>,
     /// Modules that are loaded
     pub modules: Vec<String>,
@@ -103,10 +103,8 @@ const SYSCTLS: [&str; 4] = [
 #[must_use]
 pub fn section(root: &Root) -> Section<System> {
     let mut look = Look::new(root);
-    let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
-    let boot = look.text_if_there("proc/cmdline").map(words);
     let system = System {
-        boot: boot.unwrap_or_default(),
+        boot: boot(&mut look),
         modules: modules(&mut look),
         memory: memory(&mut look),
         sysctls: sysctls(&mut look),
@@ -123,6 +121,29 @@ pub fn section(root: &Root) -> Section<System> {
         settings: settings::find(&mut look),
     };
     look.section(Some(system))
+}
+
+/// The others may be anything, also secrets of a network disk.
+fn boot(look: &mut Look<'_>) -> Vec<String> {
+    const JUDGED: [&str; 10] = [
+        "mitigations",
+        "nopti",
+        "idle",
+        "processor.max_cstate",
+        "processor.max_cstates",
+        "intel_idle.max_cstate",
+        "intel_iommu",
+        "amd_iommu",
+        "iommu",
+        "clearcpuid",
+    ];
+    let text = look.text_if_there("proc/cmdline").unwrap_or_default();
+    let judged = |word: &&str| {
+        let name = word.split('=').next().unwrap_or_default();
+        JUDGED.contains(&name)
+    };
+    let words = text.split_whitespace().filter(judged).take(MAX_ROWS);
+    words.map(str::to_owned).collect()
 }
 
 fn modules(look: &mut Look<'_>) -> Vec<String> {

@@ -25,7 +25,7 @@ use serde::Serialize;
 use self::formats::{EngineCounters, Heartbeat};
 use self::ids::{Generation, identify};
 use crate::report::{Look, Section};
-use crate::root::Root;
+use crate::root::{ATTRIBUTE_BYTES, Reading, Root};
 
 /// Where PCI devices are.
 const PCI: &str = "sys/bus/pci/devices";
@@ -331,12 +331,14 @@ fn sysfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
 
 /// What drivers show to root alone.
 fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
-    let counters = look.text_if_there(&format!("{folder}/fw_counters"));
+    let path = format!("{folder}/fw_counters");
+    let is_denied = look.root().read(&path, ATTRIBUTE_BYTES) == Reading::Denied;
+    let counters = look.text_if_there(&path);
     device.engines = counters
         .map(|text| formats::fw_counters(&text))
         .unwrap_or_default();
-    // The counters exist while the device is up and not otherwise.
-    if device.up.is_none() && !device.virtual_function {
+    // The counters exist while the device is up and not otherwise; who may not read them cannot tell.
+    if device.up.is_none() && !device.virtual_function && !is_denied {
         device.up = Some(!device.engines.is_empty());
     }
     let heartbeat = look.text_if_there(&format!("{folder}/heartbeat/status"));
