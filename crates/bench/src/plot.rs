@@ -37,8 +37,12 @@ const LINE_CHART_HEIGHT: u32 = 520;
 /// Height of one bar, and of the gap between two categories.
 const BAR_HEIGHT: u32 = 18;
 
-/// Height of what is above and below the bars: title, axis, its label, the legend.
-const BAR_CHART_FRAME: u32 = 150;
+/// Height of what is above and below the bars: title, axis, its label.
+const BAR_CHART_FRAME: u32 = 110;
+
+/// Height of the frame of a legend, and of a line in it.
+const LEGEND_FRAME: u32 = 24;
+const LEGEND_LINE: u32 = 17;
 
 /// Room for the value behind the longest bar, as a factor.
 const HEADROOM: f64 = 1.18;
@@ -162,17 +166,26 @@ impl BarChart {
         let values = Span::of(self.axis.scale, all().copied())?;
         let rows = u32::try_from(self.categories.len()).unwrap_or(u32::MAX);
         let bars = u32::try_from(self.series.len()).unwrap_or(u32::MAX);
+        let row = bars.saturating_add(1).saturating_mul(BAR_HEIGHT);
+        // The legend is below the bars, where it hides none of them.
+        let legend = LEGEND_FRAME.saturating_add(bars.saturating_mul(LEGEND_LINE));
         let height = BAR_CHART_FRAME
-            .saturating_add(rows.saturating_mul(bars.saturating_add(1)) * BAR_HEIGHT);
-        draw((WIDTH, height), |text| self.draw(text, height, values))
+            .saturating_add(legend)
+            .saturating_add(rows.saturating_mul(row));
+        let rows = Rows {
+            names: &self.categories,
+            below: f64::from(legend) / f64::from(row),
+        };
+        draw((WIDTH, height), |text| {
+            self.draw(text, height, values, rows)
+        })
     }
 
-    fn draw(&self, text: &mut String, height: u32, values: Span) -> Drawn {
+    fn draw(&self, text: &mut String, height: u32, values: Span, rows: Rows<'_>) -> Drawn {
         let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
         root.fill(&WHITE).map_err(reason)?;
         let longest = self.categories.iter().map(|name| name.chars().count());
         let margin = 20 + 7 * u32::try_from(longest.max().unwrap_or(0)).unwrap_or(0);
-        let rows = Rows(&self.categories);
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 18).into_font())
             .margin(12)
@@ -195,7 +208,11 @@ impl BarChart {
         for (index, bars) in self.series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
             let bar = |row: usize, value: Value| {
-                let top = row as f64 + share * (index as f64 + 0.5);
+                // Bars that are there stand next to each other, in the middle of their row.
+                let there = |bars: &&Bars| bars.values.get(row).is_some_and(Option::is_some);
+                let before = self.series.iter().take(index).filter(there).count() as f64;
+                let all = self.series.iter().filter(there).count() as f64;
+                let top = row as f64 + 0.5 + share * (before - all / 2.0);
                 (value, top, top + share)
             };
             let drawn: Vec<_> = bars
@@ -546,7 +563,17 @@ impl Ranged for Span {
 
 /// The categories of a bar chart: row `i` reaches from `i` to `i + 1`, the first on top.
 #[derive(Clone, Copy, Debug)]
-struct Rows<'a>(&'a [String]);
+struct Rows<'a> {
+    names: &'a [String],
+    /// Room below the last one, in rows.
+    below: f64,
+}
+
+impl Rows<'_> {
+    fn end(self) -> f64 {
+        self.names.len() as f64 + self.below
+    }
+}
 
 impl ValueFormatter<f64> for Rows<'_> {
     fn format_ext(&self, value: &f64) -> String {
@@ -556,7 +583,7 @@ impl ValueFormatter<f64> for Rows<'_> {
             reason = "a row's number, and beyond the rows there is no name"
         )]
         let row = value.floor().max(0.0) as usize;
-        self.0.get(row).cloned().unwrap_or_default()
+        self.names.get(row).cloned().unwrap_or_default()
     }
 }
 
@@ -565,15 +592,15 @@ impl Ranged for Rows<'_> {
     type ValueType = f64;
 
     fn map(&self, value: &f64, (bottom, top): (i32, i32)) -> i32 {
-        between((top, bottom), value / self.0.len().max(1) as f64)
+        between((top, bottom), value / self.end().max(f64::MIN_POSITIVE))
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
-        (0..self.0.len()).map(|row| row as f64 + 0.5).collect()
+        (0..self.names.len()).map(|row| row as f64 + 0.5).collect()
     }
 
     fn range(&self) -> Range<f64> {
-        0.0..self.0.len() as f64
+        0.0..self.end()
     }
 }
 
