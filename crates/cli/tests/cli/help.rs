@@ -34,6 +34,7 @@ const COMMANDS: &[&[&str]] = &[
     &["inspect", "used"],
     &["inspect", "ceiling"],
     &["bench"],
+    &["bench", "crypto"],
     &["bench", "pool"],
     &["bench", "tls"],
     &["completions"],

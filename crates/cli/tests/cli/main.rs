@@ -8,3 +8,4 @@ mod inspect;
 mod keys;
 mod node;
 mod support;
+mod throughput;

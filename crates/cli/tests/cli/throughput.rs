@@ -1,0 +1,130 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What backends give, and where workers run: `bench crypto` in its shortest form, and `up --pin`.
+
+use std::fs;
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Place};
+
+#[test]
+fn bench_crypto_measures_checks_and_draws() {
+    let place = Place::new();
+    let svg = place.path("crypto.svg");
+    let outcome = place.run(&[
+        "bench",
+        "crypto",
+        "--operation",
+        "rsa-pkcs1-sign,ecdh-derive",
+        "--key",
+        "rsa-2048,p-256",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.01",
+        "--load",
+        "50",
+        "--json",
+        "-",
+        "--svg",
+        svg.to_str().unwrap(),
+    ]);
+    let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
+    assert_eq!(report["benchmark"], "crypto");
+    let rates = report["rates"].as_array().unwrap();
+    assert_eq!(rates.len(), 2);
+    for measured in rates {
+        let series = measured["series"].as_array().unwrap();
+        assert!(series.len() >= 2, "the library and a backend: {measured}");
+        for one in series {
+            assert!(one["rates"][0].as_f64().unwrap() > 0.0, "{one}");
+        }
+        assert!(measured["openssl"][0].as_f64().unwrap() > 0.0);
+    }
+    let loads = report["loads"].as_array().unwrap();
+    for loaded in loads {
+        let at = &loaded["rounds"][0]["loads"][0];
+        assert_eq!(at["percent"], 50);
+        assert!(at["p99_us"].as_f64().unwrap() >= at["p50_us"].as_f64().unwrap());
+    }
+    // With lanes there is a batching backend to go through a node, and promises about it.
+    if report["node"].is_object() {
+        assert!(!report["goals"].as_array().unwrap().is_empty());
+    }
+    assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
+}
+
+#[test]
+fn bench_crypto_says_what_it_cannot_measure() {
+    let place = Place::new();
+    place
+        .run(&["bench", "crypto", "--operation", "sing"])
+        .failed(2, &["sing", "ecdsa-sign"]);
+    let wrong = place.run(&[
+        "bench",
+        "crypto",
+        "--key",
+        "x25519",
+        "--operation",
+        "rsa-raw",
+    ]);
+    assert_ne!(wrong.code, 0);
+    assert!(wrong.talk.contains("leave out"), "{}", wrong.talk);
+    let none = place.run(&["bench", "crypto", "--backend", "kernel"]);
+    assert_ne!(none.code, 0);
+    assert!(none.talk.contains("--backend kernel"), "{}", none.talk);
+}
+
+/// The processors of each worker of a process.
+fn workers(id: u32) -> Vec<String> {
+    let mut workers = Vec::new();
+    for task in fs::read_dir(format!("/proc/{id}/task")).unwrap().flatten() {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        let name = field("Name:");
+        if ["mr-fast-", "mr-medium-", "mr-slow-"]
+            .iter()
+            .any(|class| name.starts_with(class))
+        {
+            workers.push(field("Cpus_allowed_list:"));
+        }
+    }
+    workers
+}
+
+#[test]
+fn workers_stay_on_their_cores_if_asked_to() {
+    let place = Place::new();
+    let node = place.up(&["--pin", "core"]);
+    let started = Instant::now();
+    loop {
+        let workers = workers(node.child.id());
+        let pinned = |list: &String| list.parse::<usize>().is_ok();
+        if workers.len() >= 3 && workers.iter().all(pinned) {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{workers:?}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_node_without_pinning_leaves_its_workers_to_the_system() {
+    let place = Place::new();
+    let node = place.up(&["--pin", "off"]);
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let own = own
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .map(str::trim);
+    for worker in workers(node.child.id()) {
+        assert_eq!(Some(worker.as_str()), own);
+    }
+}
