@@ -4,8 +4,8 @@
 //! Clients that send a `ClientHello` and leave while the pool works on their handshake, by the
 //! thousand. Memory and descriptors of gateway and node must stay where they are.
 //!
-//! The clients leave with a FIN and the gateway's own timeouts are far away: HAProxy itself loses a
-//! paused job when its *timeout* ends the connection, and that is not what is measured here.
+//! The clients leave with a FIN and the gateway's own timeouts are far away: without the preload library
+//! HAProxy loses the paused job of a connection that it closes first; see `haproxy.rs`.
 //!
 //! Allocators and pools fill up at first, and now and then later, when more happens at once than ever
 //! before. A leak is what grows in *every* window of a thousand handshakes, so one window without
