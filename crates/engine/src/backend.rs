@@ -144,7 +144,8 @@ pub struct Description {
     /// brought it, without waking a worker).
     pub on_cpu: bool,
     /// Tasks of one size that it computes together at little more than the cost of one; 1 if it
-    /// gains nothing by that. A worker takes that many while they wait, rather than share them.
+    /// gains nothing by that. A worker takes that many while they wait, rather than share them, for a
+    /// backend on the CPU; a device is filled by all workers together.
     pub batch: usize,
 }
 

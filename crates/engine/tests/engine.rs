@@ -99,6 +99,20 @@ fn a_worker_takes_enough_to_fill_the_lanes() {
 }
 
 #[test]
+fn a_worker_leaves_others_their_share_although_a_device_would_take_all() {
+    let device = Scripted::with(BackendKind::Cuda, 1_000, false);
+    let fixture = Fixture::new(&[&device], 2);
+    device.gate.close();
+    fixture
+        .engine
+        .submit((0..8).map(|id| fixture.slow_job(id)).collect());
+    // Both workers stand at the gate: neither took everything.
+    device.gate.wait_for(2);
+    device.gate.open();
+    assert_eq!(fixture.sink.take(8).len(), 8);
+}
+
+#[test]
 fn a_slow_class_never_blocks_a_fast_one() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);

@@ -212,10 +212,13 @@ impl Backends {
         self.usable[index].description.on_cpu
     }
 
-    /// The largest batch that a backend computes together.
+    /// The largest batch that a backend computes together on a worker's core. Devices do not count: all
+    /// workers fill them, and a worker that took enough for one alone would leave the other cores idle
+    /// wherever another backend serves.
     pub(crate) fn batch(&self) -> usize {
-        let batch = |entry: &Entry| entry.description.batch;
-        self.usable.iter().map(batch).max().unwrap_or(1).max(1)
+        let on_cpu = self.usable.iter().filter(|entry| entry.description.on_cpu);
+        let batch = on_cpu.map(|entry| entry.description.batch).max();
+        batch.unwrap_or(1).max(1)
     }
 
     pub(crate) fn len(&self) -> usize {

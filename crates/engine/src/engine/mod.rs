@@ -301,7 +301,7 @@ pub(crate) struct Shared {
     statistics: Statistics,
     classes: [ClassQueue; 3],
     workers: usize,
-    /// The largest batch that a backend computes together.
+    /// The largest batch that a backend computes together on a worker's core.
     batch: usize,
     /// Runners for jobs computed on the submitting thread.
     inline: Mutex<Vec<Runner>>,

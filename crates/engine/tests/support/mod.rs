@@ -81,9 +81,13 @@ impl Scripted {
     }
 
     pub(crate) fn with_batch(kind: BackendKind, batch: usize) -> Arc<Self> {
+        Self::with(kind, batch, true)
+    }
+
+    pub(crate) fn with(kind: BackendKind, batch: usize, on_cpu: bool) -> Arc<Self> {
         Arc::new(Self {
             kind,
-            on_cpu: true,
+            on_cpu,
             batch,
             behaviour: Mutex::new(Behaviour::Answer),
             gate: Gate::default(),
