@@ -185,3 +185,131 @@ fn round(
     }
     Ok(elapsed)
 }
+
+#[cfg(test)]
+mod tests {
+    use millrace_testkit::keys;
+
+    use super::super::device::{Facts, Outcome, Store};
+    use super::super::keys::load;
+    use super::super::variants::{Arithmetic, VARIANTS};
+    use super::*;
+
+    /// A device that computes nothing: launches end after so many questions whether they have.
+    #[derive(Debug)]
+    struct Idle {
+        facts: Facts,
+        slow: Arithmetic,
+        too_large: &'static str,
+    }
+
+    struct IdleStore(u32);
+
+    struct IdleStream {
+        questions: u32,
+        left: u32,
+    }
+
+    impl Device for Idle {
+        fn facts(&self) -> &Facts {
+            &self.facts
+        }
+
+        fn open_store(
+            &self,
+            variant: &'static Variant,
+            _keys: u32,
+            _pairs: u32,
+        ) -> Result<Box<dyn Store>, DeviceError> {
+            if variant.name == self.too_large {
+                return Err(DeviceError::OutOfMemory("too large".to_owned()));
+            }
+            let slow = variant.arithmetic == self.slow;
+            Ok(Box::new(IdleStore(if slow { 2_000 } else { 1 })))
+        }
+    }
+
+    impl Store for IdleStore {
+        fn write_key(&self, slot: u32, _image: &[u8]) -> Result<(), DeviceError> {
+            assert!(slot > 0);
+            Ok(())
+        }
+
+        fn clear(&self, _slot: u32, _pairs: &[u32]) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {
+            assert_eq!(tasks, LAUNCH_TASKS);
+            let questions = self.0;
+            Ok(Box::new(IdleStream { questions, left: 0 }))
+        }
+    }
+
+    impl Stream for IdleStream {
+        fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError> {
+            assert_eq!(launch.tasks.len(), LAUNCH_TASKS);
+            self.left = self.questions;
+            Ok(())
+        }
+
+        fn is_done(&mut self) -> Result<bool, DeviceError> {
+            self.left = self.left.saturating_sub(1);
+            Ok(self.left == 0)
+        }
+
+        fn take(&mut self) -> Vec<Outcome> {
+            Vec::new()
+        }
+    }
+
+    fn chosen(slow: Arithmetic, too_large: &'static str) -> Size {
+        let device = Idle {
+            facts: Facts {
+                name: String::new(),
+                compute: (9, 0),
+                processors: 2,
+                software: String::new(),
+            },
+            slow,
+            too_large,
+        };
+        let der = keys::rsa_2048().der;
+        let key = load(der).expect("a good key");
+        let parts = Parts::parse(der).expect("a good key");
+        let kernels: Vec<_> = VARIANTS.iter().collect();
+        let size = parts.size().map(|at| super::super::SIZES[at]);
+        let half_bits = size.expect("a size that there are kernels for");
+        open_size(
+            &device,
+            half_bits,
+            (&kernels, None),
+            (&key, &parts),
+            &Arc::default(),
+        )
+        .expect("a kernel")
+    }
+
+    #[test]
+    fn the_faster_kernel_is_used() {
+        for (slow, fast) in [
+            (Arithmetic::Integer, Arithmetic::Fp52),
+            (Arithmetic::Fp52, Arithmetic::Integer),
+        ] {
+            let size = chosen(slow, "");
+            assert_eq!(size.variant.arithmetic, fast);
+            assert_eq!(size.variant.half_bits, 1024);
+            let (least, most) = DEVICE_FROM_RANGE;
+            assert!((least..=most).contains(&size.device_from));
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_fit_is_passed_over() {
+        for name in ["rsa_2048_integer_4", "rsa_2048_integer_1"] {
+            let size = chosen(Arithmetic::Fp52, name);
+            assert_eq!(size.variant.arithmetic, Arithmetic::Integer);
+            assert_ne!(size.variant.name, name);
+        }
+    }
+}

@@ -191,7 +191,7 @@ fn kernels_agree_with_openssl_on_random_keys_and_messages() {
             .filter(|v| v.half_bits == half_bits.unsigned_abs() as usize)
         {
             let (key_count, rounds) = match (is_long(), half_bits) {
-                (true, 1024) => (15, 1_200),
+                (true, 1024) => (15, 1_600),
                 (true, _) => (15, 100),
                 (false, 1024) => (6, 10),
                 (false, _) => (3, 5),
