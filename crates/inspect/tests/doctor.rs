@@ -48,7 +48,7 @@ const NGINX: &str = "etc/nginx/nginx.conf";
 const OPENSSL: &str = "etc/ssl/openssl.cnf";
 const CMDLINE: &str = "proc/cmdline";
 const A9_LIBRARY: &str = "usr/lib/libcrypto.so.3";
-const STATE_4XXX: &str = "sys/bus/pci/devices/0000:6b:00.0/qat";
+const QAT_FOLDER: &str = "sys/bus/pci/devices/0000:6b:00.0/qat";
 const GOVERNOR: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor";
 const DRIVER: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver";
 
@@ -877,7 +877,7 @@ fn services_decide_whether_the_kernel_is_served() {
     for services in ["sym\n", "dc\n", "asym\n"] {
         let folder = build(("qat-heartbeat", &[Gone("sys/kernel/debug")]));
         fs::write(
-            folder.path().join(STATE_4XXX).join("cfg_services"),
+            folder.path().join(QAT_FOLDER).join("cfg_services"),
             services,
         )
         .expect("services");

@@ -33,6 +33,8 @@ const COMMANDS: &[&[&str]] = &[
     &["inspect", "kernel"],
     &["inspect", "used"],
     &["inspect", "ceiling"],
+    &["doctor"],
+    &["watch"],
     &["bench"],
     &["bench", "crypto"],
     &["bench", "pool"],

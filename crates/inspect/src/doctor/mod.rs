@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::checks::CHECKS;
-pub use self::settings::{Program, Setting, Settings};
+pub use self::settings::{MAX_SETTINGS, Program, Setting, Settings};
 pub use self::system::System;
 use crate::accelerators::Accelerators;
 use crate::cpu::Cpu;

@@ -51,6 +51,23 @@ pub struct Setting {
     pub value: String,
 }
 
+impl Settings {
+    /// The settings among these lines that checks judge, at most [`MAX_SETTINGS`].
+    #[must_use]
+    pub fn read(program: Program, text: &str) -> Vec<Setting> {
+        let is_known = |name: &str| {
+            let mut places = PLACES.iter().filter(|place| place.program == program);
+            places.any(|place| place.names.contains(&name))
+        };
+        text.lines()
+            .flat_map(|line| pieces(program, line))
+            .filter_map(|piece| parse(program, piece))
+            .filter(|setting| is_known(&setting.name))
+            .take(MAX_SETTINGS)
+            .collect()
+    }
+}
+
 impl Setting {
     /// The words of its value.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
@@ -229,7 +246,7 @@ const PLACES: &[Place] = &[
 /// Files of one program that are looked into: a gateway with more tunnels repeats itself.
 const MAX_FILES: usize = 512;
 /// Settings of one file that are kept.
-const MAX_SETTINGS: usize = 512;
+pub const MAX_SETTINGS: usize = 512;
 /// Longest value that is kept.
 const MAX_VALUE: usize = 1_024;
 
@@ -243,15 +260,7 @@ pub(super) fn find(look: &mut Look<'_>) -> Vec<Settings> {
                 continue;
             }
             let lines = look.lines_with_if_there(&file, place.names);
-            let mut settings = Vec::new();
-            for line in lines {
-                for piece in pieces(place.program, &line) {
-                    let setting = parse(place.program, piece);
-                    let wanted = |setting: &Setting| place.names.contains(&setting.name.as_str());
-                    settings.extend(setting.filter(wanted));
-                }
-            }
-            settings.truncate(MAX_SETTINGS);
+            let settings = Settings::read(place.program, &lines.join("\n"));
             if !settings.is_empty() {
                 found.push(Settings {
                     program: place.program,
@@ -336,8 +345,7 @@ mod tests {
     use super::*;
 
     fn one(program: Program, line: &str) -> Vec<(String, String)> {
-        let pieces = pieces(program, line);
-        let settings = pieces.into_iter().filter_map(|piece| parse(program, piece));
+        let settings = Settings::read(program, line).into_iter();
         settings.map(|s| (s.name, s.value)).collect()
     }
 

@@ -1,0 +1,212 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace doctor` and `millrace watch` as a person and a monitoring system use them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::{Place, repository};
+
+fn fixture(name: &str) -> String {
+    let path = repository().join("crates/inspect/fixtures").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn exit_codes_are_for_monitoring() {
+    let place = Place::new();
+    let code = |name: &str, more: &[&str]| {
+        let root = fixture(name);
+        let args = [&["doctor", "--root", root.as_str()], more].concat();
+        let outcome = place.run(&args);
+        assert_eq!(outcome.talk, "", "an answer is no error");
+        outcome.code
+    };
+    assert_eq!(code("h100-host", &[]), 0);
+    assert_eq!(code("no-accelerator", &[]), 0, "a notice");
+    assert_eq!(code("qat-8970", &[]), 10);
+    assert_eq!(code("qat-8970", &["--severity", "critical"]), 0);
+    assert_eq!(code("qat-down", &[]), 11);
+    assert_eq!(code("qat-down", &["--only", "qat-link,qat-heartbeat"]), 0);
+    assert_eq!(code("qat-down", &["--nagios"]), 2);
+    assert_eq!(code("qat-8970", &["--nagios"]), 1);
+    assert_eq!(code("none-at-all", &["--nagios"]), 3);
+}
+
+#[test]
+fn a_page_says_what_to_do_and_a_plugin_says_one_line() {
+    let place = Place::new();
+    let root = fixture("qat-heartbeat");
+    let page = place.run(&["doctor", "--root", &root]).data;
+    for words in [
+        "CRITICAL  the firmware",
+        "[qat-heartbeat]",
+        "  seen   ",
+        "  means  ",
+        "  do     echo down",
+    ] {
+        assert!(page.contains(words), "{words} is not in\n{page}");
+    }
+    assert!(!page.contains('\x1b'), "colours are for terminals");
+    let line = place.run(&["doctor", "--root", &root, "--nagios"]).data;
+    assert!(
+        line.starts_with("MILLRACE CRITICAL - qat-heartbeat, "),
+        "{line}"
+    );
+    assert!(line.contains("| critical=2 warning=") && line.lines().count() == 1);
+}
+
+#[test]
+fn json_is_as_its_schema_says() {
+    let place = Place::new();
+    let outcome = place.run(&["doctor", "--root", &fixture("qat-8970"), "--json"]);
+    let diagnosis: Value = serde_json::from_str(&outcome.data).unwrap();
+    let schema = repository().join("docs/reference/doctor.schema.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(schema).unwrap()).unwrap();
+    let declared = schema["properties"].as_object().unwrap();
+    let parts = diagnosis.as_object().unwrap();
+    assert!(parts.keys().eq(declared.keys()), "{:?}", parts.keys());
+    let ids: Vec<&str> = diagnosis["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["qat-link", "qat-passed-over"]);
+}
+
+#[test]
+fn checks_are_listed_and_others_are_refused() {
+    let place = Place::new();
+    let list = place.run(&["doctor", "--list"]).done().data.clone();
+    let json = place
+        .run(&["doctor", "--list", "--json"])
+        .done()
+        .data
+        .clone();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(list.lines().count(), json.as_array().unwrap().len() + 1);
+    let refused = |args: &[&str], words: &[&str]| place.run(args).failed(2, words);
+    refused(&["doctor", "--only", "qat-dwon"], &["qat-dwon", "--list"]);
+    refused(&["watch", "--only", "x"], &["--list"]);
+    refused(&["doctor", "--interval", "5s"], &["--watch"]);
+}
+
+#[test]
+fn a_bundle_is_diagnosed_like_its_machine() {
+    let place = Place::new();
+    let root = place.path("root");
+    fs::create_dir_all(root.join("etc/openvpn")).unwrap();
+    fs::create_dir_all(root.join("proc")).unwrap();
+    fs::write(
+        root.join("etc/openvpn/a.conf"),
+        "dev tap0\ncomp-lzo\nsecret static.key\n",
+    )
+    .unwrap();
+    fs::write(root.join("proc/cpuinfo"), "processor : 0\nflags : lm aes\n").unwrap();
+    let (root, bundle) = (root.to_str().unwrap().to_owned(), place.path("b.tar.gz"));
+    let bundle = bundle.to_str().unwrap();
+    place
+        .run(&["inspect", "--root", &root, "--bundle", bundle])
+        .done();
+    let page = |root: &str| place.run(&["doctor", "--severity", "warning", "--root", root]);
+    let direct = page(&root);
+    assert_eq!(direct.code, 11, "{}", direct.data);
+    assert!(direct.data.contains("openvpn-static-key"));
+    assert_eq!(
+        page(bundle).data.replace(bundle, ""),
+        direct.data.replace(&root, "")
+    );
+}
+
+#[test]
+fn a_watch_counts_and_alerts_once() {
+    let place = Place::new();
+    let root = fixture("qat-heartbeat");
+    let out = place.path("alerts");
+    let program = place.write(
+        "page-me",
+        &format!(
+            "#!/bin/sh\necho \"$MILLRACE_ALERT_SEVERITY $MILLRACE_ALERT_ID\" >> {}\n",
+            out.display()
+        ),
+    );
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let command = format!("command:{}", program.display());
+    let args = [
+        "doctor",
+        "--watch",
+        "--root",
+        &root,
+        "--interval",
+        "100ms",
+        "--count",
+        "4",
+        "--json",
+        "--severity",
+        "critical",
+        "--alert",
+        "stdout",
+        "--alert",
+        &command,
+    ];
+    let outcome = place.run(&args);
+    let lines: Vec<Value> = outcome
+        .done()
+        .data
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let alerts = lines.iter().filter(|line| line["alert"].is_object());
+    let rates: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["rates"].is_object())
+        .collect();
+    let told: Vec<&str> = alerts
+        .map(|line| line["alert"]["finding"]["id"].as_str().unwrap())
+        .collect();
+    // From the second look on, what hangs is known to hang.
+    assert_eq!(told, ["qat-errors-fatal", "qat-heartbeat", "qat-stuck"]);
+    assert_eq!(rates.len(), 3);
+    assert_eq!(rates[0]["rates"]["qat"][0]["requests_per_second"], 0.0);
+    let paged = fs::read_to_string(&out).unwrap();
+    assert_eq!(
+        paged,
+        "critical qat-errors-fatal\ncritical qat-heartbeat\ncritical qat-stuck\n"
+    );
+}
+
+/// A child that is ended in any case.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn signals_end_a_watch_in_good_order() {
+    let place = Place::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let root = fixture("qat-8970");
+        let mut command = place.command(["watch", "--root", &root, "--interval", "100ms"]);
+        let mut child = Guard(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.contains("requests/s"), "{first}");
+        let id = Pid::from_raw(i32::try_from(child.0.id()).unwrap()).unwrap();
+        kill_process(id, signal).unwrap();
+        // Standard output closes when it ends.
+        assert!(lines.map_while(Result::ok).count() < 10_000);
+        assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    }
+}

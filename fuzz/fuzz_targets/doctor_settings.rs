@@ -1,0 +1,52 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Input: a configuration file of any server. Whatever it is, what is found is bounded, and every
+//! check of the doctor ends, saying everything or nothing.
+#![no_main]
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use millrace_inspect::doctor::{Facts, MAX_SETTINGS, Program, Settings, System, examine};
+use millrace_inspect::report::Report;
+use millrace_inspect::root::Root;
+
+const PROGRAMS: [Program; 8] = [
+    Program::Strongswan,
+    Program::Openvpn,
+    Program::Nginx,
+    Program::Haproxy,
+    Program::Openssl,
+    Program::Systemd,
+    Program::Limits,
+    Program::Modprobe,
+];
+
+/// A machine of which nothing is known.
+fn nothing() -> &'static Report {
+    static REPORT: OnceLock<Report> = OnceLock::new();
+    REPORT.get_or_init(|| {
+        let root = Root::open("/proc/self/attr").expect("a folder with nothing of a machine in it");
+        Report::of(&root)
+    })
+}
+
+fuzz_target!(|text: &str| {
+    let mut system = System::default();
+    for program in PROGRAMS {
+        let settings = Settings::read(program, text);
+        assert!(settings.len() <= MAX_SETTINGS);
+        assert!(settings.iter().all(|setting| text.contains(&setting.name)));
+        let file = "etc/any.conf".to_owned();
+        system.settings.push(Settings {
+            program,
+            file,
+            settings,
+        });
+    }
+    for finding in examine(&Facts::new(nothing(), &system), |_| true) {
+        assert!(!finding.title.is_empty() && !finding.evidence.is_empty());
+        assert!(!finding.consequence.is_empty() && !finding.remedy.is_empty());
+    }
+});
