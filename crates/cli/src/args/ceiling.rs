@@ -15,16 +15,16 @@ Examples:
   millrace inspect ceiling --pid 4711 --rate 1200 --svg ceiling.svg
   millrace inspect ceiling -- openssl speed -seconds 3 rsa2048
 
-Descendants of a process are sampled with it. Sampling interrupts it for about
-2 microseconds, 997 times per second of its CPU time (0.2 %). It needs root, or
-CAP_PERFMON and CAP_SYS_PTRACE.";
+Descendants of a process are sampled with it. Sampling interrupts it 997 times
+per second of its CPU time, which costs about 1.3 % of it in a virtual machine.
+It needs root, or CAP_PERFMON and CAP_SYS_PTRACE.";
 
 /// Sample a live process: the most that any accelerator could give it
 ///
 /// Says which share of its CPU time is private-key work, symmetric
 /// encryption, hashing, the kernel and so on, and how many times as fast it
 /// could become at most if somebody else did the private-key work. The first
-/// time a libcrypto is seen it is calibrated for about 15 seconds: each
+/// time a libcrypto is seen it is calibrated for about 20 seconds: each
 /// operation runs by itself in the `openssl` program, so that the functions of
 /// a stripped library can be told apart.
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@
 //!                            key agreement with new keys, and everything around the operations
 //! ```
 //!
-//! Both are children in a temporary folder, sampled like any process, for about ten seconds in all.
+//! Both are children in a temporary folder, sampled like any process, for about twenty seconds in all.
 //! The result is kept in a cache, by build id and processor (libcrypto has code for each kind of processor).
 
 mod cache;
@@ -66,7 +66,7 @@ pub(super) enum Curve {
 }
 
 impl Calibration {
-    /// Measures the libcrypto in this file, for about ten seconds. `progress` is told what is done, which
+    /// Measures the libcrypto in this file, for about twenty seconds. `progress` is told what is done, which
     /// step that is, and of how many.
     ///
     /// # Errors

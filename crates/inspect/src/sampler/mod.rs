@@ -20,9 +20,10 @@
 //! also divides what several operations share, such as the multiplication of big numbers.
 //!
 //! It needs no performance counters, so it works in virtual machines, and it changes nothing: the
-//! kernel's clock interrupts the process for about 2 µs per sample, 0.2 % at 997 Hz. What it cannot see
-//! is code that runs with interrupts off (the samples fall on where they are allowed again), and it
-//! says which share of the samples it could not classify.
+//! kernel's clock interrupts the process, for 13 µs per sample in the virtual machine where that was
+//! measured (OpenSSL signed 4530 times per second without, 3970 times at 10,000 Hz), 1.3 % at 997 Hz. What
+//! it cannot see is code that runs with interrupts off (the samples fall on where they are allowed
+//! again), and it says which share of the samples it could not classify.
 
 mod calibrate;
 mod class;

@@ -180,6 +180,8 @@ impl Sampler {
         let images = Images::open(&self.maps, &raw.samples);
         // A process that ended takes its count with it, and then there is nothing to compare.
         let cpu_time = cpu_after.checked_sub(self.cpu_before);
+        // One that began meanwhile is sampled, but was not counted.
+        let forked = !raw.forks.is_empty();
         let alive = self
             .pids
             .iter()
@@ -189,7 +191,7 @@ impl Sampler {
             maps: self.maps,
             period: self.period,
             elapsed,
-            cpu_time: cpu_time.filter(|_| alive),
+            cpu_time: cpu_time.filter(|_| alive && !forked),
             kernel_visible: self.kernel_visible,
         };
         Ok((finished, images))

@@ -105,7 +105,7 @@ pub struct Profile {
     pub seconds: f64,
     /// CPU time that the samples stand for, in seconds.
     pub sampled_cpu_seconds: f64,
-    /// CPU time that the system counted, in seconds; none if a process ended meanwhile.
+    /// CPU time that the system counted, in seconds; none if a process began or ended meanwhile.
     pub cpu_seconds: Option<f64>,
     /// Whether the kernel's side could be seen; if not, it is what the CPU time leaves.
     pub kernel_visible: bool,

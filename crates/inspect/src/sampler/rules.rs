@@ -57,6 +57,7 @@ const NAMES: &[(&str, Class)] = &[
     ("rsa_default_public", Class::OtherPublicKey),
     ("rsa_verify", Class::OtherPublicKey),
     ("rsaz_", Class::RsaPrivate),
+    ("extract_multiplier", Class::RsaPrivate),
     ("rsa_private", Class::RsaPrivate),
     ("rsa_default_private", Class::RsaPrivate),
     ("rsa_default_sign", Class::RsaPrivate),

@@ -71,7 +71,7 @@ impl Samples {
         Duration::from_secs_f64(self.period.as_secs_f64() * self.total() as f64)
     }
 
-    /// The CPU time that the system itself counted; none if a process ended meanwhile.
+    /// The CPU time that the system itself counted; none if a process began or ended meanwhile.
     #[must_use]
     pub fn cpu_time(&self) -> Option<Duration> {
         self.cpu_time
