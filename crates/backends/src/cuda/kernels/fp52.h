@@ -27,7 +27,6 @@ struct Fp52 {
     /// The bit pattern of a double, so that memory needs no conversion.
     using Digit = uint64_t;
     static constexpr int L = DIGITS;
-    static constexpr int DIGIT_BITS = 52;
     /// Whether there is a squaring that is cheaper than a product, where a number is in one thread.
     static constexpr bool SQUARES = false;
     static constexpr uint64_t MASK = ((uint64_t)1 << 52) - 1;
@@ -179,7 +178,8 @@ struct Fp52 {
     }
 
     /// The number in these words, little-endian, as the digits of this thread.
-    static DEVICE_CALLED void from_words(Number &out, const uint32_t *words, Word first, Word position, uint32_t count) {
+    static DEVICE_CALLED void from_words(Number &out, const uint32_t *words, Word first, Word position,
+                                         uint32_t count) {
         position = M::again(position);
 #pragma unroll
         for (int k = 0; k < L; k++) {

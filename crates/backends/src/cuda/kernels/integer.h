@@ -26,7 +26,6 @@ struct Integer {
     using Word = typename M::Word;
     using Digit = uint32_t;
     static constexpr int L = LIMBS;
-    static constexpr int DIGIT_BITS = 32;
     /// Whether there is a squaring that is cheaper than a product, where a number is in one thread.
     static constexpr bool SQUARES = true;
     static_assert(L % 2 == 0, "limbs come in pairs");
@@ -79,8 +78,8 @@ struct Integer {
     /// One row: even and odd (which is two words too high) += a·b if there is one, += N·q; then down by one
     /// word, which makes odd the even one. `spill` and `top` are the words that are between the two.
     template <int W, bool PRODUCT>
-    static DEVICE_CALLED void row(Word *even, Word *odd, Word &spill, Word &top, const Word *a, Word b, const Word *n, Word n0,
-                           Word incoming) {
+    static DEVICE_CALLED void row(Word *even, Word *odd, Word &spill, Word &top, const Word *a, Word b, const Word *n,
+                                  Word n0, Word incoming) {
         if (PRODUCT) {
             even[0] = M::add_cc(even[0], spill);
 #pragma unroll
@@ -204,7 +203,6 @@ struct Integer {
                 chain(i % 2 == 0 ? high : low, a.at, i, i + 1, i % 2 == 0 ? 1 : 0);
                 if (i + 2 < L) chain(i % 2 == 0 ? low : high, a.at, i, i + 2, i % 2 == 0 ? 0 : 1);
             }
-            low[0] = M::word(0);
             low[1] = M::add_cc(low[1], high[0]);
 #pragma unroll
             for (int k = 2; k < 2 * L; k++) low[k] = M::addc_cc(low[k], high[k - 1]);

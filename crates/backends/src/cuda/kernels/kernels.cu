@@ -13,6 +13,7 @@ extern __shared__ uint64_t shared_memory[];
 // blocks but has to go through the second cache.
 constexpr bool SHARED = true, GLOBAL = false;
 
+/// What a block of THREADS threads does.
 template <class A, int T, int HALF_BITS, int THREADS, bool TABLE_PLACE>
 static DEVICE void rsa_block(const Launch &launch) {
     using Kernel = Rsa<A, T, HALF_BITS>;

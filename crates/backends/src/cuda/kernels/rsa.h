@@ -61,7 +61,7 @@ struct Layout {
     static constexpr int HALF = 4 * M;
     // Of the whole: modulus, R, R² modulo it, bases of recombination of p and q.
     static constexpr int MODULUS = 2 * HALF, ONE = MODULUS + 2 * M, SQUARE = ONE + 2 * M, BASIS = SQUARE + 2 * M;
-    // −1/p, −1/q, −1/n modulo 2^DIGIT_BITS; one place is left free.
+    // −1/p, −1/q, −1/n modulo 2^32 or 2^52; one place is left free.
     static constexpr int INVERSES = BASIS + 4 * M;
     // Windows of d and −d modulo p−1, and modulo q−1, the lowest first.
     static constexpr int EXPONENT = HALF_BITS / (WINDOW_BITS * WINDOWS_PER_DIGIT);
@@ -100,7 +100,7 @@ struct Rsa {
     };
 
     /// Entries of the table that serve again when it is no longer needed.
-    static constexpr int ENTERED = 0, OUTPUT = 1, FACTOR = 2, INVERSE = 3;
+    static constexpr int ENTERED = 0, OUTPUT = 1, FACTOR = 2;
 
     static DEVICE_CALLED void load(Number &out, const Digit *base, Word at) {
 #pragma unroll
@@ -179,7 +179,8 @@ struct Rsa {
     }
 
     /// bᵈ modulo the prime of this half, where `b` is staged as a whole number; staged for recombination.
-    static DEVICE_CALLED void exponentiate(const Launch &launch, const Place &place, const Digit *keys, Word key, Operand b) {
+    static DEVICE_CALLED void exponentiate(const Launch &launch, const Place &place, const Digit *keys, Word key,
+                                           Operand b) {
         Word lane = M::lane(), half = lane / M::word(T);
         Word own = key + half * M::word(At::HALF), digits = lane % M::word(T) * M::word(L);
         Number n, power, other;
@@ -212,7 +213,8 @@ struct Rsa {
         keep(place, 0, other);
 
         constexpr int WINDOWS = HALF_BITS / WINDOW_BITS;
-        Word exponent = key + M::word(At::EXPONENTS) + (half * M::word(2) + M::word(launch.make)) * M::word(At::EXPONENT);
+        Word which = half * M::word(2) + M::word(launch.make);
+        Word exponent = key + M::word(At::EXPONENTS) + which * M::word(At::EXPONENT);
         power = other;
 #pragma unroll 1
         for (int i = WINDOWS; i >= 0; i--) {
@@ -449,8 +451,8 @@ struct Rsa {
     }
 
     /// Hands out the result and the next pair if all is right, and zeros if not; wipes what is left.
-    static DEVICE_CALLED void finish(const Launch &launch, const Place &place, Word task, Word pair, const Number &inverse,
-                              Word right) {
+    static DEVICE_CALLED void finish(const Launch &launch, const Place &place, Word task, Word pair,
+                                     const Number &inverse, Word right) {
         Digit *pairs = (Digit *)launch.pairs;
         Word lane = M::lane(), digits = lane * M::word(L);
         Number value;
