@@ -3,6 +3,7 @@
 
 //! The binary as a person uses it: real processes, each test in a folder of its own.
 
+mod ceiling;
 mod doctor;
 mod help;
 mod inspect;

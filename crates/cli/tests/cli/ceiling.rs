@@ -1,0 +1,103 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace inspect ceiling` as a person uses it: a command that computes nothing for anybody. (What it
+//! says about cryptography is tested where the sampler is.)
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Place;
+
+/// Spins until it is ended.
+const SPIN: [&str; 4] = ["--", "/bin/sh", "-c", "while :; do :; done"];
+
+/// Where processes may not be sampled the message says what would allow it, and there is no more to test.
+fn not_permitted(place: &Place) -> bool {
+    let args = [&["inspect", "ceiling", "--seconds", "1"], &SPIN[..]].concat();
+    let outcome = place.run(&args);
+    let refused = outcome.talk.contains("is not permitted");
+    if refused {
+        eprintln!("skipped: {}", outcome.talk);
+        outcome.failed(1, &["CAP_PERFMON", "perf_event_paranoid"]);
+    }
+    refused
+}
+
+#[test]
+fn a_program_without_cryptography_cannot_gain() {
+    let place = Place::new();
+    if not_permitted(&place) {
+        return;
+    }
+    let svg = place.path("ceiling.svg");
+    let to = svg.to_str().unwrap();
+    let head = [
+        "inspect",
+        "ceiling",
+        "--seconds",
+        "1",
+        "--json",
+        "--svg",
+        to,
+    ];
+    let outcome = place.run(&[&head[..], &SPIN[..]].concat());
+    let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
+    assert_eq!(report["report"], "ceiling");
+    assert!(report["samples"].as_u64().unwrap() > 20, "{report}");
+    let gain = report["ceiling"]["gain"].as_f64().unwrap();
+    assert!((gain - 1.0).abs() < 1e-6, "{report}");
+    let classes = report["classes"].as_array().unwrap();
+    let application = classes.iter().find(|one| one["class"] == "application");
+    assert!(
+        application.unwrap()["share"].as_f64().unwrap() > 0.3,
+        "{report}"
+    );
+    assert!(fs::read_to_string(svg).unwrap().contains("application"));
+}
+
+#[test]
+fn the_table_says_what_it_means() {
+    let place = Place::new();
+    if not_permitted(&place) {
+        return;
+    }
+    let head = [
+        "inspect",
+        "ceiling",
+        "--seconds",
+        "1",
+        "--functions",
+        "--rate",
+        "50",
+    ];
+    let page = place
+        .run(&[&head[..], &SPIN[..]].concat())
+        .done()
+        .data
+        .clone();
+    for words in [
+        "CLASS",
+        "MS PER REQUEST",
+        "FUNCTION",
+        "application",
+        "1.00x as fast",
+    ] {
+        assert!(page.contains(words), "{words} is not in\n{page}");
+    }
+}
+
+#[test]
+fn what_cannot_be_sampled_is_told() {
+    let place = Place::new();
+    if not_permitted(&place) {
+        return;
+    }
+    let gone = ["inspect", "ceiling", "--pid", "4194300", "--seconds", "1"];
+    place.run(&gone).failed(1, &["there is no process 4194300"]);
+    place
+        .run(&["inspect", "ceiling", "--", "/nonexistent/program"])
+        .failed(1, &["cannot start", "/nonexistent/program"]);
+    place.run(&["inspect", "ceiling"]).failed(2, &["--pid"]);
+}
