@@ -627,6 +627,28 @@ fn blinding_pairs_are_made_anew_in_time() {
     assert_eq!(cuda.tally().launched, 70);
 }
 
+#[test]
+fn no_branch_and_no_address_depends_on_a_number() {
+    if !cfg!(target_arch = "x86_64") {
+        eprintln!("SKIPPED: memcheck is asked in x86-64");
+        return;
+    }
+    // Integers, squares of their own, doubles.
+    for variant in [0, 1, 3] {
+        for control in [false, true] {
+            let Ok(output) = simulated::under_memcheck(variant, control) else {
+                eprintln!("SKIPPED: no valgrind here");
+                return;
+            };
+            let said = String::from_utf8_lossy(&output.stderr);
+            let name = VARIANTS[variant].name;
+            assert_eq!(output.status.success(), !control, "{name}:\n{said}");
+            let noticed = said.contains("depends on uninitialised value");
+            assert_eq!(noticed, control, "{name}:\n{said}");
+        }
+    }
+}
+
 /// Runs the suite and checks that it ran.
 fn conform(cuda: Cuda, rounds: usize) {
     let options = Options {

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -28,13 +28,44 @@ pub(crate) fn kernels() -> PathBuf {
 /// The compiled twin.
 fn twin() -> &'static Path {
     static TWIN: OnceLock<PathBuf> = OnceLock::new();
-    TWIN.get_or_init(|| compiled("cuda-twin", &kernels().join("twin.cpp"), &[]))
+    TWIN.get_or_init(|| compiled("cuda-twin", &kernels().join("twin.cpp"), &["-march=native"]))
+}
+
+/// The twin for memcheck, which does not know the newest instructions. One task of zeros, all marked as
+/// undefined; with `control` also a branch on one of them.
+pub(crate) fn under_memcheck(variant: usize, control: bool) -> std::io::Result<Output> {
+    let flags = ["-mavx2", "-mfma"];
+    let program = compiled("cuda-twin-memcheck", &kernels().join("twin.cpp"), &flags);
+    let mut message = Vec::new();
+    let at = u32::try_from(variant).expect("few");
+    for number in [at, 1, 0, 0, 0, 0, 0, if control { 2 } else { 1 }] {
+        message.extend(number.to_ne_bytes());
+    }
+    message.extend(65_537_u64.to_ne_bytes());
+    let variant = &VARIANTS[variant];
+    let numbers = variant.key_bytes() + variant.pair_bytes() + 4 * variant.words();
+    message.resize(message.len() + numbers, 0);
+    let mut child = Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=9"])
+        .arg(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(&message)?;
+    drop(input);
+    child.wait_with_output()
 }
 
 /// The folder of a driver that needs no GPU.
 pub(crate) fn driver() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
-    let library = compiled("cuda-driver", &source, &["-shared", "-fPIC"]);
+    let library = compiled(
+        "cuda-driver",
+        &source,
+        &["-march=native", "-shared", "-fPIC"],
+    );
     let folder = library.with_extension("d");
     fs::create_dir_all(&folder).expect("a folder");
     // Another process may be doing the same.
@@ -74,8 +105,8 @@ fn compile(source: &Path, flags: &[&str], result: &Path) {
     // Under another name first: other test processes may be doing the same.
     let unfinished = result.with_extension(std::process::id().to_string());
     let output = Command::new(&compiler)
-        // The processor's own fused multiply-add; rounding as it is set at run time; no other fusing.
-        .args(["-std=c++17", "-O2", "-march=native"])
+        // Rounding as it is set at run time; nothing fused but what is written so.
+        .args(["-std=c++17", "-O2"])
         .args(["-frounding-math", "-ffp-contract=off"])
         .args(["-Wall", "-Wextra", "-Wno-unknown-pragmas"])
         .args(flags)
