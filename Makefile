@@ -63,7 +63,7 @@ test-long: setup ## Backends and the whole system at length, on both releases, f
 	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 scripts/test-debian13.sh $(CARGO_FLAGS)
 
-test-timing: ## Constant time by measurement, for the better part of an hour: alone on the machine, prints t
+test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
 
