@@ -634,18 +634,17 @@ fn no_branch_and_no_address_depends_on_a_number() {
         return;
     }
     // Integers, squares of their own, doubles.
-    for variant in [0, 1, 3] {
-        for control in [false, true] {
-            let Ok(output) = simulated::under_memcheck(variant, control) else {
-                eprintln!("SKIPPED: no valgrind here");
-                return;
-            };
-            let said = String::from_utf8_lossy(&output.stderr);
-            let name = VARIANTS[variant].name;
-            assert_eq!(output.status.success(), !control, "{name}:\n{said}");
-            let noticed = said.contains("depends on uninitialised value");
-            assert_eq!(noticed, control, "{name}:\n{said}");
-        }
+    // The last shows that a branch would be noticed.
+    for (variant, control) in [(0, false), (1, false), (3, false), (3, true)] {
+        let Ok(output) = simulated::under_memcheck(variant, control) else {
+            eprintln!("SKIPPED: no valgrind here");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let name = VARIANTS[variant].name;
+        assert_eq!(output.status.success(), !control, "{name}:\n{said}");
+        let noticed = said.contains("depends on uninitialised value");
+        assert_eq!(noticed, control, "{name}:\n{said}");
     }
 }
 
