@@ -103,6 +103,28 @@ const CASES: &[Case] = &[
         ("qat-8970", &[]),
     ),
     case(
+        "qat-absent",
+        (
+            "no-accelerator",
+            &[File(
+                "proc/cpuinfo",
+                "processor : 0\nvendor_id : GenuineIntel\nmodel name : Intel(R) Atom(TM) CPU C3758 @ 2.20GHz\nflags : lm aes\n",
+            )],
+        ),
+        ("atom-c3000", &[]),
+    ),
+    case(
+        "qat-function-driver",
+        (
+            "no-accelerator",
+            &[
+                File("sys/bus/pci/devices/0000:00:05.0/vendor", "0x8086\n"),
+                File("sys/bus/pci/devices/0000:00:05.0/device", "0x37c9\n"),
+            ],
+        ),
+        ("qat-4xxx-16vfs", &[]),
+    ),
+    case(
         "qat-firmware",
         ("qat-down", &[File("lib/firmware/other.bin", "x")]),
         ("qat-down", &[File("lib/firmware/qat_402xx.bin.zst", "x")]),
@@ -305,6 +327,11 @@ const CASES: &[Case] = &[
         ("arm-a9-router", &[]),
     ),
     case(
+        "libcrypto-replaced",
+        ("aes-ni-vm", &[]),
+        ("aes-ni-vm", &[Gone("proc/813")]),
+    ),
+    case(
         "openssl-mask",
         (
             "aes-ni-vm",
@@ -430,7 +457,7 @@ const CASES: &[Case] = &[
             &[
                 NGINX_RUNS,
                 GOOD_NGINX,
-                File("proc/77/limits", limits!("0", "1024")),
+                File("proc/77/limits", limits!("0", "1000")),
             ],
         ),
         (
@@ -469,7 +496,8 @@ const CASES: &[Case] = &[
             "qat-8970",
             &[
                 NGINX_RUNS,
-                File("proc/77/limits", limits!("0", "65536")),
+                File("proc/77/limits", limits!("unlimited", "65536")),
+                File("proc/sys/kernel/core_pattern", "|/bin/false\n"),
                 File(
                     "etc/systemd/system/nginx.service",
                     "[Service]\nLimitCORE=0\n",
@@ -512,6 +540,28 @@ const CASES: &[Case] = &[
             &[File(
                 "etc/ipsec.conf",
                 "conn a\n  ike=3des-sha1-modp1024!\n  esp=aes128-md5\n",
+            )],
+        ),
+        ("qat-8970", &[GOOD_SWANCTL]),
+    ),
+    case(
+        "ipsec-short-tag",
+        (
+            "qat-8970",
+            &[File(
+                SWANCTL,
+                "connections { a { children { b { esp_proposals = aes128gcm64-ecp256 } } } }\n",
+            )],
+        ),
+        ("qat-8970", &[GOOD_SWANCTL]),
+    ),
+    case(
+        "ipsec-no-pfs",
+        (
+            "qat-8970",
+            &[File(
+                "etc/ipsec.conf",
+                "conn a\n  esp=aes256gcm16-ecp384,aes256gcm16\n",
             )],
         ),
         ("qat-8970", &[GOOD_SWANCTL]),

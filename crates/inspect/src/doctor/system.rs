@@ -24,6 +24,8 @@ pub struct System {
     pub memory: BTreeMap<String, u64>,
     /// Numbers below `/proc/sys`, by their paths
     pub sysctls: BTreeMap<String, u64>,
+    /// Where the kernel puts the memory of a program that crashed
+    pub core_pattern: Option<String>,
     /// File handles in use, and how many there may be
     pub file_handles: Option<FileHandles>,
     /// The kernel's lockdown: `none`, `integrity`, `confidentiality`
@@ -92,11 +94,10 @@ const SERVERS: [&str; 9] = [
 ];
 
 /// Numbers below `/proc/sys` that checks judge.
-const SYSCTLS: [&str; 4] = [
+const SYSCTLS: [&str; 3] = [
     "net/core/somaxconn",
     "net/netfilter/nf_conntrack_max",
     "net/netfilter/nf_conntrack_count",
-    "kernel/randomize_va_space",
 ];
 
 /// Looks at the system.
@@ -111,6 +112,9 @@ pub fn section(root: &Root) -> Section<System> {
         file_handles: look
             .text_if_there("proc/sys/fs/file-nr")
             .and_then(|text| file_handles(&text)),
+        core_pattern: look
+            .text_if_there("proc/sys/kernel/core_pattern")
+            .map(|text| text.trim().to_owned()),
         lockdown: look
             .text_if_there("sys/kernel/security/lockdown")
             .and_then(|text| chosen(&text)),

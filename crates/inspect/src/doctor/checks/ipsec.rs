@@ -71,6 +71,50 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Found> {
     })
 }
 
+pub(super) fn short_tag(facts: &Facts<'_>) -> Option<Found> {
+    let short = |word: &String| {
+        let tag = ["gcm", "ccm"].iter().find_map(|mode| word.split_once(mode));
+        tag.is_some_and(|(_, tag)| ["8", "12", "64", "96"].contains(&tag))
+    };
+    let seen: Vec<String> = proposals(facts)
+        .filter(|(_, setting)| words(setting).any(|word| short(&word)))
+        .map(quote)
+        .collect();
+    (!seen.is_empty()).then(|| {
+        Found::warning("a proposal of IPsec has a short authentication tag")
+            .seen(seen)
+            .means("With a tag of 8 bytes a forged packet passes once in far fewer attempts, and each success helps to find the key of the check (NIST SP 800-38D, appendix C). It saves 8 of 1400 bytes; guides that recommend it for low latency have no measurement.")
+            .fix("aes256gcm16 or aes128gcm16 (VyOS: aes256gcm128, aes128gcm128)")
+    })
+}
+
+pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Found> {
+    const GROUPS: [&str; 9] = [
+        "modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope",
+    ];
+    let without = |setting: &Setting| {
+        let mut proposals = setting.value.split(',').map(str::trim);
+        let has_group = |proposal: &str| {
+            let mut words = proposal.split('-');
+            words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
+        };
+        let named = |proposal: &str| proposal != "default" && !proposal.is_empty();
+        proposals.any(|proposal| named(proposal) && !has_group(&proposal.to_ascii_lowercase()))
+    };
+    let seen: Vec<String> = ["esp_proposals", "esp"]
+        .into_iter()
+        .flat_map(|name| facts.settings(Program::Strongswan, name))
+        .filter(|(_, setting)| without(setting))
+        .map(quote)
+        .collect();
+    (!seen.is_empty()).then(|| {
+        Found::notice("new keys of an IPsec tunnel are made from the old ones")
+            .seen(seen)
+            .means("Without a group in the ESP proposal a rekeying has no exchange of its own: who learns the keys of the IKE association once can read all that follows. An exchange an hour costs nothing that can be measured.")
+            .fix("esp_proposals = aes256gcm16-ecp384        # VyOS: set vpn ipsec esp-group NAME pfs dh-group20")
+    })
+}
+
 pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Found> {
     let is_one = |(_, setting): &(&str, &Setting)| {
         let value = setting.value.trim();

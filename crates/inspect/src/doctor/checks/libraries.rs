@@ -91,6 +91,30 @@ pub(super) fn unsupported(facts: &Facts<'_>) -> Option<Found> {
     })
 }
 
+pub(super) fn replaced(facts: &Facts<'_>) -> Option<Found> {
+    let libraries = &facts.libraries()?.libraries;
+    let old: Vec<String> = libraries
+        .iter()
+        .flat_map(|library| {
+            let users = library.used_by.as_deref().unwrap_or_default();
+            let old = users.iter().filter(|user| user.deleted);
+            old.map(move |user| {
+                let (program, count) = (&user.program, user.processes);
+                format!(
+                    "{program} ({count} processes): has {} of before",
+                    library.path
+                )
+            })
+        })
+        .collect();
+    (!old.is_empty()).then(|| {
+        Found::warning("a server runs with a crypto library that was replaced since")
+            .seen(old)
+            .means("What the update repaired is not repaired in these processes, and what it sped up is not sped up.")
+            .fix("systemctl restart SERVICE        # a reload is not enough")
+    })
+}
+
 pub(super) fn mask(facts: &Facts<'_>) -> Option<Found> {
     let masks = &facts.libraries()?.masks;
     if masks.is_empty() {

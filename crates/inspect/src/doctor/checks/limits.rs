@@ -5,13 +5,12 @@
 
 use super::super::{Facts, Found, Program, Severity, quote};
 
-/// Connections that a program's configuration asks for, and how many files one takes: a proxied one has
-/// two sides.
+/// Files that a program's configuration may need: nginx counts both sides of a proxied connection,
+/// HAProxy one.
 fn wanted(facts: &Facts<'_>, name: &str) -> Option<u64> {
-    const SIDES: u64 = 2;
-    let (program, setting) = match name {
-        "nginx" => (Program::Nginx, "worker_connections"),
-        "haproxy" => (Program::Haproxy, "maxconn"),
+    let (program, setting, sides) = match name {
+        "nginx" => (Program::Nginx, "worker_connections", 1_u64),
+        "haproxy" => (Program::Haproxy, "maxconn", 2),
         _ => return None,
     };
     let own_limit = match program {
@@ -26,7 +25,7 @@ fn wanted(facts: &Facts<'_>, name: &str) -> Option<u64> {
         .settings(program, setting)
         .filter_map(|(_, setting)| setting.number())
         .max()?;
-    largest.checked_mul(SIDES)
+    largest.checked_mul(sides)
 }
 
 pub(super) fn open_files(facts: &Facts<'_>) -> Option<Found> {
@@ -73,6 +72,11 @@ fn full(used: u64, most: u64) -> bool {
 }
 
 pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Found> {
+    // What systemd sets where nothing collects them, whatever the limits say.
+    let pattern = facts.system.core_pattern.as_deref();
+    if pattern.is_some_and(|pattern| pattern.is_empty() || pattern.starts_with("|/bin/false")) {
+        return None;
+    }
     let running = facts
         .system
         .servers
@@ -98,6 +102,7 @@ pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Found> {
     (!seen.is_empty()).then(|| {
         Found::warning("a crash leaves keys on disk")
             .seen(seen)
+            .seen(pattern.map(|pattern| format!("proc/sys/kernel/core_pattern: {pattern}")))
             .means("A core file of a TLS server or VPN holds its private keys and sessions, readable for whoever reads the disk, its backups, or the crash collector. (`ulimit -c unlimited` stands in guides to QAT; it is for those who debug a driver.)")
             .fix("systemctl edit SERVICE, then: [Service] LimitCORE=0")
             .fix("systemd-coredump: Storage=none in /etc/systemd/coredump.conf still logs the stack")

@@ -35,6 +35,16 @@ pub const CHECKS: &[Check] = &[
         qat::driver,
     ),
     check(
+        "qat-absent",
+        "the processor has QAT and no device is seen",
+        qat::absent,
+    ),
+    check(
+        "qat-function-driver",
+        "a virtual function of QAT was given to this machine and has no driver",
+        qat::function_driver,
+    ),
+    check(
         "qat-firmware",
         "a QAT device is not up and its firmware file is not there",
         qat::firmware,
@@ -167,6 +177,11 @@ pub const CHECKS: &[Check] = &[
         libraries::unsupported,
     ),
     check(
+        "libcrypto-replaced",
+        "a server runs with a crypto library that was replaced since",
+        libraries::replaced,
+    ),
+    check(
         "openssl-mask",
         "instructions are masked for services",
         libraries::mask,
@@ -242,6 +257,16 @@ pub const CHECKS: &[Check] = &[
         "ipsec-weak-algorithms",
         "a proposal of IPsec has a broken or weak algorithm",
         ipsec::weak,
+    ),
+    check(
+        "ipsec-short-tag",
+        "a proposal of IPsec has a short authentication tag",
+        ipsec::short_tag,
+    ),
+    check(
+        "ipsec-no-pfs",
+        "new keys of an IPsec tunnel are made from the old ones",
+        ipsec::no_pfs,
     ),
     check("ipsec-ikev1", "IPsec uses IKEv1", ipsec::ikev1),
     check(

@@ -13,9 +13,8 @@ fn overhead(kind: InterfaceKind) -> Option<u32> {
         InterfaceKind::Wireguard => Some(60),
         // IPv4 20, UDP 8, opcode and peer 4, packet id 4, tag 16.
         InterfaceKind::Ovpn | InterfaceKind::Tun => Some(52),
-        // IPv4 20, UDP 8 (behind NAT), ESP 8, IV 8, padding and trailer 2, tag 16.
-        InterfaceKind::Xfrm => Some(62),
-        InterfaceKind::Card | InterfaceKind::Virtual => None,
+        // IPsec tells senders itself what fits.
+        InterfaceKind::Xfrm | InterfaceKind::Card | InterfaceKind::Virtual => None,
     }
 }
 

@@ -93,6 +93,61 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Found> {
     })
 }
 
+/// Processors with QAT on the chip, whichever model: by a part of what `/proc/cpuinfo` calls them.
+///
+/// Source: Intel's product pages of the Atom C3000 and P5000 families. Models of the Xeon line differ.
+const WITH_QAT: [&str; 5] = ["C3558", "C3758", "C3858", "C3958", "Atom(TM) P59"];
+
+pub(super) fn absent(facts: &Facts<'_>) -> Option<Found> {
+    let cpu = facts.cpu()?;
+    let model = cpu.model.as_deref()?;
+    let qat = facts.qat()?;
+    let has = WITH_QAT.iter().any(|name| model.contains(name));
+    if !has || cpu.hypervisor.is_some() || !qat.devices.is_empty() {
+        return None;
+    }
+    Some(
+        Found::notice("the processor has QAT and no device is seen")
+            .seen([
+                format!("proc/cpuinfo: {model}"),
+                "sys/bus/pci/devices: no device of QAT".to_owned(),
+            ])
+            .means("It is switched off in the firmware's setup, or hidden.")
+            .fix("BIOS: Advanced, Chipset or Socket Configuration: Intel QuickAssist Technology, enabled")
+            .fix("lspci -nn | grep 0b40        # class of co-processors"),
+    )
+}
+
+pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Found> {
+    // On the host, functions without a driver wait for a guest.
+    if facts.devices().next().is_some() {
+        return None;
+    }
+    let bare: Vec<&Device> = facts
+        .qat()
+        .map_or(&[][..], |qat| &qat.devices)
+        .iter()
+        .collect();
+    let bare: Vec<&Device> = bare
+        .into_iter()
+        .filter(|device| device.driver.is_none())
+        .collect();
+    let first = bare.first()?;
+    let row = IDENTITIES
+        .iter()
+        .find(|row| row.device == first.device_id)?;
+    Some(
+        Found::notice("a virtual function of QAT was given to this machine and has no driver")
+            .seen(bare.iter().map(|device| format!("{}: {}, no driver", folder(device), device.model)))
+            .means("The host set it aside for this machine, and nothing uses it.")
+            .fix(if row.in_tree {
+                format!("modprobe qat_{}", row.class)
+            } else {
+                "modprobe vfio-pci; user space (qatlib, qatprovider) drives it: the kernel has no driver for functions of this generation".to_owned()
+            }),
+    )
+}
+
 pub(super) fn firmware(facts: &Facts<'_>) -> Option<Found> {
     let names = facts.system.qat_firmware.as_ref()?;
     let lacking: Vec<(&Device, &str)> = facts
