@@ -229,3 +229,54 @@ fn unique<T: Copy + Ord>(values: &[T]) -> Vec<T> {
     values.dedup();
     values
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: TlsArgs,
+    }
+
+    fn plan(typed: &[&str]) -> Plan {
+        let typed = ["tls", "--preload", "/nonexistent.so"].iter().chain(typed);
+        Plan::new(&Typed::parse_from(typed).args).expect("a plan")
+    }
+
+    #[test]
+    fn modes_alternate_and_the_demo_leaves_out_what_blocks() {
+        let whole = plan(&["--part", "handshakes"]);
+        assert_eq!(whole.modes_of(Server::Haproxy), [Mode::Local, Mode::Pooled]);
+        let nginx = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
+        assert_eq!(whole.modes_of(Server::Nginx), nginx);
+        assert_eq!(whole.order(0).len(), 2 * 2 * (2 + 3));
+        assert_eq!(whole.order(0)[0].mode, Mode::Local);
+        assert_eq!(whole.order(1)[0].mode, Mode::Pooled);
+        let demo = plan(&["--part", "handshakes", "--demo"]);
+        assert_eq!(
+            demo.modes_of(Server::Nginx),
+            [Mode::Local, Mode::PooledPreload]
+        );
+        assert_eq!(demo.modes_of(Server::Haproxy), [Mode::Local, Mode::Pooled]);
+    }
+
+    #[test]
+    fn parts_say_which_cells_and_keys_there_are() {
+        let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
+        assert!(handshakes.short_order(0).is_empty());
+        assert_eq!(handshakes.keys_to_make(), [KeyKind::P256]);
+        assert_eq!(handshakes.steps(), 5 * (2 * (2 + 3) + 1));
+        if short::need_ab().is_err() {
+            eprintln!("skipped: no ab");
+            return;
+        }
+        let short = plan(&["--part", "short", "--key", "p-256"]);
+        assert!(short.order(0).is_empty() && short.speeds().is_empty());
+        assert_eq!(short.short_order(0).len(), 2 * (2 + 3));
+        assert_eq!(short.keys_to_make(), [KeyKind::Rsa2048, KeyKind::P256]);
+    }
+}

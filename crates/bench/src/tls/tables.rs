@@ -104,17 +104,15 @@ fn handshakes(results: &Results, server: Server) -> Table {
         "failed",
     ]);
     let cells = results.cells.iter();
-    for Rounds { cell, rounds } in cells.clone().filter(|one| one.cell.server == server) {
+    for one in cells.filter(|one| one.cell.server == server) {
+        let Rounds { cell, rounds } = one;
         let mut latencies = Latencies::default();
         for load in rounds.iter().filter_map(|round| round.closed.as_ref()) {
             latencies.extend(&load.latencies);
         }
         let closed =
             |value: fn(&Load) -> f64| median(rounds, |round| round.closed.as_ref().map(value));
-        let Some(all) = cells.clone().find(|one| one.cell == *cell) else {
-            continue;
-        };
-        let (completed, served) = (all.completed(), all.served());
+        let (completed, served) = (one.completed(), one.served());
         table.row([
             cell.key.to_string(),
             cell.tls.to_string(),
@@ -130,7 +128,7 @@ fn handshakes(results: &Results, server: Server) -> Table {
             completed.to_string(),
             served.to_string(),
             format!("{:.0} %", 100.0 * served as f64 / completed.max(1) as f64),
-            all.failed().to_string(),
+            one.failed().to_string(),
         ]);
     }
     table

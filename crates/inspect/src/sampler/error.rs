@@ -30,7 +30,7 @@ pub enum SampleError {
         what: String,
     },
     /// Input: a program file that cannot be understood.
-    #[error("cannot read the functions of {path}: {problem}")]
+    #[error("cannot read the functions of {path:?}: {problem}")]
     Image {
         /// Which.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum SampleError {
         problem: String,
     },
     /// Resource: the calibration of a libcrypto failed.
-    #[error("cannot calibrate {path}: {problem}")]
+    #[error("cannot calibrate {path:?}: {problem}")]
     Calibration {
         /// Which libcrypto.
         path: PathBuf,

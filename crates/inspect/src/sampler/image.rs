@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use gimli::{
 };
 use object::read::{ReadCache, ReadRef};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use rustix::fs::{Mode, OFlags};
 
 use super::SampleError;
 
@@ -44,9 +45,6 @@ const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// Bound on distinct headers of unwind entries that are kept: real files have below ten.
 const MAX_HEADERS: usize = 1024;
-
-/// `O_NONBLOCK` and `O_CLOEXEC`.
-const O_NONBLOCK_AND_CLOEXEC: i32 = 0o4000 | 0o2_000_000;
 
 /// A program file.
 #[derive(Clone, PartialEq, Eq)]
@@ -180,14 +178,12 @@ impl Image {
     }
 }
 
-/// Opens a regular file of a bounded size, and waits for nothing: a FIFO under a library's name must
-/// not stop us.
+/// Opens a regular file of a bounded size. What is there is looked at before it is opened: a FIFO under
+/// a library's name must not stop us, and opening a device can start something.
 fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(O_NONBLOCK_AND_CLOEXEC)
-        .open(path)?;
-    let metadata = file.metadata()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let place = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = place.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
@@ -197,7 +193,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
             MAX_FILE_LEN >> 30
         )));
     }
-    Ok(file)
+    File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 /// Where functions begin and end, and their names.

@@ -208,7 +208,7 @@ impl Sorter {
 
     fn sort(&mut self, image: &Image, counts: &BTreeMap<u64, u64>, calibrations: &Calibrations) {
         let all: u64 = counts.values().sum();
-        let object = image.path().display().to_string();
+        let object = plain(&image.path().display().to_string());
         *self.objects.entry(object).or_default() += all;
         let kind = kind(image);
         let calibration = match kind {
@@ -218,13 +218,13 @@ impl Sorter {
         if kind == Kind::Libcrypto && calibration.is_none() {
             self.notes.push(format!(
                 "{} is not calibrated: only what its names tell is classified",
-                image.path().display()
+                plain(&image.path().display().to_string())
             ));
         }
         if calibration.is_some_and(|calibration| !calibration.knows_handshakes()) {
             self.notes.push(format!(
                 "no handshakes could be calibrated with {}: making keys for key agreement may count as EC signatures",
-                image.path().display()
+                plain(&image.path().display().to_string())
             ));
         }
         let divided = calibration.map(|calibration| unmix(counts, calibration.templates()));
@@ -248,10 +248,16 @@ impl Sorter {
                 }
             };
             let shown = name.map_or_else(|| format!("{start:#x}"), str::to_owned);
-            let file = image.file_name().to_owned();
-            self.functions.push((file, shown, class, *count));
+            let file = plain(image.file_name());
+            self.functions.push((file, plain(&shown), class, *count));
         }
     }
+}
+
+/// Text of somebody's file as a terminal may have it.
+fn plain(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(plain).collect()
 }
 
 /// The class of a function that no calibration knows.
@@ -331,6 +337,11 @@ mod tests {
         assert!(none.low.abs() < 1e-12 && (none.high - 0.0370).abs() < 1e-3);
         let nothing = Share::of(0.0, 0);
         assert!((nothing.high - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn names_of_others_do_not_reach_a_terminal_as_they_are() {
+        assert_eq!(plain("a\x1b[31mb\nc\u{9b}é"), "a?[31mb?c?é");
     }
 
     #[test]

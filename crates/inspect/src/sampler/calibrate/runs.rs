@@ -6,6 +6,7 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -133,17 +134,21 @@ pub(in crate::sampler) fn run(
 struct Bench<'a> {
     image: &'a Image,
     openssl: PathBuf,
+    /// Where the libcrypto is.
+    folder: PathBuf,
     dir: TempDir,
 }
 
 impl<'a> Bench<'a> {
     fn new(image: &'a Image) -> Result<Self, SampleError> {
+        let folder = trusted_folder(image.path()).map_err(|reason| problem(image, &reason))?;
         let openssl =
             which("openssl").ok_or_else(|| problem(image, "the openssl program is missing"))?;
         let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
         Ok(Self {
             image,
             openssl,
+            folder,
             dir,
         })
     }
@@ -155,12 +160,10 @@ impl<'a> Bench<'a> {
             .env("OPENSSL_CONF", "/dev/null")
             .env_remove("OPENSSL_MODULES")
             .env_remove("LD_PRELOAD")
+            .env("LD_LIBRARY_PATH", &self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        if let Some(folder) = self.image.path().parent() {
-            command.env("LD_LIBRARY_PATH", folder);
-        }
         command
     }
 
@@ -275,7 +278,7 @@ impl<'a> Bench<'a> {
                 .images
                 .iter()
                 .filter(|one| kind(one) == Kind::Libcrypto);
-            let others: Vec<_> = others.map(|one| one.path().display().to_string()).collect();
+            let others: Vec<_> = others.map(|one| format!("{:?}", one.path())).collect();
             return Err(self.problem(&format!(
                 "the openssl program does not run with it (it uses {})",
                 if others.is_empty() {
@@ -307,6 +310,29 @@ fn problem(image: &Image, problem: &str) -> SampleError {
         path: image.path().to_owned(),
         problem: problem.to_owned(),
     }
+}
+
+/// The folder of a library that may be run with our rights: one that only root or we can change. What a
+/// process has loaded is its user's choice, and calibrating it means to run it.
+fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
+    let real = fs::canonicalize(library).map_err(|error| error.to_string())?;
+    let us = rustix::process::geteuid().as_raw();
+    for (depth, part) in real.ancestors().enumerate() {
+        let about = fs::metadata(part).map_err(|error| error.to_string())?;
+        let mode = about.mode();
+        // In a folder such as /tmp nobody can replace what is another's; but in the library's own
+        // folder a new file would be enough.
+        let sticky = depth > 1 && about.is_dir() && mode & 0o1000 != 0;
+        let by_group = mode & 0o020 != 0 && about.gid() != 0;
+        let writable = (by_group || mode & 0o002 != 0) && !sticky;
+        if writable || ![0, us].contains(&about.uid()) {
+            return Err(format!(
+                "others than root and you can change {part:?}, and calibrating means to run it"
+            ));
+        }
+    }
+    let folder = real.parent().map(Path::to_owned);
+    folder.ok_or_else(|| "it is in no folder".to_owned())
 }
 
 /// A child that does not outlive this value.
@@ -396,4 +422,34 @@ fn which(program: &str) -> Option<PathBuf> {
         .chain([Path::new("/usr/bin").to_owned()])
         .map(|folder| folder.join(program))
         .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_libraries_that_nobody_else_can_change_are_run() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = fs::canonicalize(dir.path())
+            .expect("its real path")
+            .join("lib");
+        fs::create_dir(&folder).expect("a folder");
+        let library = folder.join("libcrypto.so.3");
+        fs::write(&library, "").expect("a file");
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
+        };
+        mode(&folder, 0o755);
+        mode(&library, 0o644);
+        assert_eq!(trusted_folder(&library), Ok(folder.clone()));
+        for (path, bad, good) in [(&folder, 0o1777, 0o755), (&library, 0o666, 0o644)] {
+            mode(path, bad);
+            assert!(trusted_folder(&library).is_err_and(|why| why.contains("others than root")));
+            mode(path, good);
+        }
+        assert!(trusted_folder(Path::new("/nonexistent/libcrypto.so.3")).is_err());
+    }
 }
