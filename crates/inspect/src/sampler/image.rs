@@ -411,6 +411,24 @@ mod tests {
     }
 
     #[test]
+    fn neither_a_fifo_nor_a_huge_file_stops_us() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fifo = dir.path().join("libcrypto.so.3");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, Mode::RWXU, 0).expect("a fifo");
+        let error = Image::open(&fifo).expect_err("a fifo").to_string();
+        assert!(error.contains("no regular file"), "{error}");
+        let huge = dir.path().join("huge");
+        let file = File::create(&huge).expect("a file");
+        // Holes take no space.
+        file.set_len(MAX_FILE_LEN + 1).expect("a length");
+        let error = Image::open(&huge).expect_err("too large").to_string();
+        assert!(error.contains("larger than"), "{error}");
+        file.set_len(MAX_FILE_LEN).expect("a length");
+        assert!(Image::open(&huge).is_err());
+    }
+
+    #[test]
     fn truncated_and_damaged_programs_end_in_time() {
         let Some(mut whole) = small_program() else {
             return;
