@@ -97,7 +97,7 @@ pub(crate) struct WatchArgs {
         hide_default_value = true
     )]
     pub(crate) root: PathBuf,
-    /// Print one JSON object per line
+    /// Print one JSON object per line (schema: docs/reference/watch.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     /// Make these checks only, separated by commas

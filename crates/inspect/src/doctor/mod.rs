@@ -32,7 +32,7 @@ use crate::kernel::Kernel;
 use crate::libcrypto::Libraries;
 use crate::network::Network;
 use crate::qat::{Device, Qat};
-use crate::report::{Report, Section};
+use crate::report::{Report, Section, Unread};
 use crate::root::Root;
 
 /// How bad a finding is.
@@ -90,7 +90,7 @@ pub struct Diagnosis {
     /// The worst first
     pub findings: Vec<Finding>,
     /// What could not be read, and why: a check that needs it is silent
-    pub unread: Vec<crate::report::Unread>,
+    pub unread: Vec<Unread>,
 }
 
 impl Diagnosis {
@@ -323,11 +323,20 @@ pub fn judge(
     let nothing = System::default();
     let mut facts = Facts::new(report, system.known.as_ref().unwrap_or(&nothing));
     facts.earlier = earlier;
-    let mut unread = system.unread.clone();
-    unread.extend(report.qat.unread.iter().cloned());
-    unread.extend(report.kernel.unread.iter().cloned());
-    unread.extend(report.network.unread.iter().cloned());
-    unread.extend(report.cpu.unread.iter().cloned());
+    let sections = [
+        &system.unread,
+        &report.qat.unread,
+        &report.kernel.unread,
+        &report.network.unread,
+        &report.cpu.unread,
+        &report.libcrypto.unread,
+    ];
+    let mut unread: Vec<Unread> = Vec::new();
+    for entry in sections.into_iter().flatten() {
+        if !unread.contains(entry) {
+            unread.push(entry.clone());
+        }
+    }
     Diagnosis {
         format: Diagnosis::FORMAT,
         live: report.live,

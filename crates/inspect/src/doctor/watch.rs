@@ -64,6 +64,31 @@ pub struct Alert {
     pub finding: Finding,
 }
 
+/// One line of `millrace watch --json`: rates, or an alert.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Line {
+    /// When, in seconds since 1970
+    pub time: u64,
+    /// How fast counters moved since the look before
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+    /// What became of a finding
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alert: Option<Alert>,
+}
+
+impl Line {
+    /// The JSON schema of a line, as text.
+    #[must_use]
+    pub fn schema() -> String {
+        // A schema is made of maps and texts: writing it cannot fail.
+        let mut text =
+            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}
+
 /// A finding that is known.
 #[derive(Debug)]
 struct Known {

@@ -47,7 +47,7 @@ fn text(diagnosis: &Diagnosis, styled: bool) -> String {
             findings.filter(|found| found.severity == severity).count()
         };
         page.push_str(&format!(
-            "{} checks: {} critical, {} warnings, {} notices\n",
+            "{} checks: critical {}, warnings {}, notices {}\n",
             diagnosis.checks,
             count(Severity::Critical),
             count(Severity::Warning),
@@ -130,7 +130,7 @@ mod tests {
             text.starts_with("CRITICAL  down?[2J  [qat-down]\n  seen   sys/x: 1\n  means  word")
         );
         assert!(text.contains("\n  do     echo up > /sys/x\n"));
-        assert!(text.ends_with("3 checks: 1 critical, 0 warnings, 0 notices\n"));
+        assert!(text.ends_with("3 checks: critical 1, warnings 0, notices 0\n"));
         assert!(text.lines().all(|line| line.len() <= 79));
     }
 }

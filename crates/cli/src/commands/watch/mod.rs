@@ -9,13 +9,12 @@ mod channels;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use millrace_inspect::doctor::watch::{Alert, Rates, Watcher, rates};
+use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher, rates};
 use millrace_inspect::doctor::{Severity, judge, system};
 use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::report::Report;
 use millrace_inspect::root::Root;
 use millrace_inspect::{kernel, network, qat};
-use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::channels::send;
@@ -65,7 +64,7 @@ async fn watch(args: &WatchArgs) -> Result<()> {
                 (report.qat.known.as_ref(), report.network.known.as_ref()),
                 at.duration_since(*then),
             );
-            show(&rates, args.json)?;
+            show(rates, args.json)?;
         }
         for alert in watcher.look(at.duration_since(begun), &findings) {
             tell(&alert, args)?;
@@ -111,10 +110,14 @@ fn clock(seconds: u64) -> String {
     )
 }
 
-fn show(rates: &Rates, as_json: bool) -> Result<()> {
+fn show(rates: Rates, as_json: bool) -> Result<()> {
     let now = seconds();
     if as_json {
-        return line(&json!({ "time": now, "rates": rates }).to_string());
+        return json_line(&Line {
+            time: now,
+            rates: Some(rates),
+            alert: None,
+        });
     }
     let mut parts = Vec::new();
     for device in &rates.qat {
@@ -172,7 +175,11 @@ fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
     for channel in channels {
         let sent = match channel {
             Channel::Stdout if args.json => {
-                line(&json!({ "time": now, "alert": alert }).to_string())?;
+                json_line(&Line {
+                    time: now,
+                    rates: None,
+                    alert: Some(alert.clone()),
+                })?;
                 Ok(())
             }
             Channel::Stdout => {
@@ -187,6 +194,10 @@ fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn json_line(value: &Line) -> Result<()> {
+    line(&serde_json::to_string(value).context("composing the JSON")?)
 }
 
 fn line(text: &str) -> Result<()> {

@@ -338,7 +338,7 @@ pub const CHECKS: &[Check] = &[
     // TLS.
     check(
         "tls-old-versions",
-        "a server speaks versions of TLS that are not safe",
+        "a server is set to versions of TLS that are not safe",
         tls::old_versions,
     ),
     check(

@@ -4,6 +4,7 @@
 //! TLS servers: versions, ciphers, kernel TLS.
 
 use super::super::{Facts, Found, Program, Setting, quote};
+use crate::libcrypto::Maker;
 
 pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Found> {
     const OLD: &[&str] = &["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
@@ -23,13 +24,49 @@ pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Found> {
             least && words.next().is_some_and(|word| OLD.contains(&word))
         });
     let seen: Vec<String> = nginx.chain(openssl).chain(haproxy).map(quote).collect();
-    (!seen.is_empty()).then(|| {
-        Found::warning("a server speaks versions of TLS that are not safe")
+    if seen.is_empty() {
+        return None;
+    }
+    let refused = refused_anyway(facts);
+    let title = "a server is set to versions of TLS that are not safe";
+    let found = if refused {
+        Found::notice(title)
+    } else {
+        Found::warning(title)
+    };
+    Some(
+        found
             .seen(seen)
-            .means("TLS 1.0 and 1.1 rest on MD5 and SHA-1 (RFC 8996 forbids them), SSL is broken. Browsers refuse all of them since 2020.")
+            .means(if refused {
+                "TLS 1.0 and 1.1 rest on MD5 and SHA-1 (RFC 8996 forbids them). OpenSSL 3 refuses them at its \
+                 default security level, so the line misleads more than it harms; the next one who lowers the \
+                 level gets them."
+            } else {
+                "TLS 1.0 and 1.1 rest on MD5 and SHA-1 (RFC 8996 forbids them), SSL is broken. Browsers refuse \
+                 all of them since 2020."
+            })
             .fix("nginx: ssl_protocols TLSv1.2 TLSv1.3;")
-            .fix("HAProxy: ssl-default-bind-options ssl-min-ver TLSv1.2")
-    })
+            .fix("HAProxy: ssl-default-bind-options ssl-min-ver TLSv1.2"),
+    )
+}
+
+/// Whether OpenSSL refuses these versions whatever the server asks for: from 3.0 on they need security
+/// level 0.
+fn refused_anyway(facts: &Facts<'_>) -> bool {
+    let lowered = [
+        (Program::Nginx, "ssl_ciphers"),
+        (Program::Haproxy, "ssl-default-bind-ciphers"),
+        (Program::Openssl, "CipherString"),
+    ]
+    .into_iter()
+    .flat_map(|(program, name)| facts.settings(program, name))
+    .any(|(_, setting)| setting.value.contains("SECLEVEL=0"));
+    let libraries = facts.libraries().map_or(&[][..], |found| &found.libraries);
+    let mut openssl = libraries
+        .iter()
+        .filter(|library| library.identity.maker == Maker::OpenSsl)
+        .peekable();
+    !lowered && openssl.peek().is_some() && openssl.all(|library| library.identity.since((3, 0, 0)))
 }
 
 pub(super) fn weak_ciphers(facts: &Facts<'_>) -> Option<Found> {
