@@ -1,0 +1,245 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The few facts of a report that decide, each with the words that prove it.
+
+use super::software::{Software, since};
+use crate::cpu::{Architecture, State};
+use crate::kernel::Candidate;
+use crate::kernel::crypto::Engine;
+use crate::libcrypto::{Library, Maker};
+use crate::network::InterfaceKind;
+use crate::qat::Qat;
+use crate::qat::formats::Heartbeat;
+use crate::report::Report;
+
+/// The kernel's name for what IPsec asks with AES-CBC and HMAC-SHA-256.
+const CBC_SHA256: &str = "authenc(hmac(sha256),cbc(aes))";
+
+/// The facts.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// Whether the processor computes AES.
+    pub(crate) aes: Aes,
+    /// What says so.
+    pub(crate) aes_evidence: String,
+    /// What of IPsec goes to QAT.
+    pub(crate) qat: QatUse,
+    /// A device other than QAT that the kernel takes for AES-CBC.
+    pub(crate) cbc_device: Option<String>,
+    /// Programs reach it by `/dev/crypto`.
+    pub(crate) dev_crypto: bool,
+    /// Processors; 1 if not known.
+    pub(crate) processors: usize,
+    /// Only approved algorithms are allowed.
+    pub(crate) fips: bool,
+    /// A card that encrypts IPsec packets itself.
+    pub(crate) esp_card: Option<String>,
+    /// The smallest largest packet of the cards; none if not known.
+    pub(crate) mtu: Option<u32>,
+    /// The kernel has TLS of its own, loaded.
+    pub(crate) kernel_tls: bool,
+    /// OpenVPN's data channel in the kernel: that of Linux 6.16.
+    pub(crate) dco_in_tree: bool,
+    /// The separate module, for OpenVPN 2.6.
+    pub(crate) dco_separate: bool,
+    /// The kernel's release.
+    pub(crate) kernel: Option<String>,
+    /// The oldest OpenSSL that is shared by programs: what it cannot do is not relied on.
+    pub(crate) openssl: Option<String>,
+    /// Libraries that are slower than they could be.
+    pub(crate) slow: Vec<String>,
+    /// What is installed.
+    pub(crate) software: Software,
+}
+
+/// Whether the processor computes AES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aes {
+    /// Several blocks at once (VAES).
+    Wide,
+    /// One block at once (AES-NI, Arm's extension, RISC-V Zkn, …).
+    Instructions,
+    /// By tables or bits only.
+    None,
+    /// Nothing says so.
+    Unknown,
+}
+
+/// What of IPsec goes to QAT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum QatUse {
+    /// There is none.
+    None,
+    /// There is one, which serves the kernel not, or not well: why.
+    Useless(String),
+    /// It takes AES-CBC with HMAC-SHA-256: the driver and its priority.
+    Serves(String),
+}
+
+impl Facts {
+    /// Takes them out of a report.
+    pub(crate) fn of(report: &Report, software: &Software) -> Self {
+        let (aes, aes_evidence) = aes(report);
+        let machine = report.machine.known.as_ref();
+        let network = report.network.known.as_ref();
+        let accelerators = report.accelerators.known.as_ref();
+        let libraries = report.libcrypto.known.as_ref();
+        let libraries = libraries.map_or(&[][..], |known| &known.libraries);
+        let cards = network.map_or(&[][..], |known| &known.interfaces);
+        let cbc = winner(report, "cbc(aes)");
+        let device = |found: &Candidate| {
+            let name = found.device.clone().filter(|name| !name.contains("QAT"))?;
+            let (driver, priority) = (&found.driver, found.priority);
+            (found.engine == Engine::Device)
+                .then(|| format!("{name} ({driver}, priority {priority})"))
+        };
+        Self {
+            aes,
+            aes_evidence,
+            qat: qat(report),
+            cbc_device: cbc.and_then(device),
+            dev_crypto: accelerators.is_some_and(|known| known.dev_crypto),
+            processors: report
+                .cpu
+                .known
+                .as_ref()
+                .and_then(|cpu| cpu.processors)
+                .unwrap_or(1),
+            fips: report.kernel.known.as_ref().and_then(|known| known.fips) == Some(true),
+            esp_card: cards
+                .iter()
+                .find(|card| card.esp_offload == Some(true))
+                .map(|card| card.name.clone()),
+            mtu: cards
+                .iter()
+                .filter(|card| card.kind == InterfaceKind::Card)
+                .filter_map(|card| card.mtu_bytes)
+                .min(),
+            kernel_tls: network.is_some_and(|known| known.ktls.is_some()),
+            dco_in_tree: network.is_some_and(|known| known.openvpn.in_tree),
+            dco_separate: network.is_some_and(|known| known.openvpn.out_of_tree),
+            kernel: machine.and_then(|known| known.kernel.clone()),
+            openssl: openssl(libraries),
+            slow: slow(libraries),
+            software: software.clone(),
+        }
+    }
+
+    /// Whether the kernel's release is known and from this one on.
+    pub(crate) fn kernel_since(&self, wanted: [u32; 3]) -> bool {
+        since(self.kernel.as_deref(), wanted)
+    }
+
+    /// Whether every shared OpenSSL is from this one on.
+    pub(crate) fn openssl_since(&self, wanted: [u32; 3]) -> bool {
+        since(self.openssl.as_deref(), wanted)
+    }
+
+    /// `OpenSSL 3.0.22`, or that it is not known.
+    pub(crate) fn openssl_words(&self) -> String {
+        words("OpenSSL", self.openssl.as_deref())
+    }
+}
+
+/// `strongSwan 6.0.1`, or that its version is not known.
+pub(crate) fn words(program: &str, version: Option<&str>) -> String {
+    let known = version.map(|version| format!("{program} {version}"));
+    known.unwrap_or_else(|| format!("the version of {program} is not known"))
+}
+
+fn aes(report: &Report) -> (Aes, String) {
+    let Some(cpu) = &report.cpu.known else {
+        return (Aes::Unknown, "the processor is not known".to_owned());
+    };
+    let design = cpu.design.clone().or_else(|| cpu.model.clone());
+    let design = design.unwrap_or_else(|| "the processor".to_owned());
+    let has = |name: &str| cpu.state(name) == State::Present;
+    let (narrow, wide): (&[&str], &str) = match cpu.architecture {
+        Some(Architecture::X86 | Architecture::X86_64) => (&["aes-ni"], "vaes"),
+        Some(Architecture::Riscv64 | Architecture::Riscv32) => (&["zkne", "zvkned"], "zvkned"),
+        _ => (&["aes"], ""),
+    };
+    let states = || narrow.iter().map(|name| cpu.state(name));
+    if has(wide) && states().any(|state| state == State::Present) {
+        (Aes::Wide, format!("{design} has {wide}"))
+    } else if let Some(name) = narrow.iter().find(|name| has(name)) {
+        (Aes::Instructions, format!("{design} has {name}"))
+    } else if cpu.features.is_empty() || states().all(|state| state == State::Unknown) {
+        (
+            Aes::Unknown,
+            format!("whether {design} has AES is not known"),
+        )
+    } else {
+        (Aes::None, format!("{design} has no instructions for AES"))
+    }
+}
+
+fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a Candidate> {
+    let choices = report.kernel.known.as_ref()?.choices.iter();
+    let mut choices = choices.filter(|choice| choice.algorithm == algorithm);
+    choices.next()?.candidates.first()
+}
+
+fn qat(report: &Report) -> QatUse {
+    let none = Qat::default();
+    let devices = &report.qat.known.as_ref().unwrap_or(&none).devices;
+    // Virtual functions are for guests and for user space.
+    let mut physical = devices.iter().filter(|device| !device.virtual_function);
+    let Some(first) = physical.clone().next().or_else(|| devices.first()) else {
+        return QatUse::None;
+    };
+    let name = format!("QAT {} ({})", first.model, first.address);
+    let useless = |why: &str| QatUse::Useless(format!("{name} {why}"));
+    if physical
+        .clone()
+        .any(|device| device.heartbeat == Some(Heartbeat::Silent))
+    {
+        return useless("does not answer its heartbeat");
+    }
+    if physical.clone().all(|device| device.up == Some(false)) {
+        return useless("is down");
+    }
+    if physical.all(|device| device.serves_the_kernel() == Some(false)) {
+        return useless("has no instances for the kernel");
+    }
+    let device = |found: &&Candidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
+    let Some(served) = winner(report, CBC_SHA256).filter(device) else {
+        return useless("serves none of what IPsec asks the kernel for");
+    };
+    let (driver, priority) = (&served.driver, served.priority);
+    match winner(report, "cbc(aes)").filter(|found| !device(found)) {
+        // That it is first for the combination is only because nobody has asked the processor's yet.
+        Some(other) if other.priority > priority => useless(&format!(
+            "has priority {priority}, below {} with {}: since August 2025 the kernel's makers put it \
+             behind the processor",
+            other.driver, other.priority
+        )),
+        _ => QatUse::Serves(format!("{name}: {driver} wins with priority {priority}")),
+    }
+}
+
+fn openssl(libraries: &[Library]) -> Option<String> {
+    let versions = libraries
+        .iter()
+        .filter(|library| library.identity.maker == Maker::OpenSsl && !library.inside_program)
+        .filter_map(|library| library.identity.version.clone());
+    let numbers = |version: &String| -> Vec<u32> {
+        let parts = version.split('.');
+        parts.map(|part| part.parse().unwrap_or(0)).collect()
+    };
+    versions.min_by_key(numbers)
+}
+
+fn slow(libraries: &[Library]) -> Vec<String> {
+    // A few are enough to say so first; `millrace inspect openssl` has them all.
+    const MANY: usize = 3;
+    let slow = libraries.iter().filter_map(|library| {
+        let first = library.slow.first()?;
+        Some(format!(
+            "{} is slower than this processor allows ({}): {}",
+            library.path, first.what, first.evidence
+        ))
+    });
+    slow.take(MANY).collect()
+}

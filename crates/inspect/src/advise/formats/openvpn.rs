@@ -1,0 +1,56 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! OpenVPN 2.6 and later.
+
+use super::Text;
+use crate::advise::Topic;
+use crate::advise::rules::OpenvpnPlan;
+
+pub(super) fn write(text: &mut Text<'_>, plan: &OpenvpnPlan) {
+    text.remark(
+        0,
+        "For both ends. Add: server or remote, ca (or peer-fingerprint), cert, key, tls-crypt.",
+    );
+    text.why(0, Topic::Offload);
+    text.line(0, "dev tun");
+    text.line(0, "proto udp");
+    text.line(0, "topology subnet");
+    if !plan.dco {
+        text.remark(
+            0,
+            "Nothing here stands in the way of DCO: no TAP, no compression, no fragment.",
+        );
+    }
+    text.why(0, Topic::Mtu);
+    text.line(0, &format!("tun-mtu {}", plan.tun_mtu));
+    if plan.clamp_mss {
+        text.line(0, "mssfix 1420 mtu");
+    } else {
+        text.line(0, "mssfix 0");
+    }
+    text.why(0, Topic::Cipher);
+    let names = plan.ciphers.iter().filter_map(|cipher| cipher.openvpn());
+    let names: Vec<&str> = names.collect();
+    text.line(0, &format!("data-ciphers {}", names.join(":")));
+    text.why(0, Topic::Protocol);
+    let version = if plan.tls13_only { "1.3" } else { "1.2" };
+    text.line(0, &format!("tls-version-min {version}"));
+    text.why(0, Topic::Group);
+    let groups: Vec<&str> = plan.groups.iter().map(|group| group.openssl()).collect();
+    text.line(0, &format!("tls-groups {}", groups.join(":")));
+    text.remark(
+        0,
+        "No Diffie-Hellman parameters are needed on the server beside them: dh none.",
+    );
+    text.why(0, Topic::Authentication);
+    text.why(0, Topic::Lifetime);
+    text.line(0, &format!("reneg-sec {}", plan.rekey_s));
+    text.why(0, Topic::DeadPeers);
+    let (ping, restart) = (plan.ping_s, plan.restart_s);
+    text.line(0, &format!("keepalive {ping} {restart}"));
+    text.why(0, Topic::Compression);
+    text.line(0, "allow-compression no");
+    text.line(0, "persist-tun");
+    text.line(0, "persist-key");
+}

@@ -1,0 +1,239 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! IPsec with IKEv2: the kernel carries the packets, so its implementations decide.
+
+use super::super::algorithm::{Cipher, Group, Prf};
+use super::super::facts::{Facts, QatUse, words};
+use super::super::software::since;
+use super::super::{Choice, Goal, Topic, Wish};
+use super::{choice, ciphers, groups, names, segment};
+
+/// Sequence numbers of a security association without extended ones end at 2^32: half of that leaves
+/// room for packets on their way.
+const REKEY_PACKETS: u64 = 1 << 31;
+/// What strongSwan takes without being told.
+const USUAL_WINDOW: u32 = 32;
+/// Enough where processors or a device let packets overtake each other.
+const WIDE_WINDOW: u32 = 1024;
+/// The most that VyOS allows; for a device that answers out of order.
+const WIDEST_WINDOW: u32 = 2040;
+/// The largest packet where no card says another.
+const ETHERNET_MTU: u32 = 1500;
+/// Outer IPv4 header, and UDP for those behind address translation.
+const OUTER: u32 = 20 + 8;
+/// Length of padding and next header.
+const TRAILER: u32 = 2;
+
+/// The choices, as values.
+#[derive(Clone, Debug)]
+pub(crate) struct IpsecPlan {
+    pub(crate) esp: Vec<Cipher>,
+    pub(crate) ike: Vec<Cipher>,
+    pub(crate) prf: Prf,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) esp_rekey_s: u32,
+    pub(crate) ike_rekey_s: u32,
+    pub(crate) rekey_packets: u64,
+    pub(crate) mtu: u32,
+    pub(crate) mss: u32,
+    pub(crate) replay_window: u32,
+    pub(crate) dpd_delay_s: u32,
+    pub(crate) per_cpu: bool,
+    pub(crate) card: bool,
+}
+
+/// Decides.
+pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (IpsecPlan, Vec<Choice>) {
+    let (esp, cipher) = ciphers(facts, wish);
+    let (prf, prf_choice) = prf(wish.goal);
+    let (groups, group) = group(facts, wish.goal);
+    let (replay_window, window) = window(facts, &esp, wish.goal);
+    let (per_cpu, processors) = processors(facts, wish.goal);
+    let (card, offload) = card(facts, &esp);
+    let (esp_rekey_s, ike_rekey_s) = match wish.goal {
+        Goal::Security => (1_800, 7_200),
+        Goal::Throughput | Goal::Latency => (3_600, 14_400),
+    };
+    let dpd_delay_s = match wish.goal {
+        Goal::Latency => 10,
+        Goal::Throughput | Goal::Security => 30,
+    };
+    let link = facts.mtu.unwrap_or(ETHERNET_MTU);
+    let mtu = inner_mtu(link, &esp);
+    let plan = IpsecPlan {
+        ike: esp.iter().copied().filter(|one| is_aead(*one)).collect(),
+        esp,
+        prf,
+        groups,
+        esp_rekey_s,
+        ike_rekey_s,
+        rekey_packets: REKEY_PACKETS,
+        mtu,
+        mss: segment(mtu),
+        replay_window,
+        dpd_delay_s,
+        per_cpu,
+        card,
+    };
+    let choices = vec![
+        choice(
+            Topic::Protocol,
+            "IKEv2",
+            "IKEv1 is deprecated (RFC 9395) and knows none of the choices below",
+        ),
+        choice(
+            Topic::Authentication,
+            "certificates",
+            "a shared secret that people can remember can be guessed by a peer that is not who it seems",
+        ),
+        cipher,
+        prf_choice,
+        group,
+        choice(
+            Topic::Lifetime,
+            format!("ESP {esp_rekey_s} s or 2^31 packets, IKE {ike_rekey_s} s"),
+            "a new key costs one exchange; packets are bounded because sequence numbers end, at \
+             10 Gbit/s of small packets within minutes",
+        ),
+        choice(
+            Topic::Mtu,
+            format!("{mtu} bytes inside, TCP segments of {}", segment(mtu)),
+            "a packet that does not fit is cut in two, and each half costs as much as a whole one",
+        )
+        .with(match facts.mtu {
+            Some(mtu) => format!("the cards' smallest MTU is {mtu}"),
+            None => format!("no card says its MTU: {ETHERNET_MTU} is assumed"),
+        }),
+        window,
+        choice(
+            Topic::DeadPeers,
+            format!("asked every {dpd_delay_s} s of silence"),
+            "only a silent tunnel is asked, so it costs nothing under load; IKEv2 gives up by its \
+             retransmissions, not by a time-out of this check",
+        ),
+        processors,
+        offload,
+    ];
+    (plan, choices)
+}
+
+fn is_aead(cipher: Cipher) -> bool {
+    cipher != Cipher::Aes256CbcSha256
+}
+
+fn prf(goal: Goal) -> (Prf, Choice) {
+    let prf = match goal {
+        Goal::Security => Prf::Sha384,
+        Goal::Throughput | Goal::Latency => Prf::Sha256,
+    };
+    let reason =
+        "AES-GCM and ChaCha20-Poly1305 bring integrity, but no function to derive keys with";
+    (prf, choice(Topic::Prf, prf.name(), reason))
+}
+
+fn group(facts: &Facts, goal: Goal) -> (Vec<Group>, Choice) {
+    let strongswan = facts.software.strongswan.as_deref();
+    let can = since(strongswan, [6, 0, 0]) && facts.openssl_since([3, 5, 0]);
+    let hybrid = can && goal != Goal::Latency && !facts.fips;
+    let groups = groups(facts, goal, hybrid);
+    let mut reason =
+        "keys are agreed on anew at every rekeying (perfect forward secrecy)".to_owned();
+    reason.push_str(match (can, goal) {
+        (true, Goal::Latency) => {
+            "; ML-KEM would be possible, but is one exchange more before the first packet"
+        }
+        (true, _) => "; with ML-KEM, so that what is recorded today stays secret",
+        (false, _) => "; ML-KEM beside it needs strongSwan 6.0 with OpenSSL 3.5",
+    });
+    let choice = choice(Topic::Group, names(&groups), reason)
+        .with(words("strongSwan", strongswan))
+        .with(facts.openssl_words());
+    (groups, choice)
+}
+
+fn window(facts: &Facts, esp: &[Cipher], goal: Goal) -> (u32, Choice) {
+    let device = esp.first() == Some(&Cipher::Aes256CbcSha256);
+    let (window, reason) = if device && matches!(facts.qat, QatUse::Serves(_)) {
+        let reason = "the device answers out of order: with a narrow window late packets are thrown \
+             away as if they were replayed";
+        (WIDEST_WINDOW, reason)
+    } else if facts.processors > 1 {
+        let reason = "several processors let packets overtake each other; those outside of the window \
+             are thrown away";
+        (WIDE_WINDOW, reason)
+    } else {
+        let reason = "one processor keeps packets in order; the network may not";
+        (
+            USUAL_WINDOW.max(if goal == Goal::Security { 64 } else { 128 }),
+            reason,
+        )
+    };
+    let processors = facts.processors;
+    let choice = choice(Topic::ReplayWindow, format!("{window} packets"), reason);
+    (window, choice.with(format!("processors: {processors}")))
+}
+
+fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
+    let strongswan = facts.software.strongswan.as_deref();
+    let can = since(strongswan, [6, 0, 2]) && facts.kernel_since([6, 13, 0]);
+    let useful = facts.processors > 1 && goal != Goal::Security;
+    let (value, reason) = match (can, useful) {
+        (true, true) => (
+            "a security association of its own for each",
+            "one association is one processor's work at a time (RFC 9611)",
+        ),
+        (false, true) => (
+            "one security association for all",
+            "one for each processor needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
+        ),
+        (_, false) => (
+            "one security association for all",
+            "more would gain nothing that counts here",
+        ),
+    };
+    let choice = choice(Topic::Processors, value, reason)
+        .with(words("strongSwan", strongswan))
+        .with(words("Linux", facts.kernel.as_deref()));
+    (can && useful, choice)
+}
+
+fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
+    let aead = esp.first().is_some_and(|first| is_aead(*first));
+    match &facts.esp_card {
+        Some(card) if aead => {
+            let reason =
+                "the card encrypts the packets itself, and the processor does where it cannot";
+            let choice = choice(Topic::Offload, "the card's, where it can", reason)
+                .with(format!("{card} offers esp-hw-offload"));
+            (true, choice)
+        }
+        _ => {
+            let reason = "no card is known that encrypts IPsec's packets itself";
+            (false, choice(Topic::Offload, "none by a card", reason))
+        }
+    }
+}
+
+/// The largest packet whose protected form fits the link, whichever proposal is agreed on.
+fn inner_mtu(link: u32, esp: &[Cipher]) -> u32 {
+    let fits = esp.iter().map(|cipher| {
+        let added = cipher.esp();
+        let room = link.saturating_sub(OUTER + added.fixed);
+        (room / added.multiple * added.multiple).saturating_sub(TRAILER)
+    });
+    fits.min().unwrap_or(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_fit_the_link() {
+        assert_eq!(inner_mtu(1500, &[Cipher::Aes128Gcm]), 1438);
+        assert_eq!(inner_mtu(1500, &[Cipher::Aes256CbcSha256]), 1422);
+        assert_eq!(inner_mtu(0, &[Cipher::Aes128Gcm]), 0);
+        assert_eq!(inner_mtu(9000, &[]), 9000);
+    }
+}

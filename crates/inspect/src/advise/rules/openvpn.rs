@@ -1,0 +1,163 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! OpenVPN: what it does per packet costs more than the cipher, so packet size and the kernel's data
+//! channel come before everything else.
+
+use super::super::algorithm::{Cipher, Group};
+use super::super::facts::{Facts, words};
+use super::super::software::since;
+use super::super::{Choice, Goal, Topic, Wish};
+use super::{choice, ciphers, groups, names};
+
+/// What `tun` interfaces have unless somebody says another.
+const USUAL_MTU: u32 = 1500;
+/// A link with at least this is one of jumbo frames.
+const JUMBO: u32 = 4_000;
+/// Room for what OpenVPN, UDP and IPv6 add.
+const OVERHEAD: u32 = 120;
+
+/// The choices, as values.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenvpnPlan {
+    pub(crate) ciphers: Vec<Cipher>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) tls13_only: bool,
+    pub(crate) rekey_s: u32,
+    pub(crate) tun_mtu: u32,
+    pub(crate) clamp_mss: bool,
+    pub(crate) ping_s: u32,
+    pub(crate) restart_s: u32,
+    pub(crate) dco: bool,
+}
+
+/// Decides.
+pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (OpenvpnPlan, Vec<Choice>) {
+    let (ciphers, cipher) = ciphers(facts, wish);
+    let cipher = cipher.with(
+        "DCO knows these ciphers only: AES-GCM and ChaCha20-Poly1305, which carry their own integrity",
+    );
+    let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
+    let groups = groups(facts, wish.goal, hybrid);
+    let group = choice(
+        Topic::Group,
+        names(&groups),
+        if hybrid {
+            "with ML-KEM, so that what is recorded today stays secret"
+        } else {
+            "fast on every processor; ML-KEM beside it needs OpenSSL 3.5"
+        },
+    )
+    .with(facts.openssl_words());
+    let (dco, offload) = dco(facts);
+    let (tun_mtu, clamp_mss, mtu) = mtu(facts);
+    let (ping_s, restart_s) = match wish.goal {
+        Goal::Latency => (5, 20),
+        Goal::Throughput | Goal::Security => (10, 60),
+    };
+    let tls13_only = wish.goal == Goal::Security;
+    let rekey_s = if tls13_only { 1_800 } else { 3_600 };
+    let plan = OpenvpnPlan {
+        ciphers,
+        groups,
+        tls13_only,
+        rekey_s,
+        tun_mtu,
+        clamp_mss,
+        ping_s,
+        restart_s,
+        dco,
+    };
+    let choices = vec![
+        offload,
+        mtu,
+        cipher,
+        choice(
+            Topic::Protocol,
+            if tls13_only {
+                "TLS 1.3"
+            } else {
+                "TLS 1.2 and 1.3"
+            },
+            "for the control channel; older versions are deprecated (RFC 8996)",
+        ),
+        choice(
+            Topic::Authentication,
+            "certificates or fingerprints, with tls-crypt",
+            "keys of a session are agreed on, so that who steals one later cannot decrypt the past; \
+             packets of strangers are dropped before any public-key work",
+        ),
+        group,
+        choice(
+            Topic::Lifetime,
+            format!("{rekey_s} s"),
+            "a new key costs one handshake, and the old one carries on meanwhile",
+        ),
+        choice(
+            Topic::DeadPeers,
+            format!("asked every {ping_s} s of silence, given up after {restart_s} s"),
+            "only a silent tunnel is asked, so it costs nothing under load",
+        ),
+        choice(
+            Topic::Compression,
+            "off",
+            "sizes of compressed packets tell what is in them (VORACLE), and DCO cannot; OpenVPN 2.7 \
+             never sends any",
+        ),
+    ];
+    (plan, choices)
+}
+
+fn dco(facts: &Facts) -> (bool, Choice) {
+    let version = facts.software.openvpn.as_deref();
+    let new = since(version, [2, 7, 0]);
+    let kernel_has = facts.dco_in_tree || facts.kernel_since([6, 16, 0]);
+    let (dco, value, reason) = if new && kernel_has {
+        (
+            true,
+            "DCO with the kernel's ovpn",
+            "packets stay in the kernel, on all processors",
+        )
+    } else if since(version, [2, 6, 0]) && !new && facts.dco_separate {
+        (
+            true,
+            "DCO with ovpn-dco-v2",
+            "packets stay in the kernel, on all processors",
+        )
+    } else {
+        (
+            false,
+            "not yet: one process on one processor",
+            "DCO is the largest gain there is here: it needs Linux 6.16 with OpenVPN 2.7, or the module \
+             ovpn-dco-v2 with OpenVPN 2.6 (which cannot use the former)",
+        )
+    };
+    let choice = choice(Topic::Offload, value, reason)
+        .with(words("OpenVPN", version))
+        .with(words("Linux", facts.kernel.as_deref()));
+    (dco, choice)
+}
+
+fn mtu(facts: &Facts) -> (u32, bool, Choice) {
+    match facts.mtu {
+        Some(link) if link >= JUMBO => {
+            let inside = link - OVERHEAD;
+            let reason = "cost is per packet: with 9000 bytes a gigabyte cost 3.5 times less than with \
+                 1420. Only if every link on the way carries it";
+            let choice = choice(Topic::Mtu, format!("{inside} bytes inside"), reason)
+                .with(format!("the cards' smallest MTU is {link}"));
+            (inside, false, choice)
+        }
+        mtu => {
+            let reason = "the usual path carries no more; segments of TCP are made to fit. On a path \
+                 with jumbo frames a larger one is the cheapest gain there is";
+            let choice = choice(Topic::Mtu, format!("{USUAL_MTU} bytes inside"), reason).with(
+                mtu.map_or_else(
+                    || "no card says its MTU".to_owned(),
+                    |mtu| format!("the cards' smallest MTU is {mtu}"),
+                ),
+            );
+            (USUAL_MTU, true, choice)
+        }
+    }
+}

@@ -1,0 +1,138 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which versions of the programs that are to be configured are installed, by the package database.
+//!
+//! A configuration that names what a version does not know is refused as a whole, so what is not known
+//! to be there is not used.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::{Look, Section};
+use crate::root::Root;
+
+/// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
+const DATABASES: [&str; 3] = [
+    "var/lib/dpkg/status",
+    "usr/lib/opkg/status",
+    "lib/apk/db/installed",
+];
+
+/// Longest version that is taken.
+const MAX_VERSION: usize = 64;
+
+/// Versions; none where a program is not installed, or no database says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Software {
+    /// strongSwan
+    pub strongswan: Option<String>,
+    /// OpenVPN
+    pub openvpn: Option<String>,
+    /// nginx
+    pub nginx: Option<String>,
+    /// HAProxy
+    pub haproxy: Option<String>,
+}
+
+/// Looks them up.
+#[must_use]
+pub fn section(root: &Root) -> Section<Software> {
+    let mut look = Look::new(root);
+    let mut software = Software::default();
+    for database in DATABASES {
+        // Only these lines: which other packages somebody has is nobody's business.
+        let words = [
+            "strongswan",
+            "libcharon",
+            "openvpn",
+            "nginx",
+            "haproxy",
+            "Version: ",
+            "V:",
+        ];
+        for (package, version) in packages(&look.lines_with_if_there(database, &words)) {
+            let place = match package {
+                "openvpn" | "openvpn-openssl" | "openvpn-mbedtls" => &mut software.openvpn,
+                "nginx" | "nginx-core" | "nginx-full" | "nginx-ssl" => &mut software.nginx,
+                "haproxy" => &mut software.haproxy,
+                "strongswan" | "libstrongswan" | "strongswan-charon" | "strongswan-swanctl" => {
+                    &mut software.strongswan
+                }
+                _ => continue,
+            };
+            place.get_or_insert_with(|| version.to_owned());
+        }
+    }
+    look.section(Some(software))
+}
+
+/// Names and versions, in lines of `Package:` and `Version:` (`P:` and `V:` on Alpine).
+fn packages(lines: &[String]) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let mut package = None;
+    for line in lines {
+        if let Some(name) = either(line, "Package: ", "P:") {
+            package = Some(name);
+        } else if let Some(version) = either(line, "Version: ", "V:") {
+            // Debian's epoch is not the program's.
+            let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+            if let Some(package) = package.take()
+                && version.len() <= MAX_VERSION
+            {
+                found.push((package, version));
+            }
+        }
+    }
+    found
+}
+
+fn either<'a>(line: &'a str, one: &str, other: &str) -> Option<&'a str> {
+    let rest = line
+        .strip_prefix(one)
+        .or_else(|| line.strip_prefix(other))?;
+    Some(rest.trim())
+}
+
+/// Whether a version is known and from this one on.
+pub(crate) fn since(version: Option<&str>, wanted: [u32; 3]) -> bool {
+    let Some(version) = version else {
+        return false;
+    };
+    let mut numbers = version.split(['.', '-', '+', '~']).map(|part| {
+        let end = part
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(part.len());
+        part[..end].parse::<u32>().unwrap_or(0)
+    });
+    let mut next = || numbers.next().unwrap_or(0);
+    [next(), next(), next()] >= wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_the_package_above() {
+        let text = "Package: openvpn\nVersion: 2:2.6.14-1\nVersion: 9\nPackage: nginx\nVersion: 1.22.1-9\nP:haproxy\nV:3.0.1-r0\n";
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        assert_eq!(
+            packages(&lines),
+            [
+                ("openvpn", "2.6.14-1"),
+                ("nginx", "1.22.1-9"),
+                ("haproxy", "3.0.1-r0")
+            ]
+        );
+    }
+
+    #[test]
+    fn versions_compare_by_numbers() {
+        assert!(since(Some("6.13.0-rc1"), [6, 13, 0]));
+        assert!(since(Some("6.12.48+deb13"), [6, 12, 48]));
+        assert!(!since(Some("6.9"), [6, 13, 0]));
+        assert!(!since(Some("99999999999999999999"), [1, 0, 0]));
+        assert!(!since(None, [0, 0, 0]));
+    }
+}

@@ -1,0 +1,456 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What is advised for each fixture, goal and format, word by word (`tests/golden/advise/NAME.txt`), and
+//! what must hold of all advice.
+//!
+//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p millrace-inspect --test advise` accepts what changed.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use millrace_inspect::advise::sizes::Sizes;
+use millrace_inspect::advise::{Advice, Format, Goal, Subject, Topic, Wish, advise, software};
+use millrace_inspect::report::{Report, Section};
+use millrace_inspect::root::Root;
+
+const SUBJECTS: [Subject; 3] = [Subject::Ipsec, Subject::Openvpn, Subject::Tls];
+const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Security];
+
+/// Words that may be in a reason why not, and never in what is chosen.
+const FORBIDDEN: [&str; 23] = [
+    "3des",
+    "des-cbc",
+    "blowfish",
+    "bf-cbc",
+    "rc4",
+    "md5",
+    "sha1",
+    "sha-1",
+    "modp1024",
+    "modp1536",
+    "modp768",
+    "dh-group2 ",
+    "dh-group5 ",
+    "dh-group 2 ",
+    "dh-group 5 ",
+    "lzo",
+    "lz4",
+    "secret",
+    "null",
+    "tlsv1.0",
+    "tlsv1.1",
+    "sslv3",
+    "cipher none",
+];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn fixtures() -> Vec<String> {
+    let entries = folder("fixtures").read_dir().expect("fixtures");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().expect("a name"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// A fixture, as it is looked at once.
+struct Seen {
+    name: String,
+    report: Report,
+    software: Section<software::Software>,
+}
+
+impl Seen {
+    fn of(name: &str) -> Self {
+        let root = Root::open(folder("fixtures").join(name)).expect(name);
+        Self {
+            name: name.to_owned(),
+            report: Report::of(&root),
+            software: software::section(&root),
+        }
+    }
+
+    /// The same machine with programs of other versions.
+    fn with(mut self, strongswan: &str, openvpn: &str, nginx: &str) -> Self {
+        self.software.known = Some(software::Software {
+            strongswan: Some(strongswan.to_owned()),
+            openvpn: Some(openvpn.to_owned()),
+            nginx: Some(nginx.to_owned()),
+            haproxy: None,
+        });
+        self
+    }
+
+    fn advice(&self, subject: Subject, goal: Goal, format: Format) -> Advice {
+        let wish = Wish {
+            goal,
+            format,
+            ..Wish::of(subject)
+        };
+        advise(&self.report, &self.software, &wish)
+    }
+
+    fn all(&self) -> Vec<Advice> {
+        let mut all = Vec::new();
+        for subject in SUBJECTS {
+            for goal in GOALS {
+                for format in subject.formats() {
+                    all.push(self.advice(subject, goal, *format));
+                }
+            }
+        }
+        all
+    }
+}
+
+fn value(advice: &Advice, topic: Topic) -> &str {
+    let found = advice.choices.iter().find(|choice| choice.topic == topic);
+    &found.expect("a choice").value
+}
+
+/// Every machine that the rules are tried on: the fixtures, with no versions and with the newest.
+fn machines() -> Vec<Seen> {
+    let seen = fixtures().into_iter().flat_map(|name| {
+        [
+            Seen::of(&name),
+            Seen::of(&name).with("6.0.4", "2.7.0", "1.29.1"),
+        ]
+    });
+    seen.collect()
+}
+
+fn shown(seen: &Seen) -> String {
+    let mut text = String::new();
+    for advice in seen.all() {
+        let (subject, goal, format) = (advice.subject, advice.goal, advice.format);
+        let _ = writeln!(text, "==== {subject:?}, {goal:?}, {format:?}");
+        if format == subject.formats()[0] {
+            for first in &advice.first {
+                let _ = writeln!(text, "first: {first}");
+            }
+            for choice in &advice.choices {
+                let _ = writeln!(text, "{}: {}", choice.topic.name(), choice.value);
+                for evidence in &choice.evidence {
+                    let _ = writeln!(text, "  {evidence}");
+                }
+            }
+            for instead in &advice.instead {
+                let _ = writeln!(text, "instead of {}", instead.of);
+            }
+        }
+        let _ = writeln!(text, "\n{}", advice.configuration);
+    }
+    text
+}
+
+#[test]
+fn advice_is_as_it_was() {
+    let update = env::var_os("MILLRACE_UPDATE_GOLDEN").is_some();
+    let mut stale = Vec::new();
+    for fixture in fixtures() {
+        let path = folder("tests/golden/advise").join(format!("{fixture}.txt"));
+        let fresh = shown(&Seen::of(&fixture));
+        if update {
+            fs::write(&path, &fresh).expect("writing a golden file");
+        }
+        if fs::read_to_string(&path).ok().as_deref() != Some(fresh.as_str()) {
+            stale.push(fixture);
+        }
+    }
+    assert!(
+        stale.is_empty(),
+        "advice for {stale:?} changed: see the head of this file for how to accept that"
+    );
+}
+
+#[test]
+fn what_is_forbidden_is_never_chosen() {
+    for seen in machines() {
+        for advice in seen.all() {
+            let lines = advice.configuration.lines();
+            let settings = lines.filter(|line| !line.trim_start().starts_with('#'));
+            let values = advice.choices.iter().map(|choice| choice.value.as_str());
+            for chosen in settings.chain(values) {
+                let lower = format!("{} ", chosen.to_lowercase());
+                for word in FORBIDDEN {
+                    assert!(!lower.contains(word), "{}: {word} in {chosen}", seen.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_choice_has_a_reason_and_comments_stay_comments() {
+    for seen in machines() {
+        for advice in seen.all() {
+            let mut topics = BTreeSet::new();
+            for choice in &advice.choices {
+                assert!(
+                    !choice.value.is_empty() && choice.reason.len() > 10,
+                    "{choice:?}"
+                );
+                assert!(topics.insert(choice.topic), "{:?} twice", choice.topic);
+            }
+            let comments = advice.configuration.lines();
+            let mut comments = comments.filter(|line| line.trim_start().starts_with('#'));
+            assert!(comments.all(|line| line.len() <= 100));
+            assert!(advice.configuration.is_ascii());
+        }
+    }
+}
+
+#[test]
+fn devices_are_used_where_they_win_and_nowhere_else() {
+    let cipher = |fixture: &str, goal| {
+        let advice = Seen::of(fixture).advice(Subject::Ipsec, goal, Format::Swanctl);
+        value(&advice, Topic::Cipher).to_owned()
+    };
+    let device = "AES-256-CBC with HMAC-SHA-256, then AES-256-GCM";
+    assert_eq!(cipher("atom-c3000", Goal::Throughput), device);
+    assert!(cipher("atom-c3000", Goal::Latency).starts_with("AES-128-GCM"));
+    assert!(cipher("atom-c3000", Goal::Security).starts_with("AES-256-GCM"));
+    // Behind the processor since the kernel lowered its priority; down; silent.
+    for fixture in ["qat-4xxx-16vfs", "qat-8970", "qat-down", "qat-heartbeat"] {
+        let advice = Seen::of(fixture).advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
+        assert!(
+            value(&advice, Topic::Cipher).starts_with("AES-128-GCM"),
+            "{fixture}"
+        );
+        assert!(
+            advice.first.iter().any(|first| first.contains("QAT")),
+            "{fixture}"
+        );
+    }
+    for fixture in [
+        "arm-a9-router",
+        "arm-a15-router",
+        "devcrypto-router",
+        "no-accelerator",
+    ] {
+        assert!(
+            cipher(fixture, Goal::Throughput).starts_with("ChaCha20-Poly1305"),
+            "{fixture}"
+        );
+    }
+}
+
+#[test]
+fn engines_of_routers_are_judged_at_the_packet_size() {
+    let seen = Seen::of("devcrypto-router");
+    let said = |packet_bytes| {
+        let wish = Wish {
+            packet_bytes,
+            ..Wish::of(Subject::Ipsec)
+        };
+        let advice = advise(&seen.report, &seen.software, &wish);
+        let cipher = advice
+            .choices
+            .into_iter()
+            .find(|choice| choice.topic == Topic::Cipher);
+        cipher.expect("a cipher").evidence.join(" ")
+    };
+    assert!(said(1_400).contains("gave 1.6 times"), "{}", said(1_400));
+    assert!(said(64).contains("slower than its processor"));
+}
+
+#[test]
+fn slow_libraries_are_named_first() {
+    let advice =
+        Seen::of("arm-a15-router").advice(Subject::Openvpn, Goal::Throughput, Format::Openvpn);
+    assert!(
+        advice.first[0].contains("usr/lib/libcrypto.so.3"),
+        "{:?}",
+        advice.first
+    );
+}
+
+#[test]
+fn newer_programs_get_what_they_can() {
+    let new = || Seen::of("h100-host").with("6.0.4", "2.7.0", "1.29.1");
+    let mut seen = new();
+    if let Some(machine) = seen.report.machine.known.as_mut() {
+        machine.kernel = Some("6.16.3".to_owned());
+    }
+    let text = |subject, format| seen.advice(subject, Goal::Throughput, format).configuration;
+    assert!(text(Subject::Ipsec, Format::Swanctl).contains("per_cpu_sas = yes"));
+    assert!(text(Subject::Openvpn, Format::Vyos).contains("offload dco"));
+    assert!(text(Subject::Tls, Format::Nginx).contains("ssl_session_tickets on"));
+    // OpenVPN 2.6 cannot use the kernel's own module.
+    let old = seen.with("5.9.8", "2.6.14", "1.22.1");
+    let advice = old.advice(Subject::Openvpn, Goal::Throughput, Format::Vyos);
+    assert!(!advice.configuration.contains("offload dco"));
+    assert!(
+        !new()
+            .advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl)
+            .configuration
+            .contains("per_cpu")
+    );
+}
+
+#[test]
+fn a_measurement_beats_a_rule() {
+    let saved = |gcm: f64, chacha: f64| {
+        let row = |algorithm: &str, middle: f64| {
+            serde_json::json!({
+                "algorithm": algorithm, "size": 1420, "implementation": "openssl",
+                "micros": [middle * 0.95, middle, middle * 1.05],
+            })
+        };
+        let rows = [
+            row("aes-128-gcm", gcm),
+            row("aes-256-gcm", gcm),
+            row("chacha20-poly1305", chacha),
+        ];
+        let run = serde_json::json!({"format": "millrace-bench-sizes-1", "described": "a machine", "measured": rows});
+        Sizes::parse(run.to_string().as_bytes()).expect("a run")
+    };
+    let advice = |fixture: &str, gcm, chacha| {
+        let seen = Seen::of(fixture);
+        let wish = Wish {
+            sizes: Some(saved(gcm, chacha)),
+            ..Wish::of(Subject::Openvpn)
+        };
+        advise(&seen.report, &seen.software, &wish)
+    };
+    let slower = advice("aes-ni-vm", 3.0, 1.0);
+    assert!(value(&slower, Topic::Cipher).starts_with("ChaCha20"));
+    let faster = advice("arm-a9-router", 1.0, 3.0);
+    assert!(value(&faster, Topic::Cipher).starts_with("AES-128-GCM"));
+    let same = advice("arm-a9-router", 1.0, 1.02);
+    assert!(value(&same, Topic::Cipher).starts_with("ChaCha20"));
+    let cipher = same
+        .choices
+        .iter()
+        .find(|choice| choice.topic == Topic::Cipher);
+    let evidence = cipher.expect("a cipher").evidence.join(" ");
+    assert!(evidence.contains("no difference to measure"), "{evidence}");
+}
+
+/// The keys that swanctl.conf(5) of strongSwan 6.0 has, in the sections where they are used here.
+fn swanctl_keys(section: &str) -> &'static [&'static str] {
+    match section {
+        "gateway" => &["version", "proposals", "rekey_time", "dpd_delay"],
+        "local" | "remote" => &["auth"],
+        "net" => &[
+            "esp_proposals",
+            "rekey_time",
+            "rekey_packets",
+            "replay_window",
+            "dpd_action",
+            "per_cpu_sas",
+            "start_action",
+            "hw_offload",
+        ],
+        _ => &[],
+    }
+}
+
+/// strongSwan's keywords (proposal_keywords_static.txt) that may be in a proposal here.
+const KEYWORDS: [&str; 14] = [
+    "aes128gcm16",
+    "aes256gcm16",
+    "chacha20poly1305",
+    "aes256",
+    "sha256",
+    "prfsha256",
+    "prfsha384",
+    "curve25519",
+    "ecp256",
+    "ecp384",
+    "ke1_mlkem768",
+    "esn",
+    "noesn",
+    "none",
+];
+
+#[test]
+fn swanctl_is_of_sections_keys_and_keywords_that_strongswan_has() {
+    for seen in machines() {
+        for goal in GOALS {
+            let text = seen
+                .advice(Subject::Ipsec, goal, Format::Swanctl)
+                .configuration;
+            let mut sections: Vec<String> = Vec::new();
+            for line in text
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.starts_with('#'))
+            {
+                if let Some(name) = line.strip_suffix(" {") {
+                    sections.push(name.to_owned());
+                } else if line == "}" {
+                    assert!(sections.pop().is_some(), "one too many: {text}");
+                } else {
+                    let (key, value) = line.split_once(" = ").expect(line);
+                    let section = sections.last().expect("a section");
+                    assert!(swanctl_keys(section).contains(&key), "{section}.{key}");
+                    if key.ends_with("proposals") {
+                        for proposal in value.split(", ") {
+                            assert_proposal(proposal, key == "proposals");
+                        }
+                    }
+                }
+            }
+            assert!(sections.is_empty(), "not closed: {text}");
+        }
+    }
+}
+
+fn assert_proposal(proposal: &str, ike: bool) {
+    let words: Vec<&str> = proposal.split('-').collect();
+    assert!(
+        words.iter().all(|word| KEYWORDS.contains(word)),
+        "{proposal}"
+    );
+    // IKE needs a PRF; and integrity comes with the cipher, or beside it.
+    assert_eq!(
+        words.iter().any(|word| word.starts_with("prf")),
+        ike,
+        "{proposal}"
+    );
+    assert_eq!(
+        words.contains(&"aes256"),
+        words.contains(&"sha256"),
+        "{proposal}"
+    );
+}
+
+#[test]
+fn vyos_gets_a_hash_with_every_proposal() {
+    for seen in machines() {
+        let text = seen
+            .advice(Subject::Ipsec, Goal::Throughput, Format::Vyos)
+            .configuration;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.starts_with("set "), "{line}");
+            if let Some((head, _)) = line.split_once(" encryption ") {
+                assert!(text.contains(&format!("{head} hash ")), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bundles_and_hostile_names_change_nothing() {
+    let tree = tempfile::tempdir().expect("a folder");
+    let status = tree.path().join("var/lib/dpkg");
+    fs::create_dir_all(&status).expect("a folder");
+    let evil = "Package: strongswan\nVersion: 6.0.4\r}\x1b[2J\nPackage: openvpn\nVersion: \0\n";
+    fs::write(status.join("status"), evil).expect("a file");
+    let root = Root::open(tree.path()).expect("a root");
+    let (report, software) = (Report::of(&root), software::section(&root));
+    for subject in SUBJECTS {
+        let advice = advise(&report, &software, &Wish::of(subject));
+        assert!(!advice.configuration.contains(['\r', '\x1b', '\0']));
+    }
+}
