@@ -98,6 +98,50 @@ fn inflict(damage: &Damage, path: &Path) {
     }
 }
 
+/// Files that only the doctor reads, added to each tree.
+const SETTINGS: &[(&str, &str)] = &[
+    (
+        "etc/swanctl/swanctl.conf",
+        "connections { a { dpd_delay = 1s\n proposals = 3des-md5 } }\n",
+    ),
+    (
+        "etc/openvpn/a.conf",
+        "dev tap0\ncipher BF-CBC\nkeepalive 1 2\nmssfix 0\n",
+    ),
+    (
+        "etc/nginx/nginx.conf",
+        "http { server { listen 443 ssl backlog=9; ssl_ciphers RC4; } }\n",
+    ),
+    ("etc/modprobe.d/a.conf", "blacklist intel_qat\n"),
+    ("proc/77/comm", "nginx\n"),
+    (
+        "proc/77/limits",
+        "Max core file size  unlimited  unlimited  bytes\nMax open files  9  9  files\n",
+    ),
+    ("proc/cmdline", "ro idle=poll clearcpuid=aes\n"),
+    ("proc/sys/fs/file-nr", "9\t0\t10\n"),
+    ("proc/sys/net/netfilter/nf_conntrack_max", "10\n"),
+    ("proc/sys/net/netfilter/nf_conntrack_count", "10\n"),
+    ("sys/class/thermal/thermal_zone0/temp", "99000\n"),
+    ("sys/class/thermal/thermal_zone0/trip_point_0_type", "hot\n"),
+    (
+        "sys/class/thermal/thermal_zone0/trip_point_0_temp",
+        "100000\n",
+    ),
+    ("lib/firmware/qat_x.bin", "x"),
+];
+
+fn add_settings(folder: &Path, files: &mut Vec<PathBuf>) {
+    for (path, text) in SETTINGS {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if !path.exists() {
+            files.push(path.clone());
+        }
+        fs::write(path, text).unwrap();
+    }
+}
+
 /// Copies a tree; gives the files in it.
 fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
     fs::create_dir_all(to).unwrap();
@@ -135,6 +179,7 @@ proptest! {
         let mut files = Vec::new();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
         copy(&from, folder.path(), &mut files);
+        add_settings(folder.path(), &mut files);
         for (which, damage) in &damages {
             let path: &PathBuf = which.get(&files);
             inflict(damage, path);

@@ -63,8 +63,8 @@ pub(super) fn iommu(facts: &Facts<'_>) -> Option<Found> {
     (!seen.is_empty()).then(|| {
         Found::warning("the IOMMU is switched off")
             .seen(seen)
-            .means("Any device may write to any memory, and virtual functions (QAT, network) cannot be given to guests or programs safely. Drivers of hardware 1.x once needed it off; none does today.")
-            .fix("intel_iommu=on iommu=pt        # devices of the host itself pay nothing then; update-grub; reboot")
+            .means("Any device may write to any memory, and virtual functions (QAT, network) cannot be given to guests or programs safely. Guides to older QAT cards ask for it; passing the host's own devices through (iommu=pt) does the same for them.")
+            .fix("intel_iommu=on iommu=pt        # in GRUB_CMDLINE_LINUX; update-grub; reboot")
     })
 }
 

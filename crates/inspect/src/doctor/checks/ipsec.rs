@@ -65,7 +65,7 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Found> {
     (!seen.is_empty()).then(|| {
         Found::new(worst, "a proposal of IPsec has a broken or weak algorithm")
             .seen(seen)
-            .means("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. A group of 1024 bits can be broken by states; 3DES is also ten times slower than AES.")
+            .means("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. A group of 1024 bits can be broken by states.")
             .fix("proposals = aes256gcm16-prfsha384-ecp384; esp_proposals = aes256gcm16-ecp384")
             .fix("millrace advise ipsec        # for this machine")
     })

@@ -158,7 +158,7 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Found> {
     (!portable.is_empty()).then(|| {
         Found::warning("the kernel computes AES in portable code")
             .seen(portable)
-            .means("The processor has instructions for it: without them AES-GCM takes 5 to 20 times as long, and its time depends on the data.")
+            .means("The processor has instructions for it: without them AES takes many times as long, and its time depends on the data.")
             .fix("x86: modprobe aesni_intel ghash_clmulni_intel; Arm: modprobe aes_ce_blk ghash_ce")
             .fix("new associations take it; if the module is missing, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK)")
     })

@@ -29,8 +29,8 @@ pub(super) fn hidden(facts: &Facts<'_>) -> Option<Found> {
             )
             .means(
                 "Without AES-NI a tunnel costs 2.2 times the processor time (OpenVPN, AES-256-GCM, measured on \
-                 a Cascade Lake), and AES leaks through its timing; without VAES and AVX-512 bulk encryption \
-                 and lanes of private-key work run at half speed or less.",
+                 a Cascade Lake), and AES leaks through its timing; VAES and AVX-512 are what bulk \
+                 encryption and lanes of private-key work are fast by.",
             )
             .fix("QEMU/KVM: -cpu host (libvirt: <cpu mode='host-passthrough'/>)")
             .fix("VMware: an EVC mode of the processor's own generation, newest virtual hardware; nested virtualisation does not help")

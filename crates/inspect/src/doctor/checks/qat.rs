@@ -95,8 +95,8 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Found> {
 
 /// Processors with QAT on the chip, whichever model: by a part of what `/proc/cpuinfo` calls them.
 ///
-/// Source: Intel's product pages of the Atom C3000 and P5000 families. Models of the Xeon line differ.
-const WITH_QAT: [&str; 5] = ["C3558", "C3758", "C3858", "C3958", "Atom(TM) P59"];
+/// Source: Intel's product pages of the Atom C3000 family. Models of the Xeon line differ.
+const WITH_QAT: [&str; 4] = ["C3558", "C3758", "C3858", "C3958"];
 
 pub(super) fn absent(facts: &Facts<'_>) -> Option<Found> {
     let cpu = facts.cpu()?;
@@ -377,8 +377,11 @@ pub(super) fn auto_reset(facts: &Facts<'_>) -> Option<Found> {
     let first = off.first()?;
     Some(
         Found::notice("a QAT device stays down after a fatal error")
-            .seen(off.iter().map(|device| format!("{}/qat/auto_reset: off", folder(device))))
-            .means("The default. Somebody has to reset it by hand; virtual functions in use are lost in either case.")
+            .seen(
+                off.iter()
+                    .map(|device| format!("{}/qat/auto_reset: off", folder(device))),
+            )
+            .means("The default: it is down until somebody resets it by hand.")
             .fix(format!("echo on > /{}/qat/auto_reset", folder(first))),
     )
 }
@@ -449,7 +452,7 @@ pub(super) fn idle(facts: &Facts<'_>) -> Option<Found> {
             .seen([format!("{}: {} requests", busy.address, busy.requests())])
             .seen(idle.iter().map(|device| format!("{}: 0 requests", device.address)))
             .means("The other one is up and idle: the capacity is that of one device.")
-            .fix("kernel (IPsec): an association stays at the device that was nearest when it was made; more associations, made on processors of both nodes, spread")
+            .fix("kernel (IPsec): an association stays at the device that was near and least used when it was made; more associations, made on processors of both nodes, spread")
             .fix("user space: instances of every device in the program's section of /etc/*_dev*.conf, or a virtual function of each")
     })
 }
