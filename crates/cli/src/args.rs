@@ -7,6 +7,7 @@
 //! Help texts are the documentation comments here; the man pages and `docs/reference` are generated
 //! from the same comments.
 
+mod advise;
 mod ceiling;
 mod doctor;
 mod gateway;
@@ -22,6 +23,7 @@ use millrace_engine::{BackendKind, Hash, OperationKind};
 
 pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
 
+pub(crate) use self::advise::AdviseArgs;
 pub(crate) use self::ceiling::CeilingArgs;
 pub(crate) use self::doctor::{Channel, DoctorArgs, WatchArgs};
 pub(crate) use self::inspect::{
@@ -71,6 +73,7 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     Doctor(DoctorArgs),
     Watch(WatchArgs),
+    Advise(AdviseArgs),
     #[command(subcommand)]
     Bench(BenchCommand),
     Completions(CompletionsArgs),

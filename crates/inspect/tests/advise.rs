@@ -131,7 +131,7 @@ fn machines() -> Vec<Seen> {
 fn shown(seen: &Seen) -> String {
     let mut text = String::new();
     for advice in seen.all() {
-        let (subject, goal, format) = (advice.subject, advice.goal, advice.format);
+        let (subject, goal, format) = (advice.subject, advice.goal, advice.written_for);
         let _ = writeln!(text, "==== {subject:?}, {goal:?}, {format:?}");
         if format == subject.formats()[0] {
             for first in &advice.first {

@@ -3,6 +3,7 @@
 
 //! One module per verb. Each has a `run` that takes what was typed and returns when it is done.
 
+pub(crate) mod advise;
 pub(crate) mod bench;
 pub(crate) mod ceiling;
 pub(crate) mod cert;

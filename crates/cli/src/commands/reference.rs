@@ -11,6 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use millrace_engine::backend::Capability;
+use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::Report;
 use millrace_server::config::SAMPLE;
@@ -24,6 +25,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     write(&args.dir, "cli.md", &command_line())?;
     write(&args.dir, "configuration.md", &configuration())?;
     write(&args.dir, "inspect.schema.json", &Report::schema())?;
+    write(&args.dir, "advise.schema.json", &Advice::schema())?;
     write(&args.dir, "doctor.schema.json", &Diagnosis::schema())?;
     write(&args.dir, "watch.schema.json", &watch::Line::schema())?;
     write(&args.dir, "capabilities.md", &capabilities())

@@ -4,7 +4,7 @@
 //! What to configure on this machine: cipher, integrity, group, lifetimes, and their reasons.
 //!
 //! Pure rules over what the report shows: nothing is measured and nothing is changed here. A
-//! measurement that somebody saved (`millrace bench sizes --json`) outranks a rule.
+//! measurement that somebody saved (`millrace bench sizes --json FILE`) outranks a rule.
 //!
 //! ```text
 //! algorithm.rs  every algorithm that may be advised: what is forbidden has no name here
@@ -216,7 +216,7 @@ pub struct Instead {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Advice {
     /// Version of this form; it grows when a field changes its meaning or goes, not when one comes
-    pub format_version: u32,
+    pub format: u32,
     /// Whether it is for the machine itself, rather than for files of one
     pub live: bool,
     /// What is configured
@@ -232,7 +232,7 @@ pub struct Advice {
     /// Recipes that are often copied, and why they are not taken
     pub instead: Vec<Instead>,
     /// How the configuration is written
-    pub format: Format,
+    pub written_for: Format,
     /// The configuration; reasons are its comments
     pub configuration: String,
     /// What could not be read of what decides: it is taken for unknown, not for absent
@@ -273,7 +273,7 @@ pub fn advise(report: &Report, software: &Section<Software>, wish: &Wish) -> Adv
         &software.unread,
     ];
     Advice {
-        format_version: Advice::FORMAT,
+        format: Advice::FORMAT,
         live: report.live,
         subject: wish.subject,
         goal: wish.goal,
@@ -281,7 +281,7 @@ pub fn advise(report: &Report, software: &Section<Software>, wish: &Wish) -> Adv
         first: decided.first,
         choices: decided.choices,
         instead: decided.instead,
-        format,
+        written_for: format,
         configuration,
         unread: unread.into_iter().flatten().cloned().collect(),
     }

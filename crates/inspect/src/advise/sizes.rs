@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A measurement that `millrace bench sizes --json` saved: which cipher is the faster at a size.
+//! A measurement that `millrace bench sizes --json FILE` saved: which cipher is the faster at a size.
 //!
 //! Read leniently (what is not needed may be anything) and in bounds: it is a file that somebody names.
 
@@ -28,16 +28,16 @@ pub struct Sizes {
 #[derive(Debug, Error)]
 pub enum SizesError {
     /// Larger than a saved run can be.
-    #[error("it is larger than any saved run; save one with `millrace bench sizes --json`")]
+    #[error("it is larger than any saved run; save one with `millrace bench sizes --json FILE`")]
     TooLarge,
     /// No JSON, or of another shape.
-    #[error("it is no run saved by `millrace bench sizes --json`: {0}")]
+    #[error("it is no run saved by `millrace bench sizes --json FILE`: {0}")]
     Shape(#[from] serde_json::Error),
     /// JSON of something else.
-    #[error("it is no run saved by `millrace bench sizes --json`: its format is {0:?}")]
+    #[error("it is no run saved by `millrace bench sizes --json FILE`: its format is {0:?}")]
     Format(String),
     /// Nothing in it can decide.
-    #[error("it has no ciphers measured; run `millrace bench sizes --json` over the ciphers")]
+    #[error("it has no ciphers measured; run `millrace bench sizes --json FILE` over the ciphers")]
     Empty,
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use millrace_inspect::advise::software;
 use millrace_inspect::doctor::system;
 use millrace_inspect::report::Report;
 
@@ -53,6 +54,8 @@ fn write(args: &TreeArgs, destination: BufWriter<std::fs::File>) -> Result<Table
         let _report = Report::of(&root);
         // What the doctor judges beside it.
         let _system = system::section(&root);
+        // What advice needs beside it.
+        let _software = software::section(&root);
     });
     let record = root.into_record();
     while_doing("writing the bundle", || record.write_bundle(destination))

@@ -24,10 +24,9 @@ pub(super) fn write(text: &mut Text<'_>, plan: &OpenvpnPlan) {
     }
     text.why(0, Topic::Mtu);
     text.line(0, &format!("tun-mtu {}", plan.tun_mtu));
-    if plan.clamp_mss {
-        text.line(0, "mssfix 1420 mtu");
-    } else {
-        text.line(0, "mssfix 0");
+    match plan.mssfix {
+        0 => text.line(0, "mssfix 0"),
+        bytes => text.line(0, &format!("mssfix {bytes} mtu")),
     }
     text.why(0, Topic::Cipher);
     let names = plan.ciphers.iter().filter_map(|cipher| cipher.openvpn());

@@ -142,7 +142,12 @@ fn ciphers(facts: &Facts, wish: &Wish) -> (Vec<Cipher>, Choice) {
             }
             None => "the saved run has not both ciphers: it decides nothing".to_owned(),
         };
-        evidence.push(format!("{said} [{}]", sizes.described()));
+        let where_measured = if wish.subject == Subject::Ipsec {
+            ", in OpenSSL: the kernel's code is other, on the same instructions"
+        } else {
+            ""
+        };
+        evidence.push(format!("{said}{where_measured} ({})", sizes.described()));
     }
     let names: Vec<&str> = order.iter().map(|cipher| cipher.name()).collect();
     let mut choice = choice(Topic::Cipher, names.join(", then "), reason);
@@ -210,7 +215,7 @@ fn by_rule(facts: &Facts, wish: &Wish, aes: &[Cipher]) -> (Vec<Cipher>, String, 
         }
         Aes::Unknown => {
             let reason = "nearly every processor of today computes AES itself; that it is not known \
-                 of this one is worth a measurement: `millrace bench sizes --json`";
+                 of this one is worth a measurement: `millrace bench sizes --json FILE`";
             (with(&[chacha]), reason.to_owned(), evidence)
         }
     }

@@ -12,6 +12,8 @@ use super::{choice, ciphers, groups, names};
 
 /// What `tun` interfaces have unless somebody says another.
 const USUAL_MTU: u32 = 1500;
+/// What paths of the Internet carry, behind PPPoE too: OpenVPN's own default for `mssfix`.
+const PATH: u32 = 1492;
 /// A link with at least this is one of jumbo frames.
 const JUMBO: u32 = 4_000;
 /// Room for what OpenVPN, UDP and IPv6 add.
@@ -25,7 +27,7 @@ pub(crate) struct OpenvpnPlan {
     pub(crate) tls13_only: bool,
     pub(crate) rekey_s: u32,
     pub(crate) tun_mtu: u32,
-    pub(crate) clamp_mss: bool,
+    pub(crate) mssfix: u32,
     pub(crate) ping_s: u32,
     pub(crate) restart_s: u32,
     pub(crate) dco: bool,
@@ -50,7 +52,7 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (OpenvpnPlan, Vec<Choice>) {
     )
     .with(facts.openssl_words());
     let (dco, offload) = dco(facts);
-    let (tun_mtu, clamp_mss, mtu) = mtu(facts);
+    let (tun_mtu, mssfix, mtu) = mtu(facts);
     let (ping_s, restart_s) = match wish.goal {
         Goal::Latency => (5, 20),
         Goal::Throughput | Goal::Security => (10, 60),
@@ -63,7 +65,7 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (OpenvpnPlan, Vec<Choice>) {
         tls13_only,
         rekey_s,
         tun_mtu,
-        clamp_mss,
+        mssfix,
         ping_s,
         restart_s,
         dco,
@@ -138,7 +140,8 @@ fn dco(facts: &Facts) -> (bool, Choice) {
     (dco, choice)
 }
 
-fn mtu(facts: &Facts) -> (u32, bool, Choice) {
+/// MTU inside, largest packet outside for which segments of TCP are cut (0: they are not), and why.
+fn mtu(facts: &Facts) -> (u32, u32, Choice) {
     match facts.mtu {
         Some(link) if link >= JUMBO => {
             let inside = link - OVERHEAD;
@@ -146,7 +149,7 @@ fn mtu(facts: &Facts) -> (u32, bool, Choice) {
                  1420. Only if every link on the way carries it";
             let choice = choice(Topic::Mtu, format!("{inside} bytes inside"), reason)
                 .with(format!("the cards' smallest MTU is {link}"));
-            (inside, false, choice)
+            (inside, 0, choice)
         }
         mtu => {
             let reason = "the usual path carries no more; segments of TCP are made to fit. On a path \
@@ -157,7 +160,7 @@ fn mtu(facts: &Facts) -> (u32, bool, Choice) {
                     |mtu| format!("the cards' smallest MTU is {mtu}"),
                 ),
             );
-            (USUAL_MTU, true, choice)
+            (USUAL_MTU, mtu.map_or(PATH, |mtu| mtu.min(PATH)), choice)
         }
     }
 }

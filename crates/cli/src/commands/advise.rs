@@ -1,0 +1,107 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace advise`: the choices of the inspect crate as a page or JSON, and the configuration.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Result;
+use millrace_inspect::advise::sizes::{MAX_BYTES, Sizes};
+use millrace_inspect::advise::{Advice, Format, Subject, Wish, advise, software};
+use millrace_inspect::report::Report;
+use millrace_inspect::root::Root;
+
+use super::inspect::page::{Page, plain, wrapped};
+use crate::args::AdviseArgs;
+use crate::exit::{Failure, fail};
+use crate::output;
+use crate::progress::while_doing;
+
+/// Runs the command.
+pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
+    let subject = Subject::from(args.subject);
+    let wish = Wish {
+        subject,
+        goal: args.goal.into(),
+        packet_bytes: args.packet,
+        format: format(args, subject)?,
+        sizes: args.sizes.as_deref().map(sizes).transpose()?,
+    };
+    let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let advice = while_doing("looking at everything", || {
+        advise(&Report::of(&root), &software::section(&root), &wish)
+    });
+    if args.json {
+        return output::print_json(&advice);
+    }
+    page(&advice).print()?;
+    output::print(&format!("\n{}", advice.configuration))
+}
+
+fn format(args: &AdviseArgs, subject: Subject) -> Result<Format> {
+    let usual = subject.formats()[0];
+    let wanted = args.format.map_or(usual, Format::from);
+    if subject.formats().contains(&wanted) {
+        return Ok(wanted);
+    }
+    let message = "this cannot be written in that format: ipsec takes swanctl or vyos, openvpn takes \
+                   openvpn or vyos, tls takes nginx or haproxy";
+    Err(fail(Failure::Usage, message))
+}
+
+fn sizes(path: &Path) -> Result<Sizes> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        let path = plain(&path.display().to_string());
+        fail(Failure::Usage, format!("{path}: {error}"))
+    };
+    // A pipe that nobody writes to, or a device without end, is no saved run. Opening the pipe would wait.
+    if !path.metadata().map_err(|error| wrong(&error))?.is_file() {
+        return Err(wrong(
+            &"it is no file; save one with `millrace bench sizes --json FILE`",
+        ));
+    }
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| wrong(&error))?;
+    Sizes::parse(&bytes).map_err(|error| wrong(&error))
+}
+
+/// Width of what belongs to a choice: it is indented under its name.
+const COLUMNS: usize = 74;
+
+fn page(advice: &Advice) -> Page {
+    let mut page = Page::new();
+    if !advice.first.is_empty() {
+        page.heading("first");
+        for first in &advice.first {
+            page.remark(first);
+        }
+    }
+    for choice in &advice.choices {
+        page.heading(choice.topic.name());
+        page.remark(&choice.value);
+        page.remark(&format!("because {}", choice.reason));
+        for evidence in &choice.evidence {
+            for (number, line) in wrapped(evidence, COLUMNS).iter().enumerate() {
+                page.remark(&format!("{} {line}", if number == 0 { "-" } else { " " }));
+            }
+        }
+    }
+    if !advice.instead.is_empty() {
+        page.heading("not taken, though often copied");
+        for instead in &advice.instead {
+            page.remark(&format!("{}: {}", instead.of, instead.because));
+        }
+    }
+    if !advice.unread.is_empty() {
+        page.heading("not known");
+        for unread in &advice.unread {
+            page.remark(&format!("{} ({})", unread.what, unread.why));
+        }
+    }
+    page
+}
