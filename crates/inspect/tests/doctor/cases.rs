@@ -1,54 +1,29 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Every check of the doctor, on a machine where it fires and on one where it does not: a fixture, and
-//! what is changed in it.
+//! Every check, on a machine where it fires and on one where it does not. A table, hence its length.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use millrace_inspect::doctor::{CHECKS, Diagnosis, Finding, Severity, diagnose, judge, system};
-use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
-use tempfile::TempDir;
-
-/// A change in a tree.
-#[derive(Clone, Copy)]
-enum Change {
-    /// This file says this.
-    File(&'static str, &'static str),
-    /// This file or folder is not there.
-    Gone(&'static str),
-    /// A symbolic link to there.
-    Link(&'static str, &'static str),
-    /// This file of the fixture with one text put for another of the same length, wherever it is.
-    Edit(&'static str, &'static str, &'static str),
-}
-use Change::{Edit, File, Gone, Link};
-
-/// A fixture and what is changed in it.
-type Machine = (&'static str, &'static [Change]);
+use crate::machine::Change::{self, Edit, File, Gone, Link};
+use crate::machine::Machine;
 
 /// A check, a machine on which it fires, and one on which it does not.
-struct Case {
-    id: &'static str,
-    fires: Machine,
-    silent: Machine,
+pub(crate) struct Case {
+    pub(crate) id: &'static str,
+    pub(crate) fires: Machine,
+    pub(crate) silent: Machine,
 }
 
 const fn case(id: &'static str, fires: Machine, silent: Machine) -> Case {
     Case { id, fires, silent }
 }
 
-const SWANCTL: &str = "etc/swanctl/swanctl.conf";
-const OPENVPN: &str = "etc/openvpn/server.conf";
+pub(crate) const SWANCTL: &str = "etc/swanctl/swanctl.conf";
+pub(crate) const OPENVPN: &str = "etc/openvpn/server.conf";
 const NGINX: &str = "etc/nginx/nginx.conf";
 const OPENSSL: &str = "etc/ssl/openssl.cnf";
 const CMDLINE: &str = "proc/cmdline";
-const A9_LIBRARY: &str = "usr/lib/libcrypto.so.3";
-const QAT_FOLDER: &str = "sys/bus/pci/devices/0000:6b:00.0/qat";
+pub(crate) const A9_LIBRARY: &str = "usr/lib/libcrypto.so.3";
+pub(crate) const QAT_FOLDER: &str = "sys/bus/pci/devices/0000:6b:00.0/qat";
 const GOVERNOR: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor";
 const DRIVER: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver";
 
@@ -86,7 +61,7 @@ macro_rules! limits {
 
 const NGINX_RUNS: Change = File("proc/77/comm", "nginx\n");
 
-const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     case("qat-down", ("qat-down", &[]), ("qat-heartbeat", &[])),
     case(
         "qat-driver",
@@ -712,277 +687,3 @@ const CASES: &[Case] = &[
         ),
     ),
 ];
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(name)
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in from.read_dir().expect("a fixture") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        let kind = entry.file_type().expect("a kind");
-        if kind.is_dir() {
-            copy(&entry.path(), &target);
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(entry.path()).expect("a link"), &target).expect("a link");
-        } else {
-            fs::copy(entry.path(), &target).expect("a copy");
-        }
-    }
-}
-
-fn build((name, changes): Machine) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    copy(&fixture(name), folder.path());
-    let place = |path: &str| {
-        let path = folder.path().join(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
-        path
-    };
-    for change in changes {
-        match change {
-            File(path, text) => fs::write(place(path), text).expect("a file"),
-            Link(path, target) => symlink(target, place(path)).expect("a link"),
-            Gone(path) => {
-                let path = folder.path().join(path);
-                let removed = match path.is_dir() && !path.is_symlink() {
-                    true => fs::remove_dir_all(&path),
-                    false => fs::remove_file(&path),
-                };
-                removed.expect("it was there");
-            }
-            Edit(path, old, new) => {
-                assert_eq!(old.len(), new.len());
-                let path = place(path);
-                let mut bytes = fs::read(&path).expect("a file of the fixture");
-                let mut edited = 0;
-                for at in 0..bytes.len().saturating_sub(old.len()) {
-                    if bytes[at..].starts_with(old.as_bytes()) {
-                        bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
-                        edited += 1;
-                    }
-                }
-                assert!(edited > 0, "{old} is not in {}", path.display());
-                fs::write(&path, bytes).expect("a file");
-            }
-        }
-    }
-    folder
-}
-
-fn examine(machine: Machine) -> Diagnosis {
-    let folder = build(machine);
-    let root = Root::open(folder.path()).expect("a root");
-    diagnose(&root, |_| true)
-}
-
-fn found<'a>(diagnosis: &'a Diagnosis, id: &str) -> Option<&'a Finding> {
-    diagnosis.findings.iter().find(|finding| finding.id == id)
-}
-
-#[test]
-fn every_check_fires_where_it_should_and_only_there() {
-    let mut wrong = Vec::new();
-    for Case { id, fires, silent } in CASES {
-        match found(&examine(*fires), id) {
-            None => wrong.push(format!("{id} is silent where it should fire")),
-            Some(finding) => {
-                let full = !finding.title.is_empty()
-                    && !finding.evidence.is_empty()
-                    && !finding.consequence.is_empty()
-                    && !finding.remedy.is_empty();
-                if !full {
-                    wrong.push(format!("{id} does not say everything: {finding:?}"));
-                }
-            }
-        }
-        if let Some(finding) = found(&examine(*silent), id) {
-            wrong.push(format!(
-                "{id} fires where it should be silent: {:?}",
-                finding.evidence
-            ));
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
-fn every_check_has_a_case_and_an_id_of_its_own() {
-    let cases: BTreeSet<&str> = CASES.iter().map(|case| case.id).collect();
-    let checks: BTreeSet<&str> = CHECKS.iter().map(|check| check.id).collect();
-    assert_eq!(cases, checks);
-    assert_eq!(checks.len(), CHECKS.len(), "an id is there twice");
-}
-
-#[test]
-fn the_guide_names_every_check() {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/doctor.md");
-    let guide = fs::read_to_string(guide).expect("docs/guide/doctor.md");
-    let row =
-        |check: &millrace_inspect::doctor::Check| format!("| `{}` | {} |", check.id, check.about);
-    let missing: Vec<String> = CHECKS
-        .iter()
-        .map(row)
-        .filter(|row| !guide.contains(row))
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "not in the guide:\n{}",
-        missing.join("\n")
-    );
-}
-
-#[test]
-fn the_worst_is_first_and_some_may_be_left_out() {
-    let folder = build(("qat-heartbeat", &[]));
-    let root = Root::open(folder.path()).expect("a root");
-    let all = diagnose(&root, |_| true);
-    assert_eq!(all.worst(), Some(Severity::Critical));
-    assert!(all.findings.is_sorted_by_key(|finding| finding.severity));
-    let one = diagnose(&root, |check| check.id == "qat-link");
-    assert_eq!((one.checks, one.findings.len()), (1, 0));
-}
-
-/// Two looks tell what hangs from what is on its way.
-#[test]
-fn requests_that_are_answered_meanwhile_are_not_stuck() {
-    const COUNTERS: &str = "sys/kernel/debug/qat_4xxx_0000:6b:00.0/fw_counters";
-    let folder = build(("qat-heartbeat", &[]));
-    let look = || Report::of(&Root::open(folder.path()).expect("a root"));
-    let system = system::section(&Root::open(folder.path()).expect("a root"));
-    let before = look();
-    let earlier = before.qat.known.as_ref();
-    let stuck = |report: &Report| {
-        let diagnosis = judge(report, &system, earlier, |check| check.id == "qat-stuck");
-        diagnosis.findings.first().map(|finding| finding.severity)
-    };
-    assert_eq!(stuck(&before), Some(Severity::Critical));
-    let text = fs::read_to_string(folder.path().join(COUNTERS)).expect("counters");
-    let moved = text.replace("69488", "69999");
-    assert_ne!(moved, text);
-    fs::write(folder.path().join(COUNTERS), moved).expect("counters");
-    assert_eq!(stuck(&look()), None);
-}
-
-/// An engine that OpenSSL does not have any more is an error, not a remark.
-#[test]
-fn an_engine_with_openssl_4_is_critical() {
-    let diagnosis = examine((
-        "arm-a9-router",
-        &[
-            Edit(A9_LIBRARY, "OpenSSL 3.0.20", "OpenSSL 4.0.10"),
-            File(OPENVPN, "engine devcrypto\n"),
-        ],
-    ));
-    let finding = found(&diagnosis, "openssl-engine").expect("a finding");
-    assert_eq!(
-        finding.severity,
-        Severity::Critical,
-        "{:?}",
-        finding.evidence
-    );
-}
-
-/// What systemd itself says of the units.
-#[test]
-fn units_are_well_formed() {
-    let program = Path::new("/usr/bin/systemd-analyze");
-    if !program.exists() {
-        eprintln!("skipped: there is no systemd-analyze");
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["millrace-doctor.service", "millrace-doctor.timer"] {
-        let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../deploy")
-            .join(name);
-        let text = fs::read_to_string(unit).expect("a unit");
-        // A program that is there, and no manual page.
-        let text = text
-            .replace("/usr/bin/millrace ", "/bin/true ")
-            .replace("Documentation=man:millrace-doctor(1)\n", "");
-        fs::write(folder.path().join(name), text).expect("a unit");
-    }
-    let output = std::process::Command::new(program)
-        .args(["verify", "--recursive-errors=no"])
-        .arg(folder.path().join("millrace-doctor.service"))
-        .arg(folder.path().join("millrace-doctor.timer"))
-        .output()
-        .expect("systemd-analyze");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("millrace-doctor"))
-        .collect();
-    assert!(ours.is_empty(), "{ours:#?}");
-}
-
-/// Services without instances for the kernel, of either kind.
-#[test]
-fn services_decide_whether_the_kernel_is_served() {
-    for services in ["sym\n", "dc\n", "asym\n"] {
-        let folder = build(("qat-heartbeat", &[Gone("sys/kernel/debug")]));
-        fs::write(
-            folder.path().join(QAT_FOLDER).join("cfg_services"),
-            services,
-        )
-        .expect("services");
-        let diagnosis = diagnose(&Root::open(folder.path()).expect("a root"), |_| true);
-        assert!(
-            found(&diagnosis, "qat-no-kernel-instances").is_some(),
-            "{services}"
-        );
-    }
-}
-
-/// No secret of a configuration is in a diagnosis or in a bundle.
-#[test]
-fn secrets_stay_where_they_are() {
-    let folder = build((
-        "qat-8970",
-        &[
-            File(
-                SWANCTL,
-                "connections { a { dpd_delay = 1s } }\nsecrets {\n  ike-a {\n    secret = hunter2hunter2\n  }\n}\n",
-            ),
-            File(
-                OPENVPN,
-                "comp-lzo\n<key>\n-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n</key>\n",
-            ),
-            File(
-                "etc/haproxy/haproxy.cfg",
-                "listen s\n  stats auth admin:hunter2hunter2\n",
-            ),
-        ],
-    ));
-    let root = Root::open(folder.path()).expect("a root").recording();
-    let system = system::section(&root);
-    let text = serde_json::to_string(&system).expect("JSON");
-    assert!(text.contains("dpd_delay") && text.contains("comp-lzo"));
-    let mut bundle = Vec::new();
-    root.into_record()
-        .write_bundle(&mut bundle)
-        .expect("a bundle");
-    let replay = Root::from_bundle(bundle.as_slice()).expect("a bundle");
-    let mut kept = String::new();
-    for path in [SWANCTL, OPENVPN, "etc/haproxy/haproxy.cfg"] {
-        kept.push_str(&replay.read(path, 1 << 20).text().unwrap_or_default());
-    }
-    assert!(
-        kept.contains("dpd_delay") && kept.contains("comp-lzo"),
-        "{kept}"
-    );
-    for secret in ["hunter2", "MIGHAgEA"] {
-        assert!(
-            !text.contains(secret) && !kept.contains(secret),
-            "{secret}: {kept}"
-        );
-    }
-    assert_eq!(system::section(&replay).known, system.known);
-    // The kernel's command line is kept in no bundle, and of it only what is judged in a section.
-    assert!(system.known.is_some_and(|system| system.boot.is_empty()));
-}
