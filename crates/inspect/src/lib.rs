@@ -23,8 +23,8 @@
 //! elf.rs     what the headers of a program or library say, of any architecture
 //! ```
 //!
-//! What a part finds is a section of the report, made by its `section(&Root)`; judging it is not
-//! done here.
+//! What a part finds is a section of the report, made by its `section(&Root)`; only `doctor` and `advise`
+//! judge it.
 #![forbid(unsafe_code)]
 
 pub mod accelerators;

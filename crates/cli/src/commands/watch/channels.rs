@@ -120,7 +120,6 @@ fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus> 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     use millrace_inspect::doctor::Finding;
     use millrace_inspect::doctor::watch::Change;
@@ -158,10 +157,16 @@ mod tests {
     #[test]
     fn a_program_gets_json_and_fields_and_a_limit() {
         let folder = tempfile::tempdir().unwrap();
+        // Made by another process: a file that this one has had open for writing, and a fork of another
+        // test still has, cannot be started (ETXTBSY).
         let script = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            let (source, path) = (folder.path().join("source"), folder.path().join(name));
+            fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+            let installed = Command::new("install")
+                .args(["-m", "700"])
+                .args([&source, &path])
+                .status();
+            assert!(installed.unwrap().success());
             path
         };
         let out = folder.path().join("out");
