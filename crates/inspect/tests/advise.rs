@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_inspect::advise::sizes::Sizes;
 use millrace_inspect::advise::{Advice, Format, Goal, Subject, Topic, Wish, advise, software};
+use millrace_inspect::kernel::crypto::Engine;
 use millrace_inspect::report::{Report, Section};
 use millrace_inspect::root::Root;
 
@@ -244,6 +245,45 @@ fn devices_are_used_where_they_win_and_nowhere_else() {
     }
 }
 
+/// A driver that takes AES-GCM, as some makers' own do.
+#[test]
+fn a_device_that_takes_aes_gcm_gets_it() {
+    let mut seen = Seen::of("atom-c3000");
+    let kernel = seen.report.kernel.known.as_mut().expect("the kernel");
+    let mut choices = kernel.choices.iter_mut();
+    let gcm = choices.find(|choice| choice.algorithm == "rfc4106(gcm(aes))");
+    let gcm = gcm.and_then(|choice| choice.candidates.first_mut());
+    let gcm = gcm.expect("a candidate");
+    gcm.engine = Engine::Device;
+    gcm.device = Some("Intel QAT".to_owned());
+    let advice = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
+    assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"));
+    assert_eq!(value(&advice, Topic::ReplayWindow), "2040 packets");
+    assert!(
+        advice
+            .instead
+            .iter()
+            .all(|note| !note.of.contains("for QAT"))
+    );
+}
+
+#[test]
+fn approved_algorithms_only_where_nothing_else_is_allowed() {
+    let mut seen = Seen::of("aes-ni-vm").with("6.0.4", "2.7.0", "1.29.1");
+    let kernel = seen.report.kernel.known.as_mut().expect("the kernel");
+    kernel.fips = Some(true);
+    for advice in seen.all() {
+        let lines = advice.configuration.lines();
+        let settings: Vec<String> = lines
+            .filter(|line| !line.trim_start().starts_with('#'))
+            .map(str::to_lowercase)
+            .collect();
+        for word in ["chacha", "25519", "mlkem", "dh-group31", "dh-group 31"] {
+            assert!(settings.iter().all(|line| !line.contains(word)), "{word}");
+        }
+    }
+}
+
 #[test]
 fn engines_of_routers_are_judged_at_the_packet_size() {
     let seen = Seen::of("devcrypto-router");
@@ -326,6 +366,19 @@ fn a_measurement_beats_a_rule() {
     assert!(value(&slower, Topic::Cipher).starts_with("ChaCha20"));
     let faster = advice("arm-a9-router", 1.0, 3.0);
     assert!(value(&faster, Topic::Cipher).starts_with("AES-128-GCM"));
+    // A run of another processor says nothing of this one.
+    let seen = Seen::of("arm-a9-router");
+    let row = serde_json::json!({"algorithm": "aes-128-gcm", "size": 1420, "implementation": "openssl", "micros": [1.0]});
+    let mut other = row.clone();
+    other["algorithm"] = "chacha20-poly1305".into();
+    other["micros"] = serde_json::json!([2.0]);
+    let run = serde_json::json!({"format": "millrace-bench-sizes-1", "machine": {"cpu": "another"}, "measured": [row, other]});
+    let wish = Wish {
+        sizes: Sizes::parse(run.to_string().as_bytes()).ok(),
+        ..Wish::of(Subject::Openvpn)
+    };
+    let foreign = advise(&seen.report, &seen.software, &wish);
+    assert!(value(&foreign, Topic::Cipher).starts_with("ChaCha20"));
     let same = advice("arm-a9-router", 1.0, 1.02);
     assert!(value(&same, Topic::Cipher).starts_with("ChaCha20"));
     let cipher = same

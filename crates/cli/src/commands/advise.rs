@@ -84,7 +84,7 @@ fn page(advice: &Advice) -> Page {
     for choice in &advice.choices {
         page.heading(choice.topic.name());
         page.remark(&choice.value);
-        page.remark(&format!("because {}", choice.reason));
+        page.remark(&format!("why: {}", choice.reason));
         for evidence in &choice.evidence {
             for (number, line) in wrapped(evidence, COLUMNS).iter().enumerate() {
                 page.remark(&format!("{} {line}", if number == 0 { "-" } else { " " }));

@@ -16,6 +16,9 @@ use crate::report::Report;
 /// The kernel's name for what IPsec asks with AES-CBC and HMAC-SHA-256.
 const CBC_SHA256: &str = "authenc(hmac(sha256),cbc(aes))";
 
+/// The kernel's name for what IPsec asks with AES-GCM.
+const GCM: &str = "rfc4106(gcm(aes))";
+
 /// The facts.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -25,6 +28,10 @@ pub(crate) struct Facts {
     pub(crate) aes_evidence: String,
     /// What of IPsec goes to QAT.
     pub(crate) qat: QatUse,
+    /// The processor's own name.
+    pub(crate) model: Option<String>,
+    /// A device that the kernel takes for IPsec with AES-GCM.
+    pub(crate) gcm_device: Option<String>,
     /// A device other than QAT that the kernel takes for AES-CBC.
     pub(crate) cbc_device: Option<String>,
     /// Programs reach it by `/dev/crypto`.
@@ -89,7 +96,7 @@ impl Facts {
         let cards = network.map_or(&[][..], |known| &known.interfaces);
         let cbc = winner(report, "cbc(aes)");
         let device = |found: &Candidate| {
-            let name = found.device.clone().filter(|name| !name.contains("QAT"))?;
+            let name = found.device.clone()?;
             let (driver, priority) = (&found.driver, found.priority);
             (found.engine == Engine::Device)
                 .then(|| format!("{name} ({driver}, priority {priority})"))
@@ -98,7 +105,9 @@ impl Facts {
             aes,
             aes_evidence,
             qat: qat(report),
-            cbc_device: cbc.and_then(device),
+            model: report.cpu.known.as_ref().and_then(|cpu| cpu.model.clone()),
+            gcm_device: winner(report, GCM).and_then(device),
+            cbc_device: cbc.and_then(device).filter(|name| !name.contains("QAT")),
             dev_crypto: accelerators.is_some_and(|known| known.dev_crypto),
             processors: report
                 .cpu

@@ -21,6 +21,7 @@ const MAX_ROWS: usize = 100_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
     described: String,
+    processor: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -46,6 +47,8 @@ struct Saved {
     format: String,
     #[serde(default)]
     described: serde_json::Value,
+    #[serde(default)]
+    machine: serde_json::Value,
     #[serde(default)]
     measured: Vec<serde_json::Value>,
 }
@@ -104,7 +107,9 @@ impl Sizes {
         // Two lines; the second names versions.
         let described = saved.described.as_str().unwrap_or("an unnamed machine");
         let described = described.lines().next().unwrap_or_default();
+        let processor = saved.machine.get("cpu").and_then(|cpu| cpu.as_str());
         Ok(Self {
+            processor: processor.map(words),
             described: described
                 .chars()
                 .filter(|c| !c.is_control())
@@ -118,6 +123,14 @@ impl Sizes {
     #[must_use]
     pub fn described(&self) -> &str {
         &self.described
+    }
+
+    /// Whether it was taken on such a processor; yes if either does not say which it is.
+    pub(crate) fn is_of(&self, model: Option<&str>) -> bool {
+        let (Some(own), Some(model)) = (&self.processor, model) else {
+            return true;
+        };
+        *own == words(model)
     }
 
     /// Compares two algorithms, both with the system's OpenSSL, at the measured size that is nearest to
@@ -152,6 +165,12 @@ impl Sizes {
             Verdict::NoDifference(said)
         })
     }
+}
+
+/// A name with single blanks: makers fill theirs up.
+fn words(name: &str) -> String {
+    let words: Vec<&str> = name.split_whitespace().collect();
+    words.join(" ")
 }
 
 impl Row {

@@ -21,6 +21,14 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
         .iter()
         .find_map(|group| group.vyos())
         .unwrap_or(19);
+    let hybrid = plan.groups.iter().any(|group| group.vyos().is_none());
+    if hybrid || plan.per_cpu || plan.card {
+        text.remark(
+            0,
+            "VyOS has no word for ML-KEM, security associations per processor, or a card's offload: \
+             what of them could be had here needs swanctl.conf.",
+        );
+    }
     text.why(0, Topic::Cipher);
     text.line(0, &format!("{ESP} mode tunnel"));
     for (number, cipher) in plan.esp.iter().enumerate() {

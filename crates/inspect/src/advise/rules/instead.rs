@@ -32,7 +32,7 @@ fn note(of: &str, because: &str) -> Instead {
 
 fn ipsec(facts: &Facts, goal: Goal) -> Vec<Instead> {
     let mut notes = Vec::new();
-    if facts.qat != QatUse::None {
+    if facts.qat != QatUse::None && facts.gcm_device.is_none() {
         notes.push(note(
             "AES-128-GCM as the best cipher for QAT",
             "the kernel's own driver registers no AES-GCM, so such a tunnel never reaches the device; \

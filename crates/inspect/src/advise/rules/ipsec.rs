@@ -12,8 +12,8 @@ use super::{choice, ciphers, groups, names, segment};
 /// Sequence numbers of a security association without extended ones end at 2^32: half of that leaves
 /// room for packets on their way.
 const REKEY_PACKETS: u64 = 1 << 31;
-/// What strongSwan takes without being told.
-const USUAL_WINDOW: u32 = 32;
+/// For one processor; strongSwan's own 32 is less than what one burst can turn around.
+const NARROW_WINDOW: u32 = 128;
 /// Enough where processors or a device let packets overtake each other.
 const WIDE_WINDOW: u32 = 1024;
 /// The most that VyOS allows; for a device that answers out of order.
@@ -48,7 +48,7 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (IpsecPlan, Vec<Choice>) {
     let (esp, cipher) = ciphers(facts, wish);
     let (prf, prf_choice) = prf(wish.goal);
     let (groups, group) = group(facts, wish.goal);
-    let (replay_window, window) = window(facts, &esp, wish.goal);
+    let (replay_window, window) = window(facts, &esp);
     let (per_cpu, processors) = processors(facts, wish.goal);
     let (card, offload) = card(facts, &esp);
     let (esp_rekey_s, ike_rekey_s) = match wish.goal {
@@ -152,9 +152,10 @@ fn group(facts: &Facts, goal: Goal) -> (Vec<Group>, Choice) {
     (groups, choice)
 }
 
-fn window(facts: &Facts, esp: &[Cipher], goal: Goal) -> (u32, Choice) {
-    let device = esp.first() == Some(&Cipher::Aes256CbcSha256);
-    let (window, reason) = if device && matches!(facts.qat, QatUse::Serves(_)) {
+fn window(facts: &Facts, esp: &[Cipher]) -> (u32, Choice) {
+    let cbc = esp.first() == Some(&Cipher::Aes256CbcSha256);
+    let by_qat = cbc && matches!(facts.qat, QatUse::Serves(_));
+    let (window, reason) = if by_qat || facts.gcm_device.is_some() {
         let reason = "the device answers out of order: with a narrow window late packets are thrown \
              away as if they were replayed";
         (WIDEST_WINDOW, reason)
@@ -164,10 +165,7 @@ fn window(facts: &Facts, esp: &[Cipher], goal: Goal) -> (u32, Choice) {
         (WIDE_WINDOW, reason)
     } else {
         let reason = "one processor keeps packets in order; the network may not";
-        (
-            USUAL_WINDOW.max(if goal == Goal::Security { 64 } else { 128 }),
-            reason,
-        )
+        (NARROW_WINDOW, reason)
     };
     let processors = facts.processors;
     let choice = choice(Topic::ReplayWindow, format!("{window} packets"), reason);

@@ -115,7 +115,8 @@ fn ciphers(facts: &Facts, wish: &Wish) -> (Vec<Cipher>, Choice) {
     let chacha = Cipher::ChaCha20Poly1305;
     let named = (aes[0].measured_as(), chacha.measured_as());
     if let (Some(sizes), (Some(one), Some(other)), false) = (&wish.sizes, named, facts.fips) {
-        let verdict = sizes.compare(one, other, wish.packet_bytes);
+        let same = sizes.is_of(facts.model.as_deref());
+        let verdict = same.then(|| sizes.compare(one, other, wish.packet_bytes));
         // The run knows nothing of a device: it decides what comes after it.
         let device = usize::from(order.first() == Some(&Cipher::Aes256CbcSha256));
         let decided = |aes_first: bool| {
@@ -127,20 +128,21 @@ fn ciphers(facts: &Facts, wish: &Wish) -> (Vec<Cipher>, Choice) {
             order[..device].iter().copied().chain(pair).collect()
         };
         let said = match verdict {
-            Some(Verdict::Faster(said)) => {
+            Some(Some(Verdict::Faster(said))) => {
                 order = decided(true);
                 reason = measured(&reason, device, aes[0]);
                 said
             }
-            Some(Verdict::Slower(said)) => {
+            Some(Some(Verdict::Slower(said))) => {
                 order = decided(false);
                 reason = measured(&reason, device, chacha);
                 said
             }
-            Some(Verdict::NoDifference(said)) => {
+            Some(Some(Verdict::NoDifference(said))) => {
                 format!("{said}: the ranges overlap, there is no difference to measure")
             }
-            None => "the saved run has not both ciphers: it decides nothing".to_owned(),
+            Some(None) => "the saved run has not both ciphers: it decides nothing".to_owned(),
+            None => "the saved run is of another processor: it decides nothing".to_owned(),
         };
         let where_measured = if wish.subject == Subject::Ipsec {
             ", in OpenSSL: the kernel's code is other, on the same instructions"
@@ -170,9 +172,15 @@ fn by_rule(facts: &Facts, wish: &Wish, aes: &[Cipher]) -> (Vec<Cipher>, String, 
     let ipsec = wish.subject == Subject::Ipsec;
     let mut evidence = vec![facts.aes_evidence.clone()];
     let with = |tail: &[Cipher]| aes.iter().chain(tail).copied().collect::<Vec<_>>();
+    let busy = wish.goal == Goal::Throughput && facts.aes != Aes::Wide;
+    if let (Some(device), true) = (&facts.gcm_device, ipsec && busy) {
+        evidence.push(format!("the kernel gives AES-GCM to {device}"));
+        let reason = "a device computes it, and the processor is free for the packets";
+        return (with(&[]), reason.to_owned(), evidence);
+    }
     if let (QatUse::Serves(served), true) = (&facts.qat, ipsec) {
         evidence.push(served.clone());
-        if wish.goal == Goal::Throughput && facts.aes != Aes::Wide && facts.esp_card.is_none() {
+        if busy && facts.esp_card.is_none() {
             let order = [Cipher::Aes256CbcSha256, Cipher::Aes256Gcm].to_vec();
             let reason = "the driver of the kernel gives QAT no AES-GCM: only AES-CBC with HMAC goes \
                  to the device. AES-GCM on the processor comes second: try both under your load, \
