@@ -78,6 +78,9 @@ pub(crate) fn driver() -> PathBuf {
 
 /// What a C++ source is compiled to, once per version of it and of the kernels.
 fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
+    // One test after the other: the name of what is unfinished tells processes apart, not threads.
+    static COMPILING: Mutex<()> = Mutex::new(());
+    let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sources: Vec<_> = fs::read_dir(kernels())
         .expect("the kernels")
         .map(|entry| entry.expect("a file").path())

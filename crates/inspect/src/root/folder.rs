@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! A root that is a folder. Every path is resolved inside it by the kernel, or by
-//! [`walk`](super::walk) where the kernel is too old; the kind of what is found is known before it
+//! [`walk`] where the kernel is too old; the kind of what is found is known before it
 //! is opened for reading, so that no pipe blocks and no device wakes up.
 
 use std::fs::File;
