@@ -19,6 +19,9 @@ const DATABASES: [&str; 3] = [
     "lib/apk/db/installed",
 ];
 
+/// What Debian's database says of a package that is gone but for its configuration.
+const REMOVED: &str = "Status: deinstall";
+
 /// Longest version that is taken.
 const MAX_VERSION: usize = 64;
 
@@ -48,6 +51,7 @@ pub fn section(root: &Root) -> Section<Software> {
             "openvpn",
             "nginx",
             "haproxy",
+            REMOVED,
             "Version: ",
             "V:",
         ];
@@ -74,6 +78,8 @@ fn packages(lines: &[String]) -> Vec<(&str, &str)> {
     for line in lines {
         if let Some(name) = either(line, "Package: ", "P:") {
             package = Some(name);
+        } else if line.starts_with(REMOVED) {
+            package = None;
         } else if let Some(version) = either(line, "Version: ", "V:") {
             // Debian's epoch is not the program's.
             let version = version.split_once(':').map_or(version, |(_, rest)| rest);
@@ -115,7 +121,7 @@ mod tests {
 
     #[test]
     fn versions_are_those_of_the_package_above() {
-        let text = "Package: openvpn\nVersion: 2:2.6.14-1\nVersion: 9\nPackage: nginx\nVersion: 1.22.1-9\nP:haproxy\nV:3.0.1-r0\n";
+        let text = "Package: openvpn\nVersion: 2:2.6.14-1\nVersion: 9\nPackage: nginx\nVersion: 1.22.1-9\nPackage: strongswan\nStatus: deinstall ok config-files\nVersion: 5.9\nP:haproxy\nV:3.0.1-r0\n";
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         assert_eq!(
             packages(&lines),
