@@ -21,6 +21,9 @@ fuzz_target!(|text: &str| {
     assert!(formats::telemetry(text).len() <= MAX_ROWS);
     assert!(formats::services(text).iter().all(|service| !service.is_empty()));
     let _ = (formats::heartbeat(text), formats::interrupts(text));
+    if let Some(ring) = formats::ring("ring", text) {
+        assert!(ring.size_bytes > 0 && ring.used_bytes <= ring.size_bytes);
+    }
     let algorithms = crypto::algorithms(text);
     assert!(algorithms.len() <= MAX_ENTRIES);
     for algorithm in &algorithms {

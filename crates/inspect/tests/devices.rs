@@ -174,6 +174,16 @@ fn a_silent_heartbeat_and_lost_requests_are_seen() {
         (Some(Heartbeat::Silent), Some(17))
     );
     assert_eq!(device.unanswered(), 512);
+    let rings: Vec<_> = device
+        .rings
+        .iter()
+        .map(|ring| (ring.name.as_str(), ring.used_bytes))
+        .collect();
+    assert_eq!(
+        rings,
+        [("bank_01/ring_00", 0xfe00)],
+        "a ring that nobody takes from is nearly full"
+    );
     assert_eq!(device.errors.map(|errors| errors.fatal), Some(1));
 }
 

@@ -215,6 +215,42 @@ pub fn telemetry(text: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
+/// How full one ring is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ring {
+    /// Its name, bank before ring
+    pub name: String,
+    /// Bytes between its head and its tail: written, and not taken yet
+    pub used_bytes: u64,
+    /// Bytes that it holds
+    pub size_bytes: u64,
+}
+
+/// Reads a ring's file (`transport/bank_NN/ring_NN`). Head and tail are hexadecimal offsets.
+///
+/// Source: `adf_transport_debug.c` of the kernel.
+#[must_use]
+pub fn ring(name: &str, text: &str) -> Option<Ring> {
+    let after = |key: &str| {
+        let rest = &text[text.find(key)? + key.len()..];
+        let end = rest.find(|letter: char| !letter.is_ascii_hexdigit());
+        Some(&rest[..end.unwrap_or(rest.len())])
+    };
+    let offset = |key| u64::from_str_radix(after(key)?, 16).ok();
+    let (head, tail) = (offset("head ")?, offset("tail ")?);
+    let size: u64 = after("ring size ")?.parse().ok().filter(|size| *size > 0)?;
+    let used = if tail >= head {
+        tail - head
+    } else {
+        size.checked_sub(head)?.checked_add(tail)?
+    };
+    (used <= size).then(|| Ring {
+        name: name.to_owned(),
+        used_bytes: used,
+        size_bytes: size,
+    })
+}
+
 /// What `rp2srv` and `cfg_services` can say.
 #[must_use]
 pub fn services(text: &str) -> Vec<String> {
@@ -347,6 +383,29 @@ There is 2 QAT acceleration device(s) in the system:
                 .values()
                 .all(|keys| keys.len() == 1)
         );
+    }
+
+    #[test]
+    fn rings_tell_how_full_they_are() {
+        let text = |head: &str, tail: &str| {
+            format!(
+                "------- Ring configuration -------\nring name: Cy0RingSymTx\nring num 2, bank num 0\n\
+                 head {head}, tail {tail}, empty: 0\nring size 65536, msg size 128\n"
+            )
+        };
+        let used = |head, tail| ring("r", &text(head, tail)).map(|ring| ring.used_bytes);
+        assert_eq!(used("0", "80"), Some(0x80));
+        assert_eq!(used("ff80", "80"), Some(0x100), "around the end");
+        assert_eq!(used("20", "20"), Some(0));
+        assert_eq!(used("fffff", "0"), None, "outside of the ring");
+        for text in [
+            "",
+            "head x, tail 1",
+            "head 1, tail 2",
+            "head 1, tail 2\nring size 0",
+        ] {
+            assert_eq!(ring("r", text), None, "{text:?}");
+        }
     }
 
     #[test]

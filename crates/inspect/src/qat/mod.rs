@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::formats::{EngineCounters, Heartbeat};
+use self::formats::{EngineCounters, Heartbeat, Ring};
 use self::ids::{Generation, identify};
 use crate::report::{Look, Section};
 use crate::root::{ATTRIBUTE_BYTES, Reading, Root};
@@ -116,6 +116,8 @@ pub struct Device {
     pub errors: Option<Errors>,
     /// What its configuration gives to whom; null if it could not be read
     pub instances: Option<Instances>,
+    /// Rings that hold requests or responses which nobody has taken yet, the fullest first
+    pub rings: Vec<Ring>,
     /// Utilisation and latencies, where telemetry is on
     pub telemetry: BTreeMap<String, u64>,
 }
@@ -258,6 +260,7 @@ fn devices(look: &mut Look<'_>) -> Vec<Device> {
             heartbeats_failed: None,
             errors: errors(look, &folder),
             instances: None,
+            rings: Vec::new(),
             telemetry: BTreeMap::new(),
         };
         sysfs(look, &folder, &mut device);
@@ -351,6 +354,7 @@ fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
     {
         device.services.clone_from(&instances.services);
     }
+    device.rings = rings(look, folder);
     // While telemetry is off its data must not be asked for: the driver refuses, and logs it.
     let control = look.number_if_there::<u64>(&format!("{folder}/telemetry/control"));
     if control.is_some_and(|control| control > 0) {
@@ -359,6 +363,29 @@ fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
             .map(|text| formats::telemetry(&text))
             .unwrap_or_default();
     }
+}
+
+/// Rings of all banks that are not empty, the fullest first.
+fn rings(look: &mut Look<'_>, folder: &str) -> Vec<Ring> {
+    let mut found = Vec::new();
+    for bank in look.names(&format!("{folder}/transport")) {
+        if !bank.starts_with("bank_") {
+            continue;
+        }
+        for name in look.names(&format!("{folder}/transport/{bank}")) {
+            if !name.starts_with("ring_") || found.len() == formats::MAX_ROWS {
+                continue;
+            }
+            let text = look.text_if_there(&format!("{folder}/transport/{bank}/{name}"));
+            let ring = text.and_then(|text| formats::ring(&format!("{bank}/{name}"), &text));
+            found.extend(ring.filter(|ring| ring.used_bytes > 0));
+        }
+    }
+    // By how full they are: sizes differ.
+    found.sort_by_key(|ring| {
+        std::cmp::Reverse(ring.used_bytes.saturating_mul(1000) / ring.size_bytes)
+    });
+    found
 }
 
 fn instances(sections: &formats::Sections) -> Instances {

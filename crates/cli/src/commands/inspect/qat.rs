@@ -189,6 +189,21 @@ fn in_detail(page: &mut Page, device: &Device) {
         }
         page.table(&table);
     }
+    if !device.rings.is_empty() {
+        let mut table = Table::new(&["ring", ">waiting", ">size", ">full"]);
+        for ring in &device.rings {
+            table.row(vec![
+                plain(&ring.name),
+                format!("{} bytes", ring.used_bytes),
+                format!("{} bytes", ring.size_bytes),
+                format!(
+                    "{} %",
+                    ring.used_bytes.saturating_mul(100) / ring.size_bytes
+                ),
+            ]);
+        }
+        page.table(&table);
+    }
     if !device.telemetry.is_empty() {
         let mut table = Table::new(&["telemetry", ">value"]);
         for (name, value) in &device.telemetry {
