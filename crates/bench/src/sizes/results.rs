@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::fit::{Crossover, Fit};
+use super::fit::Fit;
 use super::rows;
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value};
@@ -271,9 +271,13 @@ impl Report {
                 };
                 let at_packet = self.find(algorithm, self.packet, name);
                 let gain = at_packet.and_then(|measured| self.ratio(measured));
-                let crossover = base
-                    .filter(|_| name != first)
-                    .map(|base| fit.crossover(&base));
+                // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
+                let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
+                let crossover = match base.filter(|_| name != first) {
+                    Some(base) if differs => fit.crossover(&base).show(),
+                    Some(_) => "no difference".to_owned(),
+                    None => String::new(),
+                };
                 table.row([
                     algorithm.to_owned(),
                     name.clone(),
@@ -283,7 +287,7 @@ impl Report {
                     gain.filter(|_| name != first)
                         .map(|gain| gain.show(2))
                         .unwrap_or_default(),
-                    crossover.as_ref().map(Crossover::show).unwrap_or_default(),
+                    crossover,
                 ]);
             }
         }
