@@ -5,7 +5,8 @@
 # Builds the kernels of the cuda backend without an installed toolkit and without a GPU, and checks what
 # came out. The compiler is that of CUDA 13.0, from Python wheels, in a virtual environment under target/.
 #
-#   scripts/cuda.sh build    writes the PTX that is committed, and the fat binary that is installed
+#   scripts/cuda.sh build    writes the PTX that is committed, what was found in the machine code, and the fat
+#                            binary that is installed
 #   scripts/cuda.sh check    the same into target/, compared with what is committed
 #
 # The PTX is what everything comes from: the machine code in the fat binary is assembled from it, and so is
@@ -30,6 +31,9 @@ STACK=0
 
 KERNELS=crates/backends/src/cuda/kernels
 COMMITTED=$KERNELS/kernels.ptx
+# What the assembler made of each kernel: there only if nothing spills and nothing else that is forbidden
+# occurs. A test of the backend compares its hash with the sources.
+FOUND=$KERNELS/machine_code.txt
 OUT=target/cuda
 VENV=$OUT/venv
 SOURCES=(fp52.h integer.h kernels.cu lanes.h rates.h rsa.h variants.h)
@@ -93,12 +97,15 @@ BIN=$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia/cu13/bin)
 [[ -x $BIN/nvcc ]] || die "no nvcc in $BIN"
 make_ptx "$OUT/kernels.ptx"
 make_cubins "$OUT/kernels.ptx"
-check_kernels
+printf '# Made by scripts/cuda.sh; do not edit. No stack, no spills, no local memory, no divergent branch.\n# sources: %s\n' \
+    "$(source_hash)" >"$OUT/machine_code.txt"
+check_kernels | tee -a "$OUT/machine_code.txt"
 if [[ $mode == build ]]; then
     cp "$OUT/kernels.ptx" "$COMMITTED"
-    say "wrote $COMMITTED and $OUT/millrace_cuda.fatbin"
-elif cmp -s "$OUT/kernels.ptx" "$COMMITTED"; then
-    say "$COMMITTED is what its sources give"
+    cp "$OUT/machine_code.txt" "$FOUND"
+    say "wrote $COMMITTED, $FOUND and $OUT/millrace_cuda.fatbin"
+elif cmp -s "$OUT/kernels.ptx" "$COMMITTED" && cmp -s "$OUT/machine_code.txt" "$FOUND"; then
+    say "$COMMITTED and $FOUND are what their sources give"
 else
-    die "$COMMITTED is not what its sources give: run scripts/cuda.sh build and commit the result"
+    die "$COMMITTED or $FOUND is not what its sources give: run scripts/cuda.sh build and commit the result"
 fi

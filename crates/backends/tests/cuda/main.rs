@@ -838,6 +838,19 @@ fn the_committed_ptx_is_that_of_the_sources() {
         ptx.contains(&format!("// sources: {hash}\n")),
         "kernels.ptx was made from other sources: run `make cuda` and commit the result"
     );
+    // The machine code of these sources was looked at: no spills, no local memory, no divergent branch.
+    let found = fs::read_to_string(simulated::kernels().join("machine_code.txt"));
+    let found = found.expect("what was found in the machine code");
+    assert!(
+        found.contains(&format!("# sources: {hash}\n")),
+        "machine_code.txt is of other sources: run `make cuda` and commit the result"
+    );
+    for architecture in [80, 89, 90, 100] {
+        for variant in &VARIANTS {
+            let line = format!("sm_{architecture} {} ", variant.name);
+            assert!(found.contains(&line), "{line}");
+        }
+    }
     // No newer than what the driver of CUDA 12.0 takes.
     assert!(ptx.contains("\n.version 8.0\n.target sm_80\n"));
     for variant in &VARIANTS {
