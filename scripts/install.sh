@@ -36,8 +36,10 @@ install -d "$DESTDIR$PREFIX/share/man/man1"
 install -d "$DESTDIR$PREFIX/share/bash-completion/completions"
 "$built/millrace" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/millrace"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
-sed "s|^ExecStart=/usr/bin/millrace|ExecStart=$PREFIX/bin/millrace|" deploy/millrace.service \
-    >"$DESTDIR$PREFIX/lib/systemd/system/millrace.service"
+for unit in millrace.service millrace-doctor.service millrace-doctor.timer; do
+    sed "s|^ExecStart=/usr/bin/millrace|ExecStart=$PREFIX/bin/millrace|" "deploy/$unit" \
+        >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
+done
 echo "installed $binary and $DESTDIR$modules/millrace.so"
 
 if [[ -n $DESTDIR ]]; then
