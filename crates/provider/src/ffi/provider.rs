@@ -145,19 +145,28 @@ struct Owned {
 
 impl ProcessCell {
     fn existing(&self) -> Option<&'static Arc<Process>> {
-        // SAFETY: null, or from `Box::into_raw` in `get` and never freed.
-        let owned = unsafe { self.0.load(Ordering::Acquire).cast_const().as_ref() }?;
+        // SAFETY: what is in there is null, or from `get`.
+        unsafe { Self::of_this_process(self.0.load(Ordering::Acquire)) }
+    }
+
+    /// # Safety
+    /// `owned` is null, or from `Box::into_raw` in `get` and never freed.
+    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<Process>> {
+        // SAFETY: by this function's contract.
+        let owned = unsafe { owned.as_ref() }?;
         // SAFETY: takes nothing.
         (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
     }
 
     fn get(&self, make: impl FnOnce() -> Process) -> &'static Arc<Process> {
-        if let Some(process) = self.existing() {
+        // Looked at once: if another thread puts its own there from now on, the exchange must fail.
+        let old = self.0.load(Ordering::Acquire);
+        // SAFETY: what is in there is null, or from this function.
+        if let Some(process) = unsafe { Self::of_this_process(old) } {
             return process;
         }
         // SAFETY: takes nothing.
         let pid = unsafe { libc::getpid() };
-        let old = self.0.load(Ordering::Acquire);
         let fresh = Box::into_raw(Box::new(Owned {
             pid,
             process: Arc::new(make()),
@@ -479,4 +488,60 @@ unsafe extern "C" fn reason_strings(_provctx: Ptr) -> *const Item {
         });
         Some(list.as_ptr())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use millrace_engine::PrivateKey;
+
+    use super::*;
+    use crate::remote::{Pool, PoolError, Remote, Trouble};
+
+    /// A pool that is never asked.
+    struct Nobody;
+
+    impl Pool for Nobody {
+        fn open(
+            &self,
+            _: &str,
+            _: std::time::Instant,
+        ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
+            Err(PoolError::new(Trouble::NoNode, "nobody"))
+        }
+
+        fn import(
+            &self,
+            _: PrivateKey,
+            by: std::time::Instant,
+        ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
+            self.open("", by)
+        }
+    }
+
+    #[test]
+    fn threads_that_come_first_together_get_one_process() {
+        const THREADS: usize = 4;
+        for _ in 0..500 {
+            let cell = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
+            let start = Barrier::new(THREADS);
+            let first = || {
+                start.wait();
+                Arc::as_ptr(cell.get(|| Process::new(Arc::new(Nobody)))) as usize
+            };
+            let found: Vec<usize> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();
+                let found = threads.into_iter().map(|thread| thread.join());
+                found
+                    .collect::<std::result::Result<_, _>>()
+                    .expect("no panic")
+            });
+            assert!(
+                found.iter().all(|process| *process == found[0]),
+                "{found:?}"
+            );
+        }
+    }
 }
