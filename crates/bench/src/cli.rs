@@ -84,3 +84,18 @@ pub struct PoolArgs {
 pub fn run_pool(args: &PoolArgs) -> Result<(), BenchError> {
     pool::run(args)
 }
+
+/// # Errors
+/// [`BenchError::Usage`] for a `--seconds` outside of what the measurement allows.
+pub(crate) fn check_seconds(
+    seconds: f64,
+    allowed: &std::ops::RangeInclusive<f64>,
+) -> Result<(), BenchError> {
+    if allowed.contains(&seconds) {
+        return Ok(());
+    }
+    let (least, most) = (allowed.start(), allowed.end());
+    Err(BenchError::Usage(format!(
+        "--seconds must be between {least} and {most}"
+    )))
+}

@@ -23,6 +23,28 @@ pub(crate) fn usable() -> Result<Vec<usize>, BenchError> {
         .collect())
 }
 
+/// The two cores of a measurement: those that were asked for, else the first and the second usable one (the
+/// first again where there is no other).
+///
+/// # Errors
+/// [`BenchError::Usage`] for a core that this process may not use.
+pub(crate) fn two(
+    first: Option<usize>,
+    second: Option<usize>,
+) -> Result<(usize, usize), BenchError> {
+    let usable = usable()?;
+    for core in first.iter().chain(&second) {
+        if !usable.contains(core) {
+            return Err(BenchError::Usage(format!(
+                "core {core} is not usable: {usable:?} are"
+            )));
+        }
+    }
+    let lowest = usable.first().copied().unwrap_or(0);
+    let next = usable.get(1).copied().unwrap_or(lowest);
+    Ok((first.unwrap_or(lowest), second.unwrap_or(next)))
+}
+
 /// Moves the calling thread, and every thread or process it starts from now on, to one core.
 pub(crate) fn pin(core: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();

@@ -45,7 +45,7 @@ use self::results::{Parts, Results};
 use self::through::Through;
 pub use self::work::CryptoKey;
 use self::work::Keys;
-use crate::cli::CryptoArgs;
+use crate::cli::{CryptoArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -111,22 +111,8 @@ struct Plan {
 
 impl Plan {
     fn new(args: &CryptoArgs) -> Result<Self, BenchError> {
-        if !SECONDS.contains(&args.seconds) {
-            let (least, most) = (SECONDS.start(), SECONDS.end());
-            return Err(BenchError::Usage(format!(
-                "--seconds must be between {least} and {most}"
-            )));
-        }
-        let usable = cores::usable()?;
-        let first = usable.first().copied().unwrap_or(0);
-        let second = usable.get(1).copied().unwrap_or(first);
-        for core in args.core.iter().chain(&args.load_core) {
-            if !usable.contains(core) {
-                return Err(BenchError::Usage(format!(
-                    "core {core} is not usable: {usable:?} are"
-                )));
-            }
-        }
+        check_seconds(args.seconds, &SECONDS)?;
+        let (core, load_core) = cores::two(args.core, args.load_core)?;
         let plan = Self {
             operations: or_all(&args.operation, OperationKind::ALL),
             keys: or_all(&args.key, CryptoKey::value_variants()),
@@ -135,8 +121,8 @@ impl Plan {
             rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
             duration: Duration::from_secs_f64(args.seconds),
             loads: args.load.clone(),
-            core: args.core.unwrap_or(first),
-            load_core: args.load_core.unwrap_or(second),
+            core,
+            load_core,
             ia32cap: env::var(WITHOUT_IFMA.0).ok(),
         };
         if rates::cases(&plan).next().is_none() {

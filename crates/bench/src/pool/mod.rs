@@ -30,7 +30,7 @@ use self::remote::Remote;
 use self::results::{Depth, Results, Round};
 use self::workload::Job;
 pub use self::workload::Workload;
-use crate::cli::PoolArgs;
+use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -85,22 +85,8 @@ struct Plan {
 
 impl Plan {
     fn new(args: &PoolArgs) -> Result<Self, BenchError> {
-        if !SECONDS.contains(&args.seconds) {
-            let (least, most) = (SECONDS.start(), SECONDS.end());
-            return Err(BenchError::Usage(format!(
-                "--seconds must be between {least} and {most}"
-            )));
-        }
-        let usable = cores::usable()?;
-        let first = usable.first().copied().unwrap_or(0);
-        let second = usable.get(1).copied().unwrap_or(first);
-        for core in args.node_core.iter().chain(&args.load_core) {
-            if !usable.contains(core) {
-                return Err(BenchError::Usage(format!(
-                    "core {core} is not usable: {usable:?} are"
-                )));
-            }
-        }
+        check_seconds(args.seconds, &SECONDS)?;
+        let (node_core, load_core) = cores::two(args.node_core, args.load_core)?;
         let size = |value: &u64| usize::try_from(*value).unwrap_or(usize::MAX);
         let mut workloads = args.operation.clone();
         workloads.sort_unstable();
@@ -111,8 +97,8 @@ impl Plan {
             duration: Duration::from_secs_f64(args.seconds),
             window: size(&args.window),
             depths: args.depth.iter().map(size).collect(),
-            node_core: args.node_core.unwrap_or(first),
-            load_core: args.load_core.unwrap_or(second),
+            node_core,
+            load_core,
             pool: args.pool.clone(),
             tcp: args.tcp,
         })

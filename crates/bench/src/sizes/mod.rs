@@ -135,10 +135,7 @@ impl Plan {
                 .iter()
                 .map(|path| Implementation::library(path)),
         );
-        let core = match args.core {
-            Some(core) => core,
-            None => cores::usable()?.first().copied().unwrap_or(0),
-        };
+        let (core, _) = cores::two(args.core, None)?;
         Ok(Self {
             rows,
             sizes,

@@ -21,7 +21,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::implementation::{Implementation, Opened, Prepared, Source};
 use super::rows;
@@ -113,7 +112,7 @@ fn answer(opened: &Opened, cache: &mut Cache, line: &str) -> String {
 
 /// Repeats the operation for as long.
 fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, String> {
-    let (start, cpu) = (Instant::now(), thread_time());
+    let (start, cpu) = (Instant::now(), cores::thread_cpu_time());
     let (mut operations, mut burst) = (0, 1);
     loop {
         for _ in 0..burst {
@@ -125,7 +124,7 @@ fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, String> {
             return Ok(Slice {
                 operations,
                 elapsed,
-                cpu: thread_time().saturating_sub(cpu),
+                cpu: cores::thread_cpu_time().saturating_sub(cpu),
                 check: prepared.output.as_deref().map(check),
             });
         }
@@ -142,12 +141,6 @@ fn check(output: &[u8]) -> String {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect()
-}
-
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn one_line(text: &str) -> String {

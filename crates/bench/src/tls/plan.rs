@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::short::{self, Path, ShortCell};
 use super::{Mode, Part, Server, TlsVersion};
-use crate::cli::TlsArgs;
+use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::KeyKind;
@@ -72,23 +72,8 @@ impl Plan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
         let (rounds, seconds) = if args.demo { (2, 0.5) } else { (5, 1.0) };
         let seconds = args.seconds.unwrap_or(seconds);
-        if !SECONDS.contains(&seconds) {
-            return Err(BenchError::Usage(format!(
-                "--seconds must be between {} and {}",
-                SECONDS.start(),
-                SECONDS.end()
-            )));
-        }
-        let usable = cores::usable()?;
-        let first = usable.first().copied().unwrap_or(0);
-        let second = usable.get(1).copied().unwrap_or(first);
-        for core in args.gateway_core.iter().chain(&args.load_core) {
-            if !usable.contains(core) {
-                return Err(BenchError::Usage(format!(
-                    "core {core} is not usable: {usable:?} are"
-                )));
-            }
-        }
+        check_seconds(seconds, &SECONDS)?;
+        let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
         let mut modes = unique(&args.mode);
         if modes.is_empty() {
             modes = vec![Mode::Local, Mode::Pooled, Mode::PooledPreload];
@@ -112,8 +97,8 @@ impl Plan {
             duration: Duration::from_secs_f64(seconds),
             concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
             request_concurrency: usize::try_from(args.request_concurrency).unwrap_or(usize::MAX),
-            gateway_core: args.gateway_core.unwrap_or(first),
-            load_core: args.load_core.unwrap_or(second),
+            gateway_core,
+            load_core,
             provider: args.provider.clone(),
             preload,
         })
