@@ -99,7 +99,8 @@ fn known_work_is_told_by_class() {
         let profile = samples.profile(&calibrations);
         let share = profile.class(class);
         assert!(share.share > least, "{class}: {}", shares(&profile));
-        assert!(share.low < share.share && share.share < share.high);
+        // All samples may be of one class; the interval ends at its share then.
+        assert!(share.low < share.share && share.share <= share.high && share.high <= 1.0);
         let ceiling = profile.ceiling();
         if class.is_private_key() {
             assert!(ceiling.gain > 1.0 / (1.0 - least), "{}", ceiling.words());

@@ -54,8 +54,9 @@ impl Share {
         Self {
             samples,
             share,
-            low: (middle - half).max(0.0),
-            high: (middle + half).min(1.0),
+            // At 0 and at 1 one end is the share itself, but for rounding.
+            low: (middle - half).clamp(0.0, share),
+            high: (middle + half).clamp(share, 1.0),
         }
     }
 }
