@@ -140,12 +140,30 @@ impl Settings {
         Ok(Self { node, tls })
     }
 
+    /// Opens the key store for a node, which has no rights but its own: it runs as the owner of its
+    /// keys, or not at all.
+    ///
+    /// # Errors
+    /// The folder or the key-encryption key cannot be used.
+    pub(crate) fn open_own_store(&self) -> Result<KeyStore> {
+        let store = &self.node.store;
+        Ok(KeyStore::open(store.directory.as_path(), &store.kek)?)
+    }
+
     /// Opens the key store with its key-encryption key.
     ///
     /// # Errors
     /// The folder or the key-encryption key cannot be used.
     pub(crate) fn open_store(&self) -> Result<Store> {
-        self.open(&self.node.store.kek)
+        let kek = &self.node.store.kek;
+        let keys = self.look_at_store()?.keys;
+        // The key-encryption key may be root's own, the store the node's.
+        let place = match kek {
+            KekSource::File { path, .. } => path,
+            _ => &self.node.store.directory,
+        };
+        let keys = as_owner_of(place, || keys.unlock(kek))??;
+        Ok(Store { keys })
     }
 
     /// Opens the key store only to list and remove: that needs no key-encryption key.
@@ -153,17 +171,8 @@ impl Settings {
     /// # Errors
     /// The folder cannot be used.
     pub(crate) fn look_at_store(&self) -> Result<Store> {
-        self.open(&KekSource::Absent)
-    }
-
-    fn open(&self, kek: &KekSource) -> Result<Store> {
-        let folder = &self.node.store.directory;
-        // The key-encryption key may be root's own, the store the node's.
-        let place = match kek {
-            KekSource::File { path, .. } => path,
-            _ => folder,
-        };
-        let keys = as_owner_of(place, || KeyStore::open(folder.as_path(), kek))??;
+        let folder = self.node.store.directory.as_path();
+        let keys = as_owner_of(folder, || KeyStore::open(folder, &KekSource::Absent))??;
         Ok(Store { keys })
     }
 }
@@ -195,11 +204,6 @@ impl Store {
     /// The folder.
     pub(crate) fn directory(&self) -> &Path {
         self.keys.directory()
-    }
-
-    /// Hands the store to a node.
-    pub(crate) fn into_keys(self) -> KeyStore {
-        self.keys
     }
 }
 

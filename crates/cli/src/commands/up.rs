@@ -33,7 +33,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     start_log(&settings.node.log)?;
     // Before anything secret is read.
     harden::process(args.lock_memory)?;
-    let store = settings.open_store()?.into_keys();
+    let store = settings.open_own_store()?;
     let Settings { node: config, tls } = settings;
     if let Some(tcp) = config
         .tcp

@@ -9,5 +9,6 @@ mod help;
 mod inspect;
 mod keys;
 mod node;
+mod owners;
 mod support;
 mod throughput;

@@ -64,7 +64,7 @@ pub enum KekError {
         mode: u32,
     },
     /// Somebody else owns it.
-    #[error("the key-encryption key {} belongs to uid {owner}, not to this user or root", path.display())]
+    #[error("the key-encryption key {} belongs to uid {owner}, not to this user or root: run millrace as its owner, or chown it", path.display())]
     Owner {
         /// The file.
         path: PathBuf,

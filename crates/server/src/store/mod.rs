@@ -57,7 +57,8 @@ impl KeyStore {
     /// Opens the store in `directory`, making the directory (0700) if there is none.
     ///
     /// # Errors
-    /// If the directory cannot be used, or there is no key-encryption key where `kek` says.
+    /// If the directory cannot be used, if others control it, or if there is no key-encryption key
+    /// where `kek` says.
     pub fn open(directory: impl Into<PathBuf>, kek: &KekSource) -> Result<Self, StoreError> {
         let directory = directory.into();
         let failed = |source| StoreError::Directory {
@@ -70,19 +71,24 @@ impl KeyStore {
             .mode(0o700)
             .create(&directory)
             .map_err(failed)?;
-        let mode = fs::metadata(&directory).map_err(failed)?.mode() & 0o7777;
-        if mode & 0o022 != 0 {
-            return Err(StoreError::Exposed {
-                path: directory,
-                mode,
-            });
-        }
-        let kek = Kek::load(kek)?;
-        Ok(Self {
+        let metadata = fs::metadata(&directory).map_err(failed)?;
+        check(&directory, &metadata)?;
+        let store = Self {
             directory,
-            kek,
+            kek: None,
             files: Box::new(Disk),
-        })
+        };
+        store.unlock(kek)
+    }
+
+    /// Gives a store that was opened with [`KekSource::Absent`] its key-encryption key: for a caller
+    /// that has different rights on the two.
+    ///
+    /// # Errors
+    /// If there is no key-encryption key where `kek` says.
+    pub fn unlock(mut self, kek: &KekSource) -> Result<Self, StoreError> {
+        self.kek = Kek::load(kek)?;
+        Ok(self)
     }
 
     /// The directory.
@@ -313,6 +319,27 @@ impl fmt::Debug for KeyStore {
     }
 }
 
+/// Refuses a directory in which others can put, replace or remove files: its keys are sealed, but
+/// what is missing or put back is not noticed.
+fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
+    let mode = metadata.mode() & 0o7777;
+    let user = rustix::process::geteuid().as_raw();
+    if mode & 0o022 != 0 {
+        return Err(StoreError::Exposed {
+            path: directory.to_owned(),
+            mode,
+        });
+    }
+    if metadata.uid() != user && metadata.uid() != 0 {
+        return Err(StoreError::Owner {
+            path: directory.to_owned(),
+            owner: metadata.uid(),
+            user,
+        });
+    }
+    Ok(())
+}
+
 /// What the name of a key file ends with.
 const SUFFIX: &str = ".key";
 
@@ -387,6 +414,19 @@ pub enum StoreError {
         path: PathBuf,
         /// Its mode.
         mode: u32,
+    },
+    /// Somebody else owns the directory.
+    #[error(
+        "the key store {} belongs to uid {owner}, not to this user (uid {user}) or root: run millrace as its owner, or chown it",
+        path.display()
+    )]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+        /// Who asks.
+        user: u32,
     },
     /// There is no key-encryption key, or it did not seal.
     #[error(transparent)]

@@ -3,7 +3,8 @@
 
 //! The store on a real directory, and on a disk that is full.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::thread;
 
 use millrace_engine::{KeyType, OperationSet};
 use tempfile::TempDir;
@@ -164,6 +165,58 @@ fn a_directory_that_others_can_write_to_is_refused() {
     set_mode(&directory.path().join("keys"), 0o770);
     let error = KeyStore::open(directory.path().join("keys"), &kek_in(&directory)).unwrap_err();
     assert!(matches!(error, StoreError::Exposed { .. }));
+}
+
+#[test]
+fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to give a directory away");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let directory = TempDir::new().unwrap();
+    drop(store_in(&directory));
+    let keys = directory.path().join("keys");
+    let listed = || KeyStore::open(&keys, &KekSource::Absent).map(drop);
+
+    chown(&keys, Some(NOBODY), None).unwrap();
+    let error = listed().unwrap_err();
+    assert!(matches!(
+        error,
+        StoreError::Owner {
+            owner: NOBODY,
+            user: 0,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("chown"), "{error}");
+
+    // This thread alone becomes somebody else, and ends with the scope.
+    set_mode(directory.path(), 0o755);
+    let as_user = |id: u32| {
+        thread::scope(|scope| {
+            let become_user = || {
+                let user = rustix::fs::Uid::from_raw(id);
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                listed()
+            };
+            scope.spawn(become_user).join().unwrap()
+        })
+    };
+    assert!(as_user(NOBODY).is_ok());
+    assert!(matches!(as_user(NOBODY - 1), Err(StoreError::Owner { .. })));
+    chown(&keys, Some(0), None).unwrap();
+    assert!(as_user(NOBODY).is_ok());
+}
+
+#[test]
+fn a_store_is_unlocked_later() {
+    let directory = TempDir::new().unwrap();
+    import(&store_in(&directory), "www").unwrap();
+    let store = KeyStore::open(directory.path().join("keys"), &KekSource::Absent).unwrap();
+    assert!(matches!(store.load("www"), Err(StoreError::Locked)));
+    let store = store.unlock(&kek_in(&directory)).unwrap();
+    assert!(store.load("www").is_ok());
 }
 
 #[test]

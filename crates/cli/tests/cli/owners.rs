@@ -1,0 +1,75 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Whose the key store is: root looks after the store of a node that runs as another user, and a node
+//! uses none but its own.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use crate::support::{Place, p256_key};
+
+const NOBODY: u32 = 65_534;
+
+/// A place whose state belongs to somebody else, if there is root to make one.
+fn foreign() -> Option<Place> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to give a folder away");
+        return None;
+    }
+    let place = Place::new();
+    let state = place.path("state");
+    fs::create_dir(&state).unwrap();
+    set_mode(&state, 0o700);
+    // The folder above must let that user through.
+    set_mode(state.parent().unwrap(), 0o711);
+    chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
+    Some(place)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
+    let Some(place) = foreign() else { return };
+    let kek = place.write("kek", &"k".repeat(32));
+    set_mode(&kek, 0o600);
+    let pem = place.write("key.pem", &p256_key());
+    let (kek, pem) = (kek.to_str().unwrap(), pem.to_str().unwrap());
+    let run = |args: &[&str]| {
+        let outcome = place.run(&[args, &["--kek-file", kek]].concat());
+        outcome.done();
+    };
+    run(&["key", "import", "www", pem]);
+    for file in ["state/keys", "state/keys/www.key"] {
+        assert_eq!(
+            fs::metadata(place.path(file)).unwrap().uid(),
+            NOBODY,
+            "{file}"
+        );
+    }
+    run(&["key", "show", "www"]);
+    run(&["key", "policy", "www", "--allow-uid", "33"]);
+}
+
+#[test]
+fn a_node_takes_no_store_of_another_user() {
+    let Some(place) = foreign() else { return };
+    let pem = place.write("key.pem", &p256_key());
+    place
+        .run(&["key", "import", "www", pem.to_str().unwrap()])
+        .done();
+    // An address of no machine: a node that gets that far ends, too, but says something else.
+    let up = || place.run(&["up", "--listen-tcp", "192.0.2.1:1"]);
+    up().failed(1, &["belongs to uid 65534", "run millrace as its owner"]);
+    for folder in ["state", "state/keys"] {
+        chown(place.path(folder), Some(0), Some(0)).unwrap();
+    }
+    // The key-encryption key as well.
+    up().failed(1, &["kek belongs to uid 65534"]);
+    chown(place.path("state/kek"), Some(0), Some(0)).unwrap();
+    drop(place.up(&[]));
+}
