@@ -3,19 +3,23 @@
 
 //! Sockets that clients connect to, and who is at the other end of one.
 //!
-//! A unix socket is bound beside its place, given its mode and group, and moved there, so that it is
-//! never reachable with the wrong permissions. One that a dead node left is replaced; one that
-//! somebody listens on is an error.
+//! A unix socket is bound beside its place and given its mode and group before it listens: until then
+//! the kernel refuses whoever connects, so that nobody gets in by the permissions that it was made
+//! with. Then it is moved to its place, where it is never seen without a listener. One that a dead node
+//! left is replaced; one that somebody listens on is an error.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::UnixStream as BlockingStream;
+use std::os::unix::net::{UnixListener as BlockingListener, UnixStream as BlockingStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
+};
 use thiserror::Error;
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 
@@ -82,19 +86,15 @@ impl BoundSocket {
         refuse_occupied(path)?;
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let _ = fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside).map_err(failed)?;
-        let placed = fs::set_permissions(&beside, Permissions::from_mode(*mode))
-            .and_then(|()| {
-                if group.is_some() {
-                    chown(&beside, None, group)
-                } else {
-                    Ok(())
-                }
-            })
-            .and_then(|()| fs::symlink_metadata(&beside))
-            .and_then(|metadata| fs::rename(&beside, path).map(|()| metadata.ino()));
+        let placed = bind_closed(&beside, *mode, group).and_then(|socket| {
+            listen(&socket, BACKLOG)?;
+            let listener = UnixListener::from_std(BlockingListener::from(socket))?;
+            let inode = fs::symlink_metadata(&beside)?.ino();
+            fs::rename(&beside, path)?;
+            Ok((listener, inode))
+        });
         match placed {
-            Ok(inode) => Ok(Self {
+            Ok((listener, inode)) => Ok(Self {
                 listener: Some(listener),
                 path: path.clone(),
                 inode,
@@ -126,6 +126,23 @@ impl Drop for BoundSocket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Connections that wait to be accepted; the kernel takes less if `net.core.somaxconn` says so, whose
+/// own default this is.
+const BACKLOG: i32 = 4096;
+
+/// A socket at `path` with its final mode and group, which nobody can connect to before it listens.
+fn bind_closed(path: &Path, mode: u32, group: Option<u32>) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &address)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    if group.is_some() {
+        chown(path, None, group)?;
+    }
+    Ok(socket)
 }
 
 /// An existing directory is left as it is. A new one can be passed by those who may connect.
@@ -223,6 +240,18 @@ mod tests {
             fs::read_dir(config.path.parent().unwrap()).unwrap().count(),
             0
         );
+    }
+
+    #[test]
+    fn nobody_can_connect_before_a_socket_has_its_mode() {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("node.sock");
+        let socket = bind_closed(&path, 0o600, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let error = BlockingStream::connect(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        listen(&socket, BACKLOG).unwrap();
+        assert!(BlockingStream::connect(&path).is_ok());
     }
 
     #[tokio::test]
