@@ -3,10 +3,14 @@
 
 //! What a node tells operators: `/metrics`, `/healthz` and `/status`, over HTTP without
 //! authentication, on loopback and on a unix socket. Names and numbers only; nothing here is secret,
-//! and nothing here changes anything.
+//! and nothing here changes anything. Connections are few, and each request and each answer has its
+//! time, so that nobody can keep others from looking.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,9 +19,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
 
+use crate::config::Limits;
 use crate::metrics::{self, Moment};
 use crate::node::Inner;
 
@@ -273,7 +279,7 @@ impl Backend {
 
 impl Choice {
     fn of(choice: millrace_engine::engine::Choice) -> Self {
-        let cost = |(kind, time): (millrace_engine::BackendKind, std::time::Duration)| Cost {
+        let cost = |(kind, time): (millrace_engine::BackendKind, Duration)| Cost {
             backend: kind.name().to_owned(),
             us: time.as_secs_f64() * 1e6,
         };
@@ -289,7 +295,7 @@ impl Choice {
 
 impl Operation {
     fn of(series: &millrace_engine::stats::SeriesSnapshot) -> Self {
-        let us = |time: std::time::Duration| time.as_secs_f64() * 1e6;
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
         Self {
             backend: series.backend.name().to_owned(),
             operation: series.operation.name().to_owned(),
@@ -308,12 +314,13 @@ pub(crate) async fn serve<L: Listener>(listener: L, node: Arc<Inner>) -> io::Res
 where
     L::Addr: std::fmt::Debug,
 {
+    let listener = Bounded::new(listener, &node.shared.limits);
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/status", get(status))
         .with_state(node);
-    axum::serve(Bounded::new(listener), router).await
+    axum::serve(listener, router).await
 }
 
 async fn metrics(State(node): State<Arc<Inner>>) -> Response {
@@ -346,35 +353,44 @@ async fn status(State(node): State<Arc<Inner>>) -> Response {
 /// forgotten open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended.
+/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended, and
+/// ends those that take too long.
 struct Bounded<L> {
     listener: L,
     permits: Arc<Semaphore>,
+    patience: Patience,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// For its request, from the moment at which it can send one.
+    request: Duration,
+    /// To take the answer.
+    answer: Duration,
 }
 
 impl<L> Bounded<L> {
-    fn new(listener: L) -> Self {
+    fn new(listener: L, limits: &Limits) -> Self {
         Self {
             listener,
             permits: Arc::new(Semaphore::new(MAX_HTTP_CONNECTIONS)),
+            patience: Patience {
+                request: limits.handshake_timeout,
+                answer: limits.write_timeout,
+            },
         }
     }
 }
 
 impl<L: Listener> Listener for Bounded<L> {
-    type Io = Permitted<L::Io>;
+    type Io = Timed<L::Io>;
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = self.listener.accept().await;
-        (
-            Permitted {
-                stream,
-                _permit: permit,
-            },
-            address,
-        )
+        (Timed::new(stream, self.patience, permit), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -382,48 +398,87 @@ impl<L: Listener> Listener for Bounded<L> {
     }
 }
 
-/// A connection that counts.
-struct Permitted<S> {
+/// A connection that counts, and fails when its client has taken too long: for a whole request or a
+/// whole answer, so that one byte now and then gains nothing. An answer begins with the first byte
+/// that is written, and ends when everything is flushed.
+struct Timed<S> {
     stream: S,
+    patience: Patience,
+    answering: bool,
+    timer: Pin<Box<Sleep>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-mod permitted {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tokio::io::ReadBuf;
-
-    use super::{AsyncRead, AsyncWrite, Permitted, io};
-
-    impl<S: AsyncRead + Unpin> AsyncRead for Permitted<S> {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_read(context, buffer)
+impl<S> Timed<S> {
+    fn new(stream: S, patience: Patience, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self {
+            stream,
+            patience,
+            answering: false,
+            timer: Box::pin(sleep(patience.request)),
+            _permit: permit,
         }
     }
 
-    impl<S: AsyncWrite + Unpin> AsyncWrite for Permitted<S> {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.stream).poll_write(context, bytes)
+    /// Says what the client has to do next, and from when on.
+    fn turn(&mut self, answering: bool) {
+        if self.answering != answering {
+            self.answering = answering;
+            let time = if answering {
+                self.patience.answer
+            } else {
+                self.patience.request
+            };
+            self.timer.as_mut().reset(Instant::now() + time);
         }
+    }
 
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_flush(context)
+    /// Waits for the client, or for the end of patience with it.
+    fn or_timeout<T>(
+        &mut self,
+        outcome: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            return outcome;
         }
+        ready!(self.timer.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
 
-        fn poll_shutdown(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_shutdown(context)
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.or_timeout(read, context)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.turn(true);
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.or_timeout(written, context)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Ok(())) = flushed {
+            self.turn(false);
         }
+        self.or_timeout(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.or_timeout(shut, context)
     }
 }

@@ -1,0 +1,113 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Clients of `/metrics` and the like that hold all its connections, and those who come after them.
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{PATIENCE, Setup, TestNode, eventually};
+use millrace_server::config::Limits;
+
+/// As many as the node serves at once.
+const ALL: usize = 64;
+
+/// Long enough to be seen, short enough for a test.
+const SOON: Duration = Duration::from_millis(200);
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(600);
+
+fn start(limits: impl FnOnce(&mut Limits)) -> (TestNode, PathBuf) {
+    let mut setup = Setup::new().limits(limits);
+    let path = setup.directory.path().join("run/status.sock");
+    setup.config.status_socket = Some(path.clone());
+    (setup.start(), path)
+}
+
+fn connect(path: &PathBuf) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+
+/// Whether somebody who comes now is served. On a busy machine it may be cut before it has asked.
+fn is_served(path: &PathBuf) -> bool {
+    let mut stream = connect(path);
+    let mut answer = String::new();
+    let asked = stream.write_all(REQUEST);
+    asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.ends_with("ready\n")
+}
+
+#[test]
+fn a_request_has_its_time_however_slowly_it_comes() {
+    let (node, path) = start(|limits| {
+        limits.handshake_timeout = SOON;
+        limits.write_timeout = NEVER;
+    });
+    let mut silent: Vec<_> = (0..ALL / 2).map(|_| connect(&path)).collect();
+    let mut slow: Vec<_> = (0..ALL / 2).map(|_| connect(&path)).collect();
+    for stream in &mut slow {
+        // The first may be cut already, on a busy machine.
+        let _ = stream.write_all(b"GET /status HTTP/1.1\r\nx: ");
+    }
+    // A byte now and then, until nobody takes it any more.
+    eventually(|| {
+        slow.retain_mut(|stream| stream.write_all(b"x").is_ok());
+        slow.is_empty()
+    });
+    for stream in &mut silent {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    eventually(|| is_served(&path));
+    drop(node);
+}
+
+#[test]
+fn an_answer_has_its_time_and_then_the_next_request() {
+    let (node, path) = start(|limits| {
+        limits.handshake_timeout = NEVER;
+        limits.write_timeout = SOON;
+    });
+    let mut patient = connect(&path);
+    let mut ask = || {
+        patient
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            .unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ready\n") {
+            let mut bytes = [0; 512];
+            let count = patient.read(&mut bytes).unwrap();
+            assert!(count > 0, "cut off");
+            answer.extend_from_slice(&bytes[..count]);
+        }
+    };
+    ask();
+    // They ask until the node waits for them to read.
+    let deaf: Vec<_> = (1..ALL).map(|_| connect(&path)).collect();
+    for mut stream in &deaf {
+        stream.set_nonblocking(true).unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+        loop {
+            match stream.write(&request) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // It took longer to ask than the node waits.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    eventually(|| is_served(&path));
+    // Whoever reads its answers keeps its connection.
+    ask();
+    drop(node);
+}
