@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -140,6 +141,8 @@ impl Authority {
         let key_file = self.dir.join(format!("{kind}.key"));
         let certificate_file = self.dir.join(format!("{kind}.crt"));
         fs::write(&key_file, key.serialize_pem()).expect("key file");
+        // A node takes no key that others can read.
+        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).expect("mode of a key");
         fs::write(&certificate_file, certificate.pem()).expect("certificate file");
         Identity {
             kind,

@@ -104,7 +104,8 @@ pub struct TcpConfig {
 pub struct TlsFiles {
     /// The node's certificate chain.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Its private key: of the node's user or of root, open to nobody else but a group that root
+    /// chose.
     pub key: PathBuf,
     /// The CA that issues clients' certificates.
     pub client_ca: PathBuf,
@@ -129,13 +130,13 @@ pub struct Limits {
     /// Connections in all, also those that have not authenticated yet; a quarter of them may be in
     /// a TLS handshake.
     pub connections: usize,
-    /// Connections of one identity.
+    /// Connections of one identity; fewer where it has more than are left of all.
     pub connections_per_identity: usize,
     /// Jobs in flight on one connection; more are answered `Busy`, and reading pauses.
     pub in_flight: u32,
     /// Keys open on one connection, imported or the node's.
     pub keys: u32,
-    /// Time for the TLS handshake and the `Hello`, each.
+    /// Time for the TLS handshake and the `Hello`, each, and for a request over HTTP.
     pub handshake_timeout: Duration,
     /// Time within which the client has to take what is sent to it.
     pub write_timeout: Duration,
@@ -153,7 +154,7 @@ impl Default for Limits {
             // About 20 KiB each while idle: 80 MiB at most.
             connections: 4096,
             // A gateway with 128 worker processes, each with a spare connection and one that is
-            // being replaced; a quarter of all, so that no identity locks out the others.
+            // being replaced; a quarter of all, so that three such gateways have all of theirs.
             connections_per_identity: 1024,
             // 1024 P-256 signatures are 15 ms of one core: deep enough to keep a node busy over
             // any network, shallow enough to stop in a moment.

@@ -324,8 +324,9 @@ impl Inner {
     /// Enters a connection of an authenticated client, if its identity may have another one.
     fn enter(self: &Arc<Self>, identity: &Arc<str>) -> Option<Entered> {
         let mut open = self.open();
+        let connections = open.outboxes.len();
         let count = open.of_identity.entry(Arc::clone(identity)).or_default();
-        if *count >= self.shared.limits.connections_per_identity {
+        if !has_room(&self.shared.limits, *count, connections) {
             return None;
         }
         *count += 1;
@@ -447,6 +448,16 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<In
 /// them and say nothing, and must not keep out those who come by the unix socket.
 fn handshakes(limits: &Limits) -> usize {
     (limits.connections.min(MAX_CONNECTIONS) / 4).max(1)
+}
+
+/// Whether an identity that holds `held` of `open` connections may have another one. Its own bound
+/// aside, nobody gets more who has more than are left: then however many fill the node together, each
+/// leaves about as much as it has, and a newcomer finds room.
+///
+/// Those that are still in a handshake count as left: who they are is not known yet.
+fn has_room(limits: &Limits, held: usize, open: usize) -> bool {
+    let left = limits.connections.min(MAX_CONNECTIONS).saturating_sub(open);
+    held < limits.connections_per_identity && held <= left
 }
 
 async fn pause(error: &io::Error) {
@@ -574,4 +585,68 @@ fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartE
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each of `identities` holds after all have asked in turn for more than there is.
+    fn shares(limits: &Limits, identities: usize) -> Vec<usize> {
+        let mut held = vec![0; identities];
+        for _ in 0..=limits.connections {
+            for one in 0..identities {
+                let open = held.iter().sum();
+                if has_room(limits, held[one], open) {
+                    held[one] += 1;
+                }
+            }
+        }
+        held
+    }
+
+    #[test]
+    fn whoever_is_alone_gets_what_was_configured_for_one() {
+        let limits = Limits::default();
+        assert_eq!(shares(&limits, 1), [limits.connections_per_identity]);
+        assert_eq!(
+            shares(&limits, 3),
+            [limits.connections_per_identity; 3],
+            "three leave a quarter"
+        );
+    }
+
+    #[test]
+    fn several_identities_leave_room_for_another_one() {
+        let limits = Limits::default();
+        for identities in [4, 10, 100] {
+            let held = shares(&limits, identities);
+            let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+            let left = limits.connections - held.iter().sum::<usize>();
+            let share = limits.connections / (identities + 1);
+            assert!(most - least <= 1, "{held:?}");
+            assert!(
+                least.abs_diff(share) <= 1 && left + 2 >= *most,
+                "{left}: {held:?}"
+            );
+            assert!(has_room(&limits, 0, limits.connections - left));
+        }
+    }
+
+    #[test]
+    fn the_edge_is_where_one_has_more_than_are_left() {
+        let mut limits = Limits {
+            connections: 8,
+            connections_per_identity: 8,
+            ..Limits::default()
+        };
+        assert!(has_room(&limits, 4, 4));
+        assert!(!has_room(&limits, 5, 5));
+        assert!(has_room(&limits, 0, 7) && has_room(&limits, 1, 7));
+        assert!(!has_room(&limits, 2, 7));
+        limits.connections_per_identity = 2;
+        assert!(has_room(&limits, 1, 1) && !has_room(&limits, 2, 2));
+        limits.connections = 1;
+        assert!(has_room(&limits, 0, 0), "the only one");
+    }
 }

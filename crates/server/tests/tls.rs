@@ -7,93 +7,17 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Client, ECDSA_SIGN, Setup, TestNode, eventually, only, tcp};
+use common::tls::{Papers, TLS12, issue, setup};
+use common::{Client, ECDSA_SIGN, TestNode, eventually, only, tcp};
 use millrace_engine::KeyPolicy;
-use millrace_server::config::{TcpConfig, TlsFiles};
 use millrace_server::tls::{CertificateFiles, ensure_node_certificates, issue_client_certificate};
 use millrace_testkit::keys;
-use millrace_wire::{ALPN, NodeMessage};
+use millrace_wire::NodeMessage;
 use rcgen::{CertificateParams, Issuer, KeyPair};
-use rustls::crypto::aws_lc_rs;
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
-};
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
-
-static TLS12: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
-static TLS13: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
-
-/// What a client brings.
-struct Papers {
-    ca: CertificateDer<'static>,
-    own: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
-    alpn: Vec<Vec<u8>>,
-    versions: &'static [&'static SupportedProtocolVersion],
-}
-
-impl Papers {
-    fn of(files: &CertificateFiles) -> Self {
-        let certificate = CertificateDer::from_pem_file(&files.certificate).unwrap();
-        let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
-        Self {
-            ca: CertificateDer::from_pem_file(&files.ca).unwrap(),
-            own: Some((certificate, key)),
-            alpn: vec![ALPN.to_vec()],
-            versions: &TLS13,
-        }
-    }
-
-    fn connect(self, node: &TestNode) -> TlsStream {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ca).unwrap();
-        let builder = ClientConfig::builder_with_provider(aws_lc_rs::default_provider().into())
-            .with_protocol_versions(self.versions)
-            .unwrap()
-            .with_root_certificates(roots);
-        let mut config = match self.own {
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(vec![certificate], key)
-                .unwrap(),
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = self.alpn;
-        let name = "localhost".try_into().unwrap();
-        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-        StreamOwned::new(connection, tcp(node.tcp.unwrap()))
-    }
-
-    /// Whether the node hangs up without a word. (With TLS 1.3 a client learns only at its first
-    /// read that its certificate was refused.)
-    fn refused_by(self, node: &TestNode) -> bool {
-        let mut stream = self.connect(node);
-        let written = stream.write_all(&[0; 8]).and_then(|()| stream.flush());
-        let mut byte = [0];
-        written.is_err() || !matches!(stream.read(&mut byte), Ok(1))
-    }
-}
-
-fn setup() -> Setup {
-    let mut setup = Setup::new();
-    let directory = setup.directory.path().join("tls");
-    ensure_node_certificates(&directory, &["localhost".to_owned()]).unwrap();
-    setup.config.tcp = Some(TcpConfig {
-        address: "127.0.0.1:0".parse().unwrap(),
-        tls: TlsFiles::in_directory(&directory),
-    });
-    setup
-}
-
-fn issue(node: &TestNode, name: &str) -> CertificateFiles {
-    issue_client_certificate(&node.setup.directory.path().join("tls"), name).unwrap()
-}
 
 /// Signs a client's certificate by the CA in `directory`, with any contents.
 fn signed_by(
@@ -243,7 +167,8 @@ fn plain_text_and_silence_are_cut() {
         .start();
     let mut rest = Vec::new();
     let mut plain = tcp(node.tcp.unwrap());
-    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    // It may be cut already, on a busy machine.
+    let _ = plain.write_all(b"GET / HTTP/1.1\r\n\r\n");
     let _ = plain.read_to_end(&mut rest);
     assert!(
         rest.is_empty() || rest[0] == 0x15,

@@ -10,6 +10,8 @@
 mod certificates;
 
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -87,8 +89,7 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         path: files.certificate.clone(),
         reason: source.to_string(),
     };
-    let key =
-        PrivateKeyDer::from_pem_file(&files.key).map_err(|e| TlsError::read(&files.key, &e))?;
+    let key = private_key(&files.key)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(failed)?
@@ -115,6 +116,40 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         ));
     }
     Ok(found)
+}
+
+/// Reads a private key, unless others can, too.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let failed = |error| TlsError::read(path, &error);
+    let io_failed = |error| failed(rustls_pki_types::pem::Error::Io(error));
+    let file = File::open(path).map_err(io_failed)?;
+    // Of the open file: the one that is judged is the one that is read.
+    let metadata = file.metadata().map_err(io_failed)?;
+    let user = rustix::process::geteuid().as_raw();
+    check_private(path, metadata.mode() & 0o7777, metadata.uid(), user)?;
+    PrivateKeyDer::from_pem_reader(file).map_err(failed)
+}
+
+/// Bits of a mode that let somebody besides the owner at a file.
+const EXPOSED: u32 = 0o077;
+
+/// The same where root owns it: a group may read it, since only root can have chosen that group.
+/// Debian's `ssl-cert` has its keys so, and PostgreSQL has the same rule.
+const EXPOSED_OF_ROOT: u32 = 0o037;
+
+fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {
+    let path = || path.to_owned();
+    if owner != user && owner != 0 {
+        return Err(TlsError::Owner {
+            path: path(),
+            owner,
+        });
+    }
+    let exposed = if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED };
+    if mode & exposed != 0 {
+        return Err(TlsError::Exposed { path: path(), mode });
+    }
+    Ok(())
 }
 
 /// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS
@@ -154,6 +189,22 @@ pub enum TlsError {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// Others can get at a private key.
+    #[error("the private key {} is open to others (mode {mode:04o}): chmod 0600, or 0640 if root owns it and a group is to read it", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Somebody else owns a private key.
+    #[error("the private key {} belongs to uid {owner}, not to this user or root: chown it", path.display())]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
     },
     /// What a file holds cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
@@ -212,6 +263,33 @@ mod tests {
             identity_of("gateway-3", vec![]).as_deref(),
             Some("cert:gateway-3")
         );
+    }
+
+    #[test]
+    fn a_private_key_is_its_owners_or_of_a_group_that_root_chose() {
+        const ROOT: u32 = 0;
+        const USER: u32 = 1000;
+        let verdict = |mode, owner, user| check_private(Path::new("/k"), mode, owner, user);
+        for (owner, user) in [(USER, USER), (ROOT, USER), (ROOT, ROOT)] {
+            for mode in [0o600, 0o400] {
+                assert!(verdict(mode, owner, user).is_ok(), "{mode:o} of {owner}");
+            }
+            for mode in [0o604, 0o620, 0o610, 0o644, 0o660, 0o666, 0o602, 0o601] {
+                let error = verdict(mode, owner, user).unwrap_err();
+                assert!(matches!(error, TlsError::Exposed { .. }), "{mode:o}");
+                assert!(error.to_string().contains("chmod 0600"), "{error}");
+            }
+        }
+        for mode in [0o640, 0o440] {
+            assert!(verdict(mode, ROOT, USER).is_ok());
+            assert!(verdict(mode, ROOT, ROOT).is_ok());
+            let error = verdict(mode, USER, USER).unwrap_err();
+            assert!(matches!(error, TlsError::Exposed { .. }));
+        }
+        for user in [ROOT, USER + 1] {
+            let error = verdict(0o600, USER, user).unwrap_err();
+            assert!(matches!(error, TlsError::Owner { owner: USER, .. }));
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+pub(crate) mod tls;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -30,7 +32,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// Nothing in these tests takes this long, unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const RSA_SIGN: Operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
 pub(crate) const ECDSA_SIGN: Operation = Operation::EcdsaSign { hash: Hash::Sha256 };

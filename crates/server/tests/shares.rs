@@ -1,0 +1,54 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Identities that together want more connections than a node has.
+
+mod common;
+
+use std::io::Write;
+
+use common::tls::{Papers, issue, setup};
+use common::{Client, PATIENCE, TestNode, eventually};
+use millrace_server::tls::CertificateFiles;
+use millrace_wire::{ClientMessage, Fault, Message, NodeMessage};
+
+/// Whether the node listens to another connection of this client. (It answers a ping before the hello
+/// with a fault of its own.)
+fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
+    let mut stream = Papers::of(files).connect(node);
+    let mut ping = Vec::new();
+    ClientMessage::Ping { token: 1 }.encode(&mut ping);
+    let written = stream.write_all(&ping).and_then(|()| stream.flush());
+    let answer = || Client::new(stream).try_receive();
+    written.is_ok() && matches!(answer(), Ok(Some(NodeMessage::Fault(Fault::Protocol))))
+}
+
+#[test]
+fn who_has_more_than_are_left_gets_no_more() {
+    let node = setup()
+        .limits(|limits| {
+            limits.connections = 12;
+            limits.connections_per_identity = 12;
+            limits.handshake_timeout = PATIENCE;
+        })
+        .start();
+    // The seventh has six beside it, and finds six left.
+    let mut local: Vec<_> = (0..7).map(|_| node.connect()).collect();
+    assert_eq!(node.silent().fault(), Fault::TooManyConnections);
+
+    let first = issue(&node, "gateway-1");
+    let mut remote: Vec<_> = (0..3)
+        .map(|_| Client::new(Papers::of(&first).connect(&node)))
+        .collect();
+    for client in &mut remote {
+        client.hello();
+    }
+    assert!(!gets_in(&node, &first));
+    // Two are left for a third identity.
+    let second = issue(&node, "gateway-2");
+    eventually(|| gets_in(&node, &second));
+
+    // What one gives back, another one may have.
+    local.truncate(1);
+    eventually(|| gets_in(&node, &first));
+}
