@@ -27,7 +27,7 @@ use millrace_wire::{
 use zeroize::Zeroizing;
 
 /// Long enough that only a hang gets there.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the node does without being told.
 #[derive(Clone, Copy)]
