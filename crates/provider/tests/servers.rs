@@ -189,7 +189,8 @@ fn the_server_of_openssl_pauses() {
 fn speed_runs_jobs() {
     let bench = Bench::with_node();
     must(&bench.route_a("speed -seconds 1 -async_jobs 8 rsa2048"));
-    assert!(bench.served("rsa-pkcs1-sign") > 100);
+    // More than once for each job: they are resumed.
+    assert!(bench.served("rsa-pkcs1-sign") > 8);
     // Its key on a curve is one that it has just generated.
     must(&bench.route_a("speed -seconds 1 -async_jobs 8 ecdsap256 ecdhx25519"));
     assert_eq!(bench.served("ecdsa-sign"), 0);

@@ -198,13 +198,15 @@ fn who_stays_silent_is_cut() {
     let node = setup.start();
     assert_eq!(node.silent().fault(), Fault::TimedOut);
     let mut half = node.silent();
-    half.write(&[0; 3]);
+    // It may be cut already, on a busy machine.
+    let _ = half.stream.write_all(&[0; 3]);
     assert_eq!(half.fault(), Fault::TimedOut);
 }
 
 #[test]
 fn who_does_nothing_is_cut_if_so_configured() {
-    let setup = Setup::new().limits(|limits| limits.idle_timeout = Duration::from_millis(50));
+    // Not before it has said hello, on a busy machine.
+    let setup = Setup::new().limits(|limits| limits.idle_timeout = Duration::from_secs(1));
     let node = setup.start();
     assert_eq!(node.connect().fault(), Fault::TimedOut);
 }
@@ -339,7 +341,8 @@ fn a_waiting_job_can_be_cancelled() {
 
 #[test]
 fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
-    let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_millis(50));
+    // Not before the first one is at the gate, on a busy machine.
+    let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
@@ -429,7 +432,8 @@ fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
 #[test]
 fn a_drain_does_not_wait_for_ever() {
     let mut setup = Setup::new();
-    setup.config.drain_timeout = Duration::from_millis(50);
+    // Long enough for the connection to hear of it, on a busy machine.
+    setup.config.drain_timeout = Duration::from_secs(1);
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
     let mut node = setup.start_with(backend);
@@ -561,9 +565,12 @@ fn connections_are_capped_in_all_and_per_identity() {
         assert_eq!(node.silent().fault(), Fault::TooManyConnections);
         drop(first);
         node.until(|status| status.connections == 1);
+        let mut ping = Vec::new();
+        ClientMessage::Ping { token: 1 }.encode(&mut ping);
         eventually(|| {
             let mut client = node.silent();
-            client.send(&ClientMessage::Ping { token: 1 });
+            // Whoever is still one too many may be cut before.
+            let _ = client.stream.write_all(&ping);
             matches!(
                 client.try_receive(),
                 Ok(Some(NodeMessage::Fault(Fault::Protocol)))
