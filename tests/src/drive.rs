@@ -20,9 +20,9 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use crate::pki::Authority;
 use crate::wait;
 
-/// How long a client waits for the server's next bytes. Longer than any deadline of the provider:
-/// whoever lets a client wait so long has lost the handshake.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a client waits for the server's next bytes. Longer than any deadline of the provider, and
+/// than any server's own patience: whoever lets a client wait so long has lost the handshake.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

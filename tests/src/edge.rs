@@ -23,9 +23,13 @@ pub struct EdgeOptions {
     pub preferred: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
-    /// Further lines of the provider's section.
+    /// Further lines of the provider's section, above all in place of [`PATIENT`].
     pub settings: Vec<(&'static str, String)>,
 }
+
+/// The provider's limits unless a test sets its own: so long that a busy machine does not make it give
+/// up what is well. Tests of what it does when time is up set them short.
+const PATIENT: [(&str, &str); 2] = [("deadline_ms", "30000"), ("fallback_after_ms", "30000")];
 
 impl EdgeOptions {
     /// Keys that name the pool go to this node.
@@ -101,6 +105,10 @@ impl EdgeOptions {
             );
         }
         for (key, value) in &self.settings {
+            let _ = writeln!(text, "{key} = {value}");
+        }
+        let is_set = |key: &str| self.settings.iter().any(|(set, _)| *set == key);
+        for (key, value) in PATIENT.iter().filter(|(key, _)| !is_set(key)) {
             let _ = writeln!(text, "{key} = {value}");
         }
         text.push_str("[algorithms]\ndefault_properties = ?provider=millrace,?millrace.pool=yes\n");

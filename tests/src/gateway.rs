@@ -33,6 +33,15 @@ pub enum Server {
 impl Server {
     /// Both programs.
     pub const ALL: [Self; 2] = [Self::Haproxy, Self::Nginx];
+
+    /// Whether a process has started the processes that terminate TLS: a master listens before it does.
+    fn has_workers(self, id: u32, workers: usize) -> bool {
+        match self {
+            Self::Haproxy => true,
+            Self::HaproxyMaster => !children(id).is_empty(),
+            Self::Nginx => children(id).len() == workers,
+        }
+    }
 }
 
 impl fmt::Display for Server {
@@ -174,7 +183,8 @@ impl Gateway {
         let mut ended = false;
         let good = wait::holds_within(wait::SOON, || {
             ended = process.ended().is_some();
-            ended || ports.values().all(|port| listens(*port))
+            let listening = || ports.values().all(|port| listens(*port));
+            ended || (listening() && server.has_workers(process.id(), workers))
         });
         if ended || !good {
             return Err(process.log());

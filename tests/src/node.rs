@@ -169,7 +169,9 @@ impl Node {
     /// What the node has logged, restarts included.
     #[must_use]
     pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.join("output.log")).unwrap_or_default()
+        // It may just be writing, and have written half a character.
+        let bytes = fs::read(self.dir.join("output.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Path of the unix socket.

@@ -232,8 +232,10 @@ pub fn drop_privileges() -> &'static str {
 }
 
 fn free_udp_port() -> u16 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    socket.local_addr().expect("a bound socket").port()
+    process::given_once(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        socket.local_addr().expect("a bound socket").port()
+    })
 }
 
 /// A client of the management interface that signs what OpenVPN asks it to. OpenVPN then has a

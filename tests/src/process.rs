@@ -4,6 +4,7 @@
 //! Child processes that end with their owner, also when a test panics. Each leads a process group of
 //! its own, so that its children end too; the group is ended by its id.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
@@ -20,8 +22,9 @@ use crate::wait;
 /// How long a child may take to end after SIGTERM, before SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a short-lived program may run: the slowest, `openssl speed`, takes a few seconds.
-const RUN_LIMIT: Duration = Duration::from_secs(60);
+/// How long a short-lived program may run: the slowest, `openssl speed`, takes a few seconds on an idle
+/// machine. (It may have to wait for a condition, too, so it is more than [`wait::SOON`].)
+const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running child with a log.
 pub struct Process {
@@ -291,14 +294,29 @@ pub fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not installed: run `make setup`"))
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port that was free a moment ago, and that nobody else in this process was given.
 ///
 /// # Panics
 /// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket").port()
+    given_once(|| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        listener.local_addr().expect("a bound socket").port()
+    })
+}
+
+/// A port that was not given before. Whoever gets one binds it only later, and until then the kernel may
+/// name it again: to the same test for another server, or to a test that runs beside it.
+pub(crate) fn given_once(find: impl FnMut() -> u16) -> u16 {
+    /// There are 28 thousand, and a test program needs a few hundred.
+    const ATTEMPTS: usize = 1000;
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    std::iter::repeat_with(find)
+        .take(ATTEMPTS)
+        .find(|port| given.insert(*port))
+        .expect("a port that nobody was given")
 }
 
 /// Whether somebody listens there.

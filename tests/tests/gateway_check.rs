@@ -56,7 +56,7 @@ impl Setup {
     }
 
     fn edge(&self) -> EdgeOptions {
-        EdgeOptions::to(self.node.endpoint()).with("deadline_ms", 1_000)
+        EdgeOptions::to(self.node.endpoint())
     }
 
     fn nginx(&self, site: &Site, edge: Option<&Edge>, workers: usize, preload: bool) -> Nginx {

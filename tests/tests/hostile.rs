@@ -27,7 +27,7 @@ use millrace_wire::{
 };
 
 /// How long a node may take to answer a client that expects an answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to the node without any manners.
 struct Raw {

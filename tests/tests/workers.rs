@@ -133,7 +133,7 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
         // What the killed worker had in hand is lost, and nothing else: two clients, one each.
         assert!(outcome.failed() <= 2, "{outcome:?}");
     }
-    let before = node.served().total();
+    let before = wait::until_steady("the node", || node.served().total());
     world.client.handshakes(address, Tls::V13, 10);
     assert_eq!(node.served().total(), before + 10);
     only_workers_are_left(&node, &gateway);
