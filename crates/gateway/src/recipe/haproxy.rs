@@ -39,7 +39,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
         .replace("{async}", asynchronous)
         .replace(
             "{global}",
-            &global_maxconn(settings.connections).to_string(),
+            &global_maxconn(settings.connections.into()).to_string(),
         )
         .replace("{connections}", &settings.connections.to_string())
         .replace("{key}", &settings.key);
@@ -84,10 +84,10 @@ pub(super) fn plan(settings: &Settings) -> Plan {
 }
 
 /// What `global` has to say so that HAProxy's table of descriptors is large enough for three of each
-/// connection: it reserves two, and lowers the process's limit to that, whatever LimitNOFILE says. The
-/// rest is for what it opens besides.
-fn global_maxconn(connections: u32) -> u32 {
-    connections.div_ceil(2) * 3 + 16
+/// connection: it has a place for two, and no limit of the process makes it larger. The rest is for what
+/// HAProxy opens besides.
+pub(crate) fn global_maxconn(connections: u64) -> u64 {
+    connections.div_ceil(2).saturating_mul(3).saturating_add(16)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::plan::Plan;
 use crate::settings::Settings;
 
+pub(crate) use haproxy::global_maxconn;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 
 /// An application that there is a recipe for.

@@ -9,10 +9,12 @@ use super::super::evidence::Evidence;
 use super::super::keys::{self, Held};
 use super::super::maps::library;
 use super::super::proc::Process;
+use super::super::server::ServerConfig;
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
 use super::software::PRELOAD;
 use super::{Failure, Good, Unseen, Warning, run_as_root};
+use crate::recipe::global_maxconn;
 use crate::verify::below;
 
 /// Descriptors of a connection whose handshake waited, without an upstream.
@@ -69,22 +71,7 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
     let config = &evidence.config;
     match options.server {
         Server::Haproxy => {
-            // HAProxy derives its limit from this number, at two per connection.
-            let (Some(global), Some(frontends)) = (config.global_connections, config.connections)
-            else {
-                return;
-            };
-            let seen = format!("maxconn {global} in `global`, {frontends} in the frontends");
-            let needed = frontends.saturating_add(frontends / 2);
-            if global < needed {
-                let remedy = format!(
-                    "raise maxconn of `global` to {needed}: HAProxy counts two descriptors per connection, \
-                     and one whose handshake waited has three"
-                );
-                report.add(CHECK, Warning, seen, remedy);
-            } else {
-                report.add(CHECK, Good, seen, None);
-            }
+            table_of_descriptors(config, report);
         }
         Server::Nginx => {
             let limit = evidence.workers.first();
@@ -104,6 +91,41 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
                 report.add(CHECK, Good, seen, None);
             }
         }
+    }
+}
+
+/// HAProxy has places for two descriptors per connection of the global `maxconn`. Limits of the process
+/// make descriptors possible, but no places.
+fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
+    const CHECK: &str = "descriptors";
+    let needed = config.connections.map(global_maxconn);
+    if let Some(allowed) = config.descriptors {
+        let seen = format!(
+            "ulimit-n {allowed} in `global`: a descriptor that HAProxy's table has no place for ends or damages it"
+        );
+        let enough = needed.map_or_else(
+            || "one and a half times the frontends' together, plus 16".to_owned(),
+            |needed| format!("at least {needed}"),
+        );
+        let remedy = format!(
+            "remove ulimit-n, and let maxconn of `global`, which the table is made by, be {enough}"
+        );
+        report.add(CHECK, Warning, seen, remedy);
+    }
+    let (Some(global), Some(frontends), Some(needed)) =
+        (config.global_connections, config.connections, needed)
+    else {
+        return;
+    };
+    let seen = format!("maxconn {global} in `global`, {frontends} in the frontends");
+    if global < needed {
+        let remedy = format!(
+            "raise maxconn of `global` to {needed}: HAProxy counts two descriptors per connection, and one \
+             whose handshake waited has three"
+        );
+        report.add(CHECK, Warning, seen, remedy);
+    } else {
+        report.add(CHECK, Good, seen, None);
     }
 }
 

@@ -44,9 +44,7 @@ pub fn read(root: &Path, files: &[PathBuf]) -> ServerConfig {
                     {
                         name.clone_into(&mut section);
                     }
-                    if words.first().is_some_and(|word| word == "maxconn") {
-                        connections(&section, words.get(1), &mut config);
-                    }
+                    limit(&section, &words, &mut config);
                     line(root, &words, &mut base, &mut config);
                 }
             }
@@ -55,14 +53,18 @@ pub fn read(root: &Path, files: &[PathBuf]) -> ServerConfig {
     config
 }
 
-/// Those of frontends add up; one of `defaults` counts for none in particular, and is left out.
-fn connections(section: &str, number: Option<&String>, config: &mut ServerConfig) {
-    let Some(number) = number.and_then(|number| number.parse().ok()) else {
+/// Connections of frontends add up; those of `defaults` count for none in particular, and are left out.
+fn limit(section: &str, words: &[String], config: &mut ServerConfig) {
+    let [name, number, ..] = words else {
         return;
     };
-    match section {
-        "global" => config.global_connections = Some(number),
-        "frontend" | "listen" => {
+    let Ok(number) = number.parse() else {
+        return;
+    };
+    match (name.as_str(), section) {
+        ("ulimit-n", "global") => config.descriptors = Some(number),
+        ("maxconn", "global") => config.global_connections = Some(number),
+        ("maxconn", "frontend" | "listen") => {
             let sum = config.connections.unwrap_or(0);
             config.connections = Some(number.saturating_add(sum));
         }
@@ -200,7 +202,7 @@ mod tests {
         };
         put(
             "etc/h.cfg",
-            "global\n ssl-mode-async\n maxconn 50\n crt-base /certs\n chroot /var/lib/haproxy\n\
+            "global\n ssl-mode-async\n maxconn 50\n ulimit-n 200\n crt-base /certs\n chroot /var/lib/haproxy\n\
              frontend a\n maxconn 3\n bind :443,[::]:443 ssl crt www.pem crt many\n bind :80\n\
              listen b\n bind 10.0.0.1:8443 ssl crt-list /etc/list\n",
         );
@@ -214,8 +216,12 @@ mod tests {
         let config = read(dir.path(), &[PathBuf::from("/etc/h.cfg")]);
         assert!(config.mode_async);
         assert_eq!(
-            (config.global_connections, config.connections),
-            (Some(50), Some(3))
+            (
+                config.global_connections,
+                config.connections,
+                config.descriptors
+            ),
+            (Some(50), Some(3), Some(200))
         );
         assert_eq!(
             config.chroot.as_deref(),

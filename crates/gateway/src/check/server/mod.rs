@@ -32,6 +32,8 @@ pub struct ServerConfig {
     pub connections: Option<u64>,
     /// Connections that HAProxy counts its descriptors by.
     pub global_connections: Option<u64>,
+    /// Descriptors that HAProxy is told to allow itself (`ulimit-n`).
+    pub descriptors: Option<u64>,
     /// The folder that HAProxy confines itself to.
     pub chroot: Option<PathBuf>,
     /// What could not be read or understood.
