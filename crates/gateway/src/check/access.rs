@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Whether a user may connect to a unix socket: search permission on every folder on the way, write
-//! permission on the socket. Permissions only; access control lists and security modules are not seen.
+//! permission on the socket. Permissions only: where an access control list may say otherwise, that is
+//! said instead of a verdict; security modules are not seen.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,6 +13,9 @@ use super::proc::User;
 
 const READ_WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
+
+/// Where the kernel shows an access control list (acl(5)); there is none where permissions say it all.
+const ACCESS_CONTROL_LIST: &str = "system.posix_acl_access";
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) enum Obstacle {
         /// Permissions, owner, group.
         owner: (u32, u32, u32),
     },
+    /// Permissions let him pass everywhere, but for this one, whose access control list decides.
+    Listed(PathBuf),
     /// This process may not look.
     Unseen(PathBuf),
 }
@@ -34,7 +40,7 @@ pub(super) enum Obstacle {
 /// Looks at every component of `socket` below `root`.
 ///
 /// # Errors
-/// The first obstacle.
+/// The first obstacle; a list only if there is nothing surer.
 pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obstacle> {
     let inside = socket.strip_prefix("/").unwrap_or(socket);
     let full = root.join(inside);
@@ -45,12 +51,18 @@ pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obs
         .take(depth.saturating_sub(1))
         .collect();
     on_the_way.reverse();
-    for folder in on_the_way {
-        admitted(user, folder, SEARCH)?;
+    let folders = on_the_way.into_iter().map(|folder| (folder, SEARCH));
+    let mut listed = None;
+    for (path, wanted) in folders.chain([(full.as_path(), READ_WRITE)]) {
+        match admitted(user, path, wanted) {
+            Err(Obstacle::Listed(path)) => listed = listed.or(Some(path)),
+            other => other?,
+        }
     }
-    admitted(user, &full, READ_WRITE)?;
     match fs::metadata(&full) {
-        Ok(metadata) if metadata.file_type().is_socket() => Ok(()),
+        Ok(metadata) if metadata.file_type().is_socket() => {
+            listed.map_or(Ok(()), |path| Err(Obstacle::Listed(path)))
+        }
         _ => Err(Obstacle::NotASocket(full)),
     }
 }
@@ -61,6 +73,10 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
         _ => Obstacle::Missing(path.to_owned()),
     })?;
     let owner = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
+    // A list says of the owner what the permissions say, and root needs neither.
+    if ![0, metadata.uid()].contains(&user.uid) && has_list(path) {
+        return Err(Obstacle::Listed(path.to_owned()));
+    }
     if may(user, owner, wanted) {
         Ok(())
     } else {
@@ -69,6 +85,13 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
             owner,
         })
     }
+}
+
+/// Whether there is an access control list.
+fn has_list(path: &Path) -> bool {
+    // No room for it: only its length is told.
+    let mut nothing = [0; 0];
+    rustix::fs::getxattr(path, ACCESS_CONTROL_LIST, &mut nothing).is_ok()
 }
 
 /// The kernel's rule: the first of owner, group, others that applies decides.
@@ -132,5 +155,57 @@ mod tests {
         assert!(matches!(way(&stranger), Err(Obstacle::Denied { path, .. }) if path == socket));
         let missing = connect(&stranger, dir.path(), Path::new("/run/other.sock"));
         assert!(matches!(missing, Err(Obstacle::Missing(_))));
+    }
+
+    /// Version 2; owner, user 60001, group, mask and others with these permissions.
+    fn list(permissions: [u16; 5]) -> Vec<u8> {
+        const TAGS: [u16; 5] = [0x01, 0x02, 0x04, 0x10, 0x20];
+        let mut bytes = 2_u32.to_le_bytes().to_vec();
+        for (tag, allowed) in TAGS.into_iter().zip(permissions) {
+            let id = if tag == 0x02 { 60_001 } else { u32::MAX };
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(allowed.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn where_a_list_decides_there_is_no_verdict() {
+        let dir = tempfile::tempdir().expect("folder");
+        let folder = dir.path().join("run");
+        fs::create_dir(&folder).expect("folder");
+        let socket = folder.join("node.sock");
+        let _listener = UnixListener::bind(&socket).expect("a socket");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("mode");
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("mode");
+        let put = |path: &Path, permissions| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(path, ACCESS_CONTROL_LIST, &list(permissions), flags)
+        };
+        // Everybody but this one user.
+        if let Err(error) = put(&socket, [6, 0, 6, 6, 6]) {
+            return eprintln!(
+                "SKIPPED: no access control lists in {}: {error}",
+                dir.path().display()
+            );
+        }
+        let user = |uid| User {
+            uid,
+            gid: 60_001,
+            groups: Vec::new(),
+        };
+        let way = |uid| connect(&user(uid), dir.path(), Path::new("/run/node.sock"));
+        assert_eq!(way(60_001), Err(Obstacle::Listed(socket.clone())));
+        assert_eq!(way(0), Ok(()), "root needs none");
+        let owner = fs::metadata(&socket).expect("there").uid();
+        assert_eq!(way(owner), Ok(()), "permissions are the owner's");
+        // What is sure comes first, wherever it is.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("mode");
+        assert!(matches!(way(60_001), Err(Obstacle::Denied { path, .. }) if path == folder));
+        put(&folder, [7, 5, 0, 5, 0]).expect("a list");
+        assert_eq!(way(60_001), Err(Obstacle::Listed(folder.clone())));
+        fs::remove_file(&socket).expect("removed");
+        assert!(matches!(way(60_001), Err(Obstacle::Missing(path)) if path == socket));
     }
 }

@@ -10,7 +10,8 @@ use super::cnf::Cnf;
 use super::maps::Mapped;
 use super::proc::{Proc, Process, read};
 use super::server::{self, ServerConfig};
-use super::{Options, Outcome, Report, Server, systemd};
+use super::systemd::{self, Described, Environment};
+use super::{Options, Outcome, Report, Server};
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -37,6 +38,8 @@ pub(super) struct Evidence {
     pub(super) openssl_conf: Variable,
     /// `LD_PRELOAD` of the master.
     pub(super) preload: Variable,
+    /// What could not be read of the files that describe its environment.
+    pub(super) unread: Vec<String>,
     /// What is mapped into a worker.
     pub(super) mapped: io::Result<Vec<Mapped>>,
     /// The `openssl.cnf` that counts, with its path.
@@ -54,30 +57,53 @@ pub(super) struct Variable {
     pub(super) source: String,
     /// Whether a missing value means that there is none.
     pub(super) certain: bool,
+    /// The unit file that takes it away.
+    pub(super) unset_by: Option<PathBuf>,
 }
 
 impl Variable {
-    fn of(proc: &Proc, pid: u32, unit: &str, files: &Path, name: &str) -> Self {
-        match proc.variable(pid, name) {
-            Ok(value) => Self {
-                value,
-                source: format!("the environment of process {pid}"),
-                certain: true,
-            },
-            Err(error) => match systemd::variable(files, unit, name) {
-                Some((file, value)) => Self {
-                    value: Some(value),
-                    source: file.display().to_string(),
-                    certain: true,
-                },
-                None => Self {
-                    value: None,
-                    source: format!(
-                        "no unit file of {unit} sets it, and in its environment it cannot be seen ({error})"
-                    ),
-                    certain: false,
-                },
-            },
+    fn new(value: Option<String>, source: String, certain: bool) -> Self {
+        Self {
+            value,
+            source,
+            certain,
+            unset_by: None,
+        }
+    }
+
+    fn of(proc: &Proc, pid: u32, unit: &str, service: &Environment, name: &str) -> Self {
+        let error = match proc.variable(pid, name) {
+            Ok(value) => {
+                return Self::new(value, format!("the environment of process {pid}"), true);
+            }
+            Err(error) => error,
+        };
+        match service.variable(name) {
+            Described::Set(file, value) => Self::new(Some(value), file.display().to_string(), true),
+            Described::Unset(file) => {
+                let source = format!(
+                    "the environment of {unit}: UnsetEnvironment= in {} takes it away",
+                    file.display()
+                );
+                Self {
+                    unset_by: Some(file),
+                    ..Self::new(None, source, true)
+                }
+            }
+            Described::Passed(file) => {
+                let source = format!(
+                    "PassEnvironment= in {} hands on what systemd itself has (systemctl show-environment), \
+                     which is not looked at, and in its environment it cannot be seen ({error})",
+                    file.display()
+                );
+                Self::new(None, source, false)
+            }
+            Described::Nothing => {
+                let source = format!(
+                    "no unit file of {unit} sets it, and in its environment it cannot be seen ({error})"
+                );
+                Self::new(None, source, false)
+            }
         }
     }
 }
@@ -97,14 +123,16 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
     let groups = proc.control_groups(master.pid);
     let usual = format!("{}.service", options.server);
     let unit = systemd::unit_of(&groups).unwrap_or(&usual);
-    let variable = |name| Variable::of(&proc, master.pid, unit, &files, name);
+    // Only where its own environment does not show.
+    let service = match proc.variable(master.pid, "OPENSSL_CONF") {
+        Ok(_) => Environment::default(),
+        Err(_) => Environment::of(&files, unit),
+    };
+    let variable = |name| Variable::of(&proc, master.pid, unit, &service, name);
     let (mut openssl_conf, preload) = (variable("OPENSSL_CONF"), variable("LD_PRELOAD"));
     if let Some(named) = &options.openssl_conf {
-        openssl_conf = Variable {
-            value: Some(named.display().to_string()),
-            source: "the command line".to_owned(),
-            certain: true,
-        };
+        let value = Some(named.display().to_string());
+        openssl_conf = Variable::new(value, "the command line".to_owned(), true);
     }
     let mapped = proc.mapped(workers.first().map_or(master.pid, |worker| worker.pid));
     let cnf = cnf_path(&files, &openssl_conf);
@@ -112,7 +140,7 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
         let cnf = read_cnf(&files, &path);
         (path, cnf)
     });
-    let client = client_file(&proc, master.pid, &files);
+    let client = client_file(variable("MILLRACE_CLIENT_CONF").value.as_deref(), &files);
     let config = server_config(options, &proc, &master, &files);
     Some(Evidence {
         proc,
@@ -121,6 +149,7 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
         files,
         openssl_conf,
         preload,
+        unread: service.problems,
         mapped,
         cnf,
         client,
@@ -246,12 +275,10 @@ fn read_cnf(files: &Path, path: &Path) -> io::Result<Cnf> {
 }
 
 fn client_file(
-    proc: &Proc,
-    pid: u32,
+    named: Option<&str>,
     files: &Path,
 ) -> Option<(PathBuf, Result<toml::Table, String>)> {
-    let named = proc.variable(pid, "MILLRACE_CLIENT_CONF").ok().flatten();
-    let path = PathBuf::from(named.as_deref().unwrap_or(crate::recipe::CLIENT_TOML));
+    let path = PathBuf::from(named.unwrap_or(crate::recipe::CLIENT_TOML));
     let real = crate::verify::below(files, &path);
     if named.is_none() && !real.exists() {
         return None;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! proc     the processes: who, how started, what is mapped       ┐
-//! systemd  the environment of the service                        │
+//! systemd  the environment of the service, and its files         │
 //! cnf      openssl.cnf                                           │
 //! server   nginx.conf, haproxy.cfg                               ├─► evidence ─► findings
 //! keys     what is in the key files                              │
@@ -27,7 +27,9 @@
 
 mod access;
 pub mod cnf;
+pub mod environment;
 mod evidence;
+mod glob;
 mod judge;
 mod keys;
 pub mod maps;

@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
 /// Bounds, in bytes: `status` and the like have 2 KiB, an environment may have megabytes, and a process
 /// with 60,000 mappings, the kernel's default bound, has 8 MiB of them.
 const MAX_SMALL: u64 = 256 * 1024;
@@ -25,10 +27,19 @@ const EVENTFD: &str = "anon_inode:[eventfd]";
 /// # Errors
 /// The system's, or that it is no file.
 pub(super) fn open(path: &Path) -> io::Result<File> {
+    let no_file = || io::Error::other("not a regular file");
+    // Opening some devices does something already.
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a regular file"));
+        return Err(no_file());
     }
-    File::open(path)
+    // Nor may a pipe block that has come there meanwhile.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(no_file())
+    }
 }
 
 /// Reads at most `limit` bytes of a file, as text; bytes that are no UTF-8 become replacement characters.
@@ -39,6 +50,24 @@ pub(super) fn read(path: &Path, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     let _ = open(path)?.take(limit).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Reads all of a file that has to be text.
+///
+/// # Errors
+/// The system's, or that it is no file, longer than `limit` bytes, or no text.
+pub(super) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let _ = open(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("longer than {limit} bytes")));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text),
+        Ok(_) | Err(_) => Err(io::Error::other("not text")),
+    }
 }
 
 /// The `/proc` that is looked at: another folder in tests.

@@ -143,8 +143,8 @@ impl Machine {
         symlink("/", root).expect("link");
     }
 
-    fn report(&self) -> Report {
-        let options = Options {
+    fn options(&self) -> Options {
+        Options {
             server: self.server,
             pid: None,
             connect: None,
@@ -153,8 +153,11 @@ impl Machine {
             openssl_conf: None,
             handshakes: 0,
             proc: self.dir.path().join("proc"),
-        };
-        run(&options, self)
+        }
+    }
+
+    fn report(&self) -> Report {
+        run(&self.options(), self)
     }
 
     /// The one finding that is so, about this check.
@@ -296,6 +299,40 @@ fn without_openssl_conf_the_provider_is_not_there() {
     );
 }
 
+/// What unit files say is read from the root of the machine, so it is put in here.
+#[test]
+fn what_systemd_does_to_the_environment_is_said() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
+    let judged = |change: &dyn Fn(&mut evidence::Evidence)| {
+        let options = machine.options();
+        let mut report = machine.report();
+        report.findings.clear();
+        let mut evidence = evidence::gather(&options, &mut report).expect("it runs");
+        change(&mut evidence);
+        let _ = judge::judge(&options, &evidence, &machine, &mut report);
+        let about = |finding: &Finding| finding.check == "environment";
+        report
+            .findings
+            .into_iter()
+            .filter(about)
+            .collect::<Vec<_>>()
+    };
+    let unset = judged(&|evidence| {
+        evidence.openssl_conf.value = None;
+        evidence.openssl_conf.unset_by = Some(PathBuf::from("/etc/x.conf"));
+    });
+    assert_eq!((unset.len(), unset[0].outcome), (1, Outcome::Failure));
+    let remedy = unset[0].remedy.as_deref().expect("what to do");
+    assert!(remedy.starts_with("take OPENSSL_CONF out of UnsetEnvironment= in /etc/x.conf"));
+    let unread = judged(&|evidence| {
+        evidence.unread = vec!["EnvironmentFile=/etc/v in /u: not text".to_owned()];
+    });
+    let outcomes: Vec<Outcome> = unread.iter().map(|finding| finding.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Unseen, Outcome::Ok], "{unread:?}");
+    assert!(unread[0].seen.contains("/etc/v") && unread[0].remedy.is_some());
+}
+
 #[test]
 fn what_openssl_cnf_may_lack() {
     for (from, to, check, word) in [
@@ -432,8 +469,31 @@ fn descriptors_are_counted() {
         "4096 descriptors for 4000 connections",
     );
     let machine = Machine::new(Server::Haproxy);
-    machine.change("haproxy.cfg", "maxconn 800", "maxconn 500");
-    machine.expect(Outcome::Warning, "descriptors", "maxconn 500 in `global`");
+    machine.change("haproxy.cfg", "maxconn 800", "maxconn 765");
+    machine.expect(Outcome::Warning, "descriptors", "maxconn 765 in `global`");
+    machine.change("haproxy.cfg", "maxconn 765", "maxconn 766");
+    assert_eq!(machine.report().count(Outcome::Warning), 0);
+}
+
+#[test]
+fn a_limit_of_haproxys_own_is_no_table() {
+    let machine = Machine::new(Server::Haproxy);
+    machine.change("haproxy.cfg", "maxconn 800", "maxconn 800\n ulimit-n 3000");
+    machine.expect(Outcome::Warning, "descriptors", "ulimit-n 3000 in `global`");
+    let remedy = |machine: &Machine| {
+        let findings = machine.report().findings;
+        let found = findings
+            .iter()
+            .find(|finding| finding.check == "descriptors");
+        found
+            .and_then(|finding| finding.remedy.clone())
+            .expect("what to do")
+    };
+    assert!(remedy(&machine).contains("be at least 766"));
+    machine.change("haproxy.cfg", "listen a\n maxconn 500", "listen a");
+    assert!(remedy(&machine).contains("one and a half times"));
+    machine.change("haproxy.cfg", "ulimit-n", "# ulimit-n");
+    assert_eq!(machine.report().count(Outcome::Warning), 0, "a comment");
 }
 
 #[test]
@@ -460,16 +520,8 @@ fn which_server_is_meant() {
     machine.process(200, "nginx-debug", 1, "nginx: master process nginx");
     machine.expect(Outcome::Failure, "process", "100, 200");
     machine.process(102, "nginx", MASTER, "nginx: cache manager process");
-    let mut options = Options {
-        server: Server::Nginx,
-        pid: Some(WORKER),
-        connect: None,
-        server_name: None,
-        config: None,
-        openssl_conf: None,
-        handshakes: 0,
-        proc: machine.dir.path().join("proc"),
-    };
+    let mut options = machine.options();
+    options.pid = Some(WORKER);
     let report = run(&options, &machine);
     assert_eq!(report.pid, Some(MASTER), "a worker stands for its master");
     assert!(

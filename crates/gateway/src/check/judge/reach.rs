@@ -87,6 +87,17 @@ fn blocked(obstacle: &Obstacle, uid: u32, socket: &str, inside: &str) -> (Outcom
             "put the user into the socket's group (millrace up --socket-group GROUP), or open the socket to all \
              (--socket-mode 0666) and let each key's policy decide".to_owned(),
         ),
+        Obstacle::Listed(path) => (
+            Unseen,
+            format!(
+                "whether user {uid} may connect to {socket}{inside}: {} has an access control list",
+                path.display()
+            ),
+            format!(
+                "getfacl {} says what user {uid} may; the handshakes show whether it is enough",
+                path.display()
+            ),
+        ),
         Obstacle::Unseen(path) => (Unseen, format!("{} is hidden from this user", path.display()), run_as_root()),
     }
 }

@@ -79,6 +79,11 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
     const CHECK: &str = "environment";
     let server = options.server;
     let variable = &evidence.openssl_conf;
+    if !evidence.unread.is_empty() {
+        let remedy = "correct it (it may hide a variable, and systemd may refuse it), or run this as root if \
+                      it may not be read; --openssl-conf says what it would have said";
+        report.add(CHECK, Unseen, evidence.unread.join("; "), remedy.to_owned());
+    }
     if let Some(path) = &variable.value {
         let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
         return report.add(CHECK, Good, seen, None);
@@ -101,9 +106,14 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
     } else {
         format!("there seems to be no OPENSSL_CONF: {}", variable.source)
     };
-    let remedy = format!(
-        "millrace gateway {server} --write, systemctl daemon-reload, systemctl restart {server}"
-    );
+    let first = match &variable.unset_by {
+        Some(file) => format!(
+            "take OPENSSL_CONF out of UnsetEnvironment= in {}",
+            file.display()
+        ),
+        None => format!("millrace gateway {server} --write"),
+    };
+    let remedy = format!("{first}, systemctl daemon-reload, systemctl restart {server}");
     report.add(CHECK, Failure, seen, remedy);
 }
 

@@ -3,16 +3,13 @@
 
 //! Configuration of nginx: its syntax, its `include`, and the directives that matter here.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::glob;
 use super::{ServerConfig, reachable};
 
 /// Files that include each other, and blocks in blocks.
 const MAX_DEPTH: usize = 32;
-
-/// Bound on the entries of a folder that an `include` looks through.
-const MAX_ENTRIES: usize = 100_000;
 
 /// What nginx takes if nothing is said.
 const DEFAULT_CONNECTIONS: u64 = 512;
@@ -76,7 +73,7 @@ impl Reader<'_> {
         };
         match name.as_str() {
             "include" => {
-                for file in self.matching(first) {
+                for file in glob::files(self.root, &self.base.join(first)) {
                     self.file(&file, depth + 1);
                 }
             }
@@ -115,68 +112,6 @@ impl Reader<'_> {
             self.config.add_key(path);
         }
     }
-
-    /// The files that an `include` means: `*` and `?` stand for what they do in a shell.
-    fn matching(&self, pattern: &str) -> Vec<PathBuf> {
-        let pattern = self.base.join(pattern);
-        if !pattern.to_string_lossy().contains(['*', '?', '[']) {
-            return vec![pattern];
-        }
-        let mut found = vec![PathBuf::from("/")];
-        for component in pattern.components().skip(1) {
-            let component = component.as_os_str().to_string_lossy().into_owned();
-            if !component.contains(['*', '?', '[']) {
-                found = found
-                    .into_iter()
-                    .map(|path| path.join(&component))
-                    .collect();
-                continue;
-            }
-            let mut next = Vec::new();
-            for folder in found {
-                let entries = fs::read_dir(crate::verify::below(self.root, &folder));
-                for entry in entries.into_iter().flatten().take(MAX_ENTRIES).flatten() {
-                    let name = entry.file_name().to_string_lossy().into_owned();
-                    if matches(&component, &name) && !name.starts_with('.') {
-                        next.push(folder.join(name));
-                    }
-                }
-            }
-            found = next;
-        }
-        found.sort();
-        found
-    }
-}
-
-/// Whether a name matches a pattern of `*` and `?`. (Sets in brackets match nothing.)
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), name.chars().collect());
-    let (mut at, mut in_name) = (0, 0);
-    let mut retry = None;
-    while in_name < name.len() {
-        match pattern.get(at) {
-            Some('*') => {
-                retry = Some((at, in_name));
-                at += 1;
-            }
-            Some(wanted) if *wanted == '?' || *wanted == name[in_name] => {
-                at += 1;
-                in_name += 1;
-            }
-            _ => match retry {
-                // The last star takes one character more.
-                Some((star, from)) => {
-                    retry = Some((star, from + 1));
-                    at = star + 1;
-                    in_name = from + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[at..].iter().all(|rest| *rest == '*')
 }
 
 /// Calls back for each directive with its words; blocks are entered as if they were not there.
@@ -281,6 +216,8 @@ fn skip_block(rest: &mut Characters<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn words(text: &str) -> Vec<Vec<String>> {
@@ -360,19 +297,5 @@ mod tests {
                 .iter()
                 .any(|problem| problem.contains("too deep"))
         );
-    }
-
-    #[test]
-    fn patterns() {
-        for (pattern, name, expected) in [
-            ("*.conf", "a.conf", true),
-            ("*.conf", "a.conf.bak", false),
-            ("a*b*c", "aXbXbXc", true),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*", "", true),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
-        }
     }
 }
