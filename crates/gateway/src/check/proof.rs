@@ -13,8 +13,11 @@ use super::{Edges, Node, Options, Outcome, Report, Share, Silence, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
-/// Edges report once per second; one more for a machine that has much to do.
+/// Edges report once per second, and one more second.
 const REPORTS_TAKE: Duration = Duration::from_secs(2);
+
+/// On a machine that has much to do they come later; but they do come, if the pool was asked.
+const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
 
 /// A server sees at once that a client has gone; this is for a machine that has much to do.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
@@ -39,16 +42,21 @@ impl Asked<'_> {
         self.node.edges(self.socket, self.uid)
     }
 
-    /// What the edges counted since `before`, when it is about that many operations, or time is up.
-    fn since(&self, before: &Edges, operations: u64) -> Option<Edges> {
+    /// What the edges counted since `before`, when it is about that many operations, or time is up. Of what
+    /// the node has `signed` they tell in the end; of the rest perhaps nobody does.
+    fn since(&self, before: &Edges, operations: u64, signed: u64) -> Option<Edges> {
         let started = Instant::now();
         loop {
             let counted = difference(before, &self.edges()?);
             let fallbacks: u64 = counted.fallbacks.values().sum();
-            if counted.paused + counted.blocking >= operations || fallbacks >= operations {
-                return Some(counted);
-            }
-            if started.elapsed() > REPORTS_TAKE {
+            let waited = counted.paused + counted.blocking;
+            let patience = if waited >= signed {
+                REPORTS_TAKE
+            } else {
+                LATE_REPORTS_TAKE
+            };
+            let told = waited >= operations || fallbacks >= operations;
+            if told || started.elapsed() > patience {
                 return Some(counted);
             }
             thread::sleep(ASK);
@@ -109,10 +117,10 @@ pub(super) fn prove(
         return;
     }
     pooled(before, after, of, asked.socket.is_some(), report);
-    let pooled = report.pooled.is_some_and(|share| share.count == of);
+    let signed = report.pooled.map_or(0, |share| share.count);
     // Only if there is something left to say: it takes a second.
     let told = match &edges {
-        Some(edges) if waited != Some(of) || !pooled => asked.since(edges, of),
+        Some(edges) if waited != Some(of) || signed != of => asked.since(edges, of, signed),
         _ => None,
     };
     // An answer that comes before the job has paused leaves no descriptor: then the edge knows better.

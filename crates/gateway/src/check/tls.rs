@@ -16,8 +16,9 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-/// A handshake that takes longer failed: twice the provider's default deadline, and the server's part.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A handshake that takes longer failed. The provider's default deadline is 2 s; a server that has much to
+/// do is slow, and is not at fault for that.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A handshake that is done, with its connection.
 #[derive(Debug)]
