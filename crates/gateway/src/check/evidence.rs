@@ -82,12 +82,12 @@ impl Variable {
             Described::Set(file, value) => Self::new(Some(value), file.display().to_string(), true),
             Described::Unset(file) => {
                 let source = format!(
-                    "the environment of {unit}: UnsetEnvironment= in {} takes it away",
+                    "UnsetEnvironment= in {} takes it away from {unit}",
                     file.display()
                 );
                 Self {
                     unset_by: Some(file),
-                    ..Self::new(None, source, true)
+                    ..Self::new(None, source, false)
                 }
             }
             Described::Passed(file) => {

@@ -80,8 +80,8 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
     let server = options.server;
     let variable = &evidence.openssl_conf;
     if !evidence.unread.is_empty() {
-        let remedy = "correct it (it may hide a variable, and systemd may refuse it), or run this as root if \
-                      it may not be read; --openssl-conf says what it would have said";
+        let remedy = "correct it, or run this as root if only root may read it; or name the server's \
+                      openssl.cnf with --openssl-conf";
         report.add(CHECK, Unseen, evidence.unread.join("; "), remedy.to_owned());
     }
     if let Some(path) = &variable.value {
