@@ -396,6 +396,7 @@ pub(crate) struct KeyStubArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
     Client(CertClientArgs),
+    Revoke(CertRevokeArgs),
 }
 
 const CERT_EXAMPLE: &str = "\
@@ -415,6 +416,25 @@ pub(crate) struct CertClientArgs {
     /// Folder for ca.pem, cert.pem and key.pem; made if it is not there
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+const CERT_REVOKE_EXAMPLE: &str = "\
+Example:
+  millrace cert revoke gateway-1
+  systemctl reload millrace
+
+Nodes refuse the certificate from their next reload (SIGHUP) on. What the
+client may use over connections that it has open is up to the policies of the
+keys: `millrace key policy`.";
+
+/// Revoke a client's certificate, so that it gets in no more
+#[derive(Debug, Args)]
+#[command(after_long_help = CERT_REVOKE_EXAMPLE)]
+pub(crate) struct CertRevokeArgs {
+    /// Identity of the client
+    pub(crate) name: String,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

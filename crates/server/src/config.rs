@@ -109,16 +109,21 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The CA that issues clients' certificates.
     pub client_ca: PathBuf,
+    /// Its revocation lists, if revoked certificates are to be refused: one per CA in the chain of a
+    /// client's certificate. A client of a CA without a list, or with one that has expired, is refused.
+    pub crl: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// The files that [`crate::tls::ensure_node_certificates`] makes in a directory.
+    /// The files that [`crate::tls::ensure_node_certificates`] makes in a directory, but no list of
+    /// revoked certificates.
     #[must_use]
     pub fn in_directory(directory: &Path) -> Self {
         Self {
             certificate: directory.join("node.crt"),
             key: directory.join("node.key"),
             client_ca: directory.join("ca.crt"),
+            crl: None,
         }
     }
 }
@@ -283,6 +288,7 @@ struct TcpFile {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
+    crl: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -495,6 +501,7 @@ impl TcpFile {
             certificate: self.certificate.unwrap_or(made.certificate),
             key: self.key.unwrap_or(made.key),
             client_ca: self.client_ca.unwrap_or(made.client_ca),
+            crl: self.crl,
         };
         TcpConfig {
             address: self.address,
@@ -734,7 +741,15 @@ mod tests {
         let text = problems("[tcp]\naddress = \"127.0.0.1:0\"\nkey = \"/x\"\n");
         assert!(text.contains("belong together"), "{text}");
         let config = NodeConfig::from_toml("[tcp]\naddress = \"[::]:7400\"\n").unwrap();
-        assert!(config.tcp.unwrap().tls.key.ends_with("tls/node.key"));
+        let tls = config.tcp.unwrap().tls;
+        assert!(tls.key.ends_with("tls/node.key") && tls.crl.is_none());
+        let text = "[tcp]\naddress = \"[::]:7400\"\ncrl = \"/x/ca.crl\"\n";
+        let tls = NodeConfig::from_toml(text).unwrap().tcp.unwrap().tls;
+        assert_eq!(tls.crl.as_deref(), Some(Path::new("/x/ca.crl")));
+        assert!(
+            tls.key.ends_with("tls/node.key"),
+            "independent of the others"
+        );
     }
 
     #[test]

@@ -1,19 +1,23 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The files of the TCP listener: who else may read the key.
+//! The files of the TCP listener: who else may read the key, and which clients are revoked.
 
 mod common;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::tls::{Papers, issue, setup};
-use common::{Setup, engine};
+use common::{Client, Setup, TestNode, engine};
 use millrace_backends::Software;
 use millrace_server::Node;
+use millrace_server::tls::{CertificateFiles, ensure_node_certificates, revoke_client_certificate};
+use millrace_testkit::keys;
+use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
+use time::{Duration, OffsetDateTime};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -53,4 +57,97 @@ fn a_key_that_others_can_read_is_not_reloaded() {
     assert!(!papers.refused_by(&node), "what was in force stays so");
     set_mode(key(&node.setup), 0o600);
     node.handle.reload().unwrap();
+}
+
+/// A node that looks at the list of its CA.
+fn with_list() -> Setup {
+    let mut setup = setup();
+    let list = tls(&setup).join("ca.crl");
+    setup.config.tcp.as_mut().unwrap().tls.crl = Some(list);
+    setup
+}
+
+fn tls(setup: &Setup) -> PathBuf {
+    setup.directory.path().join("tls")
+}
+
+fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
+    !Papers::of(files).refused_by(node)
+}
+
+#[test]
+fn a_revoked_client_is_refused_from_the_next_reload_on() {
+    let node = with_list().start();
+    let (one, two) = (issue(&node, "gateway-1"), issue(&node, "gateway-2"));
+    let papers = || Papers::of(&one);
+    let (before, between, after) = (papers(), papers(), papers());
+    let mut open = Client::new(before.connect(&node));
+    open.hello();
+    revoke_client_certificate(&tls(&node.setup), "gateway-1").unwrap();
+    assert!(!between.refused_by(&node));
+    node.handle.reload().unwrap();
+    assert!(after.refused_by(&node));
+    assert!(gets_in(&node, &two));
+    // Who is in stays in.
+    open.import(&keys::p_256());
+    // The client may be given another one.
+    fs::remove_file(&one.key).unwrap();
+    assert!(gets_in(&node, &issue(&node, "gateway-1")));
+}
+
+#[test]
+fn a_list_that_cannot_be_used_is_not_taken() {
+    let node = with_list().start();
+    let one = issue(&node, "gateway-1");
+    let list = tls(&node.setup).join("ca.crl");
+    let good = fs::read(&list).unwrap();
+    let broken = "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n";
+    for bad in ["", "rubbish", broken] {
+        fs::write(&list, bad).unwrap();
+        let error = node.handle.reload().unwrap_err().to_string();
+        assert!(error.contains("ca.crl"), "{error}");
+        assert!(gets_in(&node, &one), "what was in force stays so");
+    }
+    fs::remove_file(&list).unwrap();
+    assert!(node.handle.reload().is_err());
+    fs::write(&list, good).unwrap();
+    node.handle.reload().unwrap();
+    assert!(gets_in(&node, &one));
+}
+
+/// A list without entries, from the CA in `directory`, that was good until `end`.
+fn list(directory: &Path, end: OffsetDateTime) -> String {
+    let pem = |name| fs::read_to_string(directory.join(name)).unwrap();
+    let key = KeyPair::from_pem(&pem("ca.key")).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(&pem("ca.crt"), key).unwrap();
+    let params = CertificateRevocationListParams {
+        this_update: end - Duration::days(2),
+        next_update: end,
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: Vec::new(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    params.signed_by(&issuer).unwrap().pem().unwrap()
+}
+
+#[test]
+fn without_a_good_list_of_its_ca_nobody_gets_in() {
+    let node = with_list().start();
+    let one = issue(&node, "gateway-1");
+    let directory = tls(&node.setup);
+    let foreign = node.setup.directory.path().join("foreign");
+    ensure_node_certificates(&foreign, &[]).unwrap();
+    let now = OffsetDateTime::now_utc();
+    let tomorrow = now + Duration::days(1);
+    for (list, good) in [
+        (list(&directory, tomorrow), true),
+        (list(&directory, now - Duration::days(1)), false),
+        // Of the same name, so that only the signature tells.
+        (list(&foreign, tomorrow), false),
+    ] {
+        fs::write(directory.join("ca.crl"), list).unwrap();
+        node.handle.reload().unwrap();
+        assert_eq!(gets_in(&node, &one), good);
+    }
 }

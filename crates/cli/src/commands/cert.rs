@@ -1,18 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace cert`: certificates for clients that connect over TCP, from the node's own authority.
+//! `millrace cert`: certificates for clients that connect over TCP, from the node's own authority, and
+//! their revocation.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use millrace_server::tls::{CertificateError, ensure_node_certificates, issue_client_certificate};
+use anyhow::{Context, Error, Result, bail};
+use millrace_server::tls::{
+    CertificateError, ensure_node_certificates, issue_client_certificate, revoke_client_certificate,
+};
 use zeroize::Zeroizing;
 
-use crate::args::{CertClientArgs, CertCommand};
+use crate::args::{CertClientArgs, CertCommand, CertRevokeArgs};
 use crate::exit::{Failure, fail};
 use crate::owner::as_owner_of;
 use crate::settings::Settings;
@@ -21,6 +24,7 @@ use crate::settings::Settings;
 pub(crate) fn run(command: &CertCommand) -> Result<()> {
     match command {
         CertCommand::Client(args) => client(args),
+        CertCommand::Revoke(args) => revoke(args),
     }
 }
 
@@ -47,10 +51,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
         }
         issue_client_certificate(&settings.tls, name)
     })?;
-    let issued = issued.map_err(|error| match error {
-        CertificateError::Name(_) => fail(Failure::Usage, error.to_string()),
-        other => other.into(),
-    })?;
+    let issued = issued.map_err(coded)?;
     let mut folder = DirBuilder::new();
     folder.recursive(true).mode(0o700);
     folder
@@ -66,6 +67,25 @@ fn client(args: &CertClientArgs) -> Result<()> {
         output.display()
     );
     Ok(())
+}
+
+fn revoke(args: &CertRevokeArgs) -> Result<()> {
+    let CertRevokeArgs { name, store } = args;
+    let tls = Settings::for_store(store)?.tls;
+    as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(coded)?;
+    eprintln!(
+        "revoked the certificate of {name}: nodes refuse it once they have reloaded\n\
+         next: systemctl reload millrace"
+    );
+    Ok(())
+}
+
+/// A name that cannot be is the caller's mistake.
+fn coded(error: CertificateError) -> Error {
+    match error {
+        CertificateError::Name(_) => fail(Failure::Usage, error.to_string()),
+        other => other.into(),
+    }
 }
 
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {

@@ -7,12 +7,13 @@
 use std::fmt::Write as _;
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use millrace_engine::{Backend, BackendKind, Engine};
 use millrace_server::config::{LogConfig, NodeConfig, TcpConfig, TlsFiles};
-use millrace_server::tls::ensure_node_certificates;
+use millrace_server::tls::{CertificateError, ensure_node_certificates, revocation_list};
 use millrace_server::{Node, NodeHandle};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,15 +35,11 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     // Before anything secret is read.
     harden::process(args.lock_memory)?;
     let store = settings.open_own_store()?;
-    let Settings { node: config, tls } = settings;
-    if let Some(tcp) = config
-        .tcp
-        .as_ref()
-        .filter(|tcp| tcp.tls == TlsFiles::in_directory(&tls))
-    {
-        ensure_node_certificates(&tls, &certificate_names(&config, tcp))
-            .context("making certificates for the TCP listener")?;
-    }
+    let Settings {
+        node: mut config,
+        tls,
+    } = settings;
+    make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
     let mut workers = config.engine.clone();
     workers.placement = placement::of(config.pin, workers.workers);
     let engine = Engine::start(workers, chosen(config.backends.as_deref())?)
@@ -101,6 +98,30 @@ fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
         found.cloned().ok_or_else(missing)
     };
     kinds.iter().map(find).collect()
+}
+
+/// Makes certificates if those of the private authority are to be used, which then also says who is
+/// revoked.
+fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), CertificateError> {
+    let Some(tcp) = &config.tcp else {
+        return Ok(());
+    };
+    let made = TlsFiles {
+        crl: tcp.tls.crl.clone(),
+        ..TlsFiles::in_directory(folder)
+    };
+    if tcp.tls != made {
+        return Ok(());
+    }
+    ensure_node_certificates(folder, &certificate_names(config, tcp))?;
+    let list = revocation_list(folder);
+    if let Some(tcp) = &mut config.tcp
+        && tcp.tls.crl.is_none()
+        && list.exists()
+    {
+        tcp.tls.crl = Some(list);
+    }
+    Ok(())
 }
 
 /// Names and addresses under which clients may reach this node.

@@ -10,5 +10,6 @@ mod inspect;
 mod keys;
 mod node;
 mod owners;
+mod revocation;
 mod support;
 mod throughput;

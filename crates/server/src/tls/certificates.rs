@@ -6,12 +6,12 @@
 //! ```text
 //!  tls/            0700
 //!    ca.crt        ca.key      0600: whoever has it can make clients
+//!    ca.crl                    the certificates that it revoked
 //!    node.crt      node.key    0600
 //!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
 //! ```
 //!
-//! What this is *not*: a CA for anything else. There is no revocation; issue certificates for a
-//! short time, or make a new CA.
+//! What this is *not*: a CA for anything else.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -29,10 +29,11 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
+use super::revocation;
 use crate::store::{valid_name, write_private};
 
 /// Life of the CA: longer than that of the machine that holds it.
-const CA_DAYS: i64 = 3650;
+pub(super) const CA_DAYS: i64 = 3650;
 
 /// Life of a node's or client's certificate. Longer than 398 days would be refused by some clients.
 const LEAF_DAYS: i64 = 397;
@@ -41,7 +42,7 @@ const LEAF_DAYS: i64 = 397;
 const RENEW_DAYS: i64 = 30;
 
 /// Clocks of two machines may differ.
-const BACKDATE_HOURS: i64 = 1;
+pub(super) const BACKDATE_HOURS: i64 = 1;
 
 /// The files of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +79,9 @@ pub enum CertificateError {
     /// A name that cannot be in a certificate.
     #[error("{0:?} cannot name a client: use letters, digits, '.' and '-'; not \"ca\" or \"node\"")]
     Name(String),
+    /// No certificate of that name.
+    #[error("there is no certificate {}: it was not issued here, or is revoked already", .0.display())]
+    NotIssued(PathBuf),
     /// There are files of that client.
     #[error("{} exists: remove it first to issue another certificate", .0.display())]
     Exists(PathBuf),
@@ -128,13 +132,7 @@ pub fn issue_client_certificate(
     directory: &Path,
     name: &str,
 ) -> Result<CertificateFiles, CertificateError> {
-    let dns = name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
-    if !valid_name(name) || !dns || [CA, NODE].contains(&name) {
-        return Err(CertificateError::Name(name.chars().take(128).collect()));
-    }
-    let files = files(directory, name);
+    let files = client_files(directory, name)?;
     for path in [&files.certificate, &files.key] {
         if path.exists() {
             return Err(CertificateError::Exists(path.clone()));
@@ -156,6 +154,20 @@ fn files(directory: &Path, name: &str) -> CertificateFiles {
     }
 }
 
+/// The files of a client, if it may have that name.
+pub(super) fn client_files(
+    directory: &Path,
+    name: &str,
+) -> Result<CertificateFiles, CertificateError> {
+    let dns = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+    if !valid_name(name) || !dns || [CA, NODE].contains(&name) {
+        return Err(CertificateError::Name(name.chars().take(128).collect()));
+    }
+    Ok(files(directory, name))
+}
+
 fn make_ca(directory: &Path) -> Result<(), CertificateError> {
     let files = files(directory, CA);
     let mut params = params("millrace private CA", Vec::new(), CA_DAYS)?;
@@ -163,10 +175,12 @@ fn make_ca(directory: &Path) -> Result<(), CertificateError> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
-    // The certificate last: it says that the CA is complete.
+    // The certificate after the key: it says that there is a CA.
     write_key(&files.key, key, false)?;
     write_private(&files.certificate, certificate.pem().as_bytes(), false)
-        .map_err(at(&files.certificate))
+        .map_err(at(&files.certificate))?;
+    // A node that starts now sees what is revoked later.
+    revocation::write(directory, Vec::new())
 }
 
 fn issue(
@@ -193,7 +207,7 @@ fn issue(
         .map_err(at(&files.certificate))
 }
 
-fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
+pub(super) fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
     let files = files(directory, CA);
     let certificate = fs::read_to_string(&files.certificate).map_err(at(&files.certificate))?;
     let key = Zeroizing::new(fs::read_to_string(&files.key).map_err(at(&files.key))?);
@@ -258,7 +272,7 @@ fn good_for(path: &Path, names: &[String]) -> bool {
     names.iter().all(has)
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> CertificateError {
+pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> CertificateError {
     move |source| CertificateError::Io {
         path: path.to_owned(),
         source,
@@ -312,7 +326,7 @@ mod tests {
             );
             count += 1;
         }
-        assert_eq!(count, 6);
+        assert_eq!(count, 7);
     }
 
     #[test]

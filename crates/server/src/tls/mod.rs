@@ -8,6 +8,7 @@
 //! since, and connections live for hours, so that there is nothing to be gained.
 
 mod certificates;
+mod revocation;
 
 use std::fmt;
 use std::fs::File;
@@ -17,10 +18,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use millrace_wire::ALPN;
 use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs;
-use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier,
+};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -31,6 +35,7 @@ use crate::store::valid_identity;
 pub use certificates::{
     CertificateError, CertificateFiles, ensure_node_certificates, issue_client_certificate,
 };
+pub use revocation::{revocation_list, revoke_client_certificate};
 
 /// The TLS settings in force, replaced as a whole by a reload.
 pub(crate) struct Acceptor {
@@ -72,19 +77,7 @@ impl fmt::Debug for Acceptor {
 
 fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&files.client_ca)? {
-        roots.add(certificate).map_err(|source| TlsError::Use {
-            path: files.client_ca.clone(),
-            reason: source.to_string(),
-        })?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
-        .build()
-        .map_err(|source| TlsError::Use {
-            path: files.client_ca.clone(),
-            reason: source.to_string(),
-        })?;
+    let verifier = verifier(files, &provider)?;
     let failed = |source: rustls::Error| TlsError::Use {
         path: files.certificate.clone(),
         reason: source.to_string(),
@@ -94,7 +87,7 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(failed)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates(&files.certificate)?, key)
+        .with_single_cert(read_all(&files.certificate)?, key)
         .map_err(failed)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.max_early_data_size = 0;
@@ -103,11 +96,40 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// What judges clients' certificates: by the CA, and by its revocation lists if there are any.
+fn verifier(
+    files: &TlsFiles,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let failed = |path: &Path, reason: &dyn fmt::Display| TlsError::Use {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    };
+    let ca = &files.client_ca;
+    let mut roots = RootCertStore::empty();
+    for certificate in read_all::<CertificateDer<'_>>(ca)? {
+        roots.add(certificate).map_err(|error| failed(ca, &error))?;
+    }
+    let mut verifier =
+        WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
+    if let Some(crl) = &files.crl {
+        // An old list lets in whoever was revoked since.
+        verifier = verifier
+            .with_crls(read_all::<CertificateRevocationListDer<'_>>(crl)?)
+            .enforce_revocation_expiration();
+    }
+    verifier
+        .build()
+        .map_err(|error| match (&error, &files.crl) {
+            (VerifierBuilderError::InvalidCrl(_), Some(crl)) => failed(crl, &error),
+            _ => failed(ca, &error),
+        })
+}
+
+/// Everything of one kind in a PEM file; at least one.
+fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(failed)?
-        .collect();
+    let found: Result<Vec<_>, _> = T::pem_file_iter(path).map_err(failed)?.collect();
     let found = found.map_err(failed)?;
     if found.is_empty() {
         return Err(TlsError::read(
