@@ -158,22 +158,35 @@ fn the_cheaper_backend_takes_over_and_it_shows() {
     *dear.behaviour.lock().unwrap() = Behaviour::Work(Duration::from_micros(300));
     let fixture = Fixture::new(&[&dear, &cheap], 1);
     assert!(fixture.engine.choices().is_empty());
-    for id in 0..3_000 {
-        fixture.engine.submit(vec![fixture.slow_job(id)]);
-        assert!(fixture.sink.take(1)[0].result.is_ok());
+    let serve = |jobs: std::ops::Range<u64>| {
+        for id in jobs {
+            fixture.engine.submit(vec![fixture.slow_job(id)]);
+            assert!(fixture.sink.take(1)[0].result.is_ok());
+        }
+    };
+    let alone = || {
+        let choices = fixture.engine.choices();
+        choices.into_iter().find(|one| one.together == Some(1))
+    };
+    // It takes eight wins in a row, one in a hundred jobs, and a trial that is interrupted loses.
+    for round in 0..MOST_ROUNDS {
+        serve(round * 100..(round + 1) * 100);
+        if alone().is_some_and(|choice| choice.serving == BackendKind::Software) {
+            break;
+        }
     }
-    let choices = fixture.engine.choices();
-    let choice = choices.iter().find(|choice| choice.together == Some(1));
-    let choice = choice.expect("a choice was made");
+    let choice = alone().expect("a choice was made");
     assert_eq!(choice.jobs, "rsa-4096");
     assert_eq!(choice.serving, BackendKind::Software, "{choice:?}");
     assert_eq!(choice.costs.len(), 2, "{choice:?}");
-    let served = (
-        dear.served.load(Ordering::SeqCst),
-        cheap.served.load(Ordering::SeqCst),
-    );
-    assert!(served.1 > 2 * served.0, "{served:?}");
+    let before = cheap.served.load(Ordering::SeqCst);
+    serve(0..1_000);
+    let served = cheap.served.load(Ordering::SeqCst) - before;
+    assert!(served > 900, "{served} of 1000");
 }
+
+/// Rounds of a hundred jobs: ten times what a backend needs to take over if nothing comes between.
+const MOST_ROUNDS: u64 = 100;
 
 #[test]
 fn each_worker_of_each_class_is_placed_once() {

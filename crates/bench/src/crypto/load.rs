@@ -221,12 +221,14 @@ impl<'a> Driver<'a> {
         let mut ended = Ended::new(self.work);
         let start = Instant::now();
         let mut sent = Vec::new();
-        while start.elapsed() < time || ended.jobs < sent.len() {
-            let room = if start.elapsed() < time {
-                window - (sent.len() - ended.jobs)
-            } else {
-                0
-            };
+        loop {
+            // Looked at once, and at least one window, however busy the machine is.
+            let over = start.elapsed() >= time && !sent.is_empty();
+            let waiting = sent.len() - ended.jobs;
+            if over && waiting == 0 {
+                break;
+            }
+            let room = if over { 0 } else { window - waiting };
             let jobs: Vec<Job> = (0..room).map(|at| self.job(sent.len() + at)).collect();
             if !jobs.is_empty() {
                 sent.resize(sent.len() + room, Instant::now());
