@@ -111,17 +111,18 @@ impl Sampler {
             Err(SampleError::NotPermitted { .. }) => (open_all(&pids, period, false)?, false),
             Err(error) => return Err(error),
         };
-        // Read after the events exist: what is mapped from now on they tell.
-        let maps = pids
-            .iter()
-            .map(|pid| (*pid, read_maps(*pid).unwrap_or_default()))
-            .collect();
         let cpu_before = target::cpu_time(pids.iter().copied());
         let started = Instant::now();
         for ring in &mut rings {
             ring.enable()
                 .map_err(SampleError::system("enable a perf event"))?;
         }
+        // Read after that: what is mapped from now on the events tell, and before they tell nothing. A
+        // process that has just been started maps its libraries meanwhile.
+        let maps = pids
+            .iter()
+            .map(|pid| (*pid, read_maps(*pid).unwrap_or_default()))
+            .collect();
         let (stop, stopped) = mpsc::channel();
         let reader = thread::Builder::new()
             .name("sampler".to_owned())
@@ -452,10 +453,13 @@ fn open(
 }
 
 const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const EACCES: i32 = 13;
+const ENODEV: i32 = 19;
 const EMFILE: i32 = 24;
 const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
 
 /// What the error means, and what would help.
 fn explain(pid: u32, error: io::Error) -> SampleError {
@@ -473,9 +477,10 @@ fn explain(pid: u32, error: io::Error) -> SampleError {
                 paranoid
             }
         ),
-        Some(ENOSYS) => "this kernel, or the seccomp profile of this container, has no \
-                         perf_event_open"
-            .to_owned(),
+        Some(ENOSYS | ENODEV | ENOENT | EOPNOTSUPP) => {
+            "this kernel, or the sandbox that this runs in, has no perf_event_open, or not for clocks"
+                .to_owned()
+        }
         Some(EMFILE) => "it has more threads than this process may have open files; raise \
                          `ulimit -n`"
             .to_owned(),

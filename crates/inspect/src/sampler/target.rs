@@ -110,7 +110,11 @@ mod tests {
         let tid = threads(pid)[0];
         assert!(!allowed_cpus(pid, tid).is_empty());
         assert!(!online_cpus().is_empty());
-        assert!(cpu_time([pid]) > Duration::ZERO);
+        if fs::exists("/proc/self/schedstat").is_ok_and(|there| there) {
+            assert!(cpu_time([pid]) > Duration::ZERO);
+        } else {
+            eprintln!("skipped: this kernel counts no time of threads");
+        }
         assert!(threads(u32::MAX).is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,11 @@ use crate::sampler::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
 /// neighbours.
 const FREQUENCY: u32 = MAX_FREQUENCY;
 
-/// How long an operation is looked at if nothing comes after it.
+/// How much of its CPU time an operation is looked at if nothing comes after it.
 const LOOK: Duration = Duration::from_millis(600);
+
+/// Between two looks at that time.
+const BETWEEN: Duration = Duration::from_millis(20);
 
 /// How much of their CPU time both sides of handshakes are looked at: they spread over many functions.
 const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
@@ -36,10 +39,14 @@ const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
 const START: Duration = Duration::from_millis(100);
 
 /// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A template of fewer samples says nothing.
 const MIN_SAMPLES: u64 = 100;
+
+/// Seconds per phase, in one try after the other: what gets too little of a busy machine is tried for longer.
+/// What this libcrypto does not have fails at once each time.
+const PHASES: [&str; 2] = ["1", "5"];
 
 /// What `openssl speed` is asked to do: its arguments, and what its phases are.
 const OPERATIONS: &[(&[&str], &[What])] = {
@@ -115,7 +122,8 @@ pub(in crate::sampler) fn run(
     let mut seen = Vec::new();
     for (step, (args, phases)) in OPERATIONS.iter().enumerate() {
         progress(args.last().unwrap_or(&""), step, steps);
-        match bench.speed(args, phases) {
+        let [short, long] = PHASES.map(|seconds| || bench.speed(args, phases, seconds));
+        match short().or_else(|_| long()) {
             Ok(more) => seen.extend(more),
             // Builds without some algorithm are common; without the first one there is nothing to say.
             Err(error) if step == 0 => return Err(error),
@@ -125,7 +133,8 @@ pub(in crate::sampler) fn run(
     for (index, curve) in curves.into_iter().enumerate() {
         progress("handshakes", OPERATIONS.len() + index, steps);
         // Without them overhead is told by names alone; the calibration then says so.
-        seen.extend(bench.handshakes(curve).unwrap_or_default());
+        let handshakes = || bench.handshakes(curve);
+        seen.extend(handshakes().or_else(|_| handshakes()).unwrap_or_default());
     }
     Ok(seen)
 }
@@ -168,8 +177,13 @@ impl<'a> Bench<'a> {
     }
 
     /// One run of `openssl speed`, of which each phase is something else.
-    fn speed(&self, args: &[&str], phases: &[What]) -> Result<Vec<Seen>, SampleError> {
-        let mut command = self.command(&["speed", "-mr", "-seconds", "1"]);
+    fn speed(
+        &self,
+        args: &[&str],
+        phases: &[What],
+        seconds: &str,
+    ) -> Result<Vec<Seen>, SampleError> {
+        let mut command = self.command(&["speed", "-mr", "-seconds", seconds]);
         command.args(args).stderr(Stdio::piped());
         let mut child = Running::start(command)?;
         let lines = child.lines_of_stderr();
@@ -179,12 +193,11 @@ impl<'a> Bench<'a> {
         while windows.len() < phases.len() {
             let from = wait_for(&lines, "+D", deadline);
             let last = windows.len() + 1 == phases.len();
-            let end = if last {
-                Instant::now() + LOOK
+            let to = if last {
+                look(&lines, child.id(), deadline)
             } else {
-                deadline
+                wait_for(&lines, "+R", deadline)
             };
-            let to = wait_for(&lines, "+R", end).or_else(|| last.then(now));
             let (Some(from), Some(to)) = (from, to) else {
                 return Err(self.problem("openssl speed did not do what it was asked to"));
             };
@@ -391,6 +404,19 @@ fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> 
             return Some(time);
         }
     }
+}
+
+/// Waits until a process has had enough of a processor, however busy that is, or is done; the time then.
+fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<u64> {
+    let enough = target::cpu_time([pid]) + LOOK;
+    while target::cpu_time([pid]) < enough && Instant::now() < deadline {
+        match lines.recv_timeout(BETWEEN) {
+            Ok((time, line)) if line.starts_with("+R") => return Some(time),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    Some(now())
 }
 
 /// Waits for the server to say where it listens.
