@@ -5,8 +5,10 @@
 //! names the cause.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
+use millrace_tests::drive::Tls;
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
 use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
@@ -14,7 +16,8 @@ use millrace_tests::is_root;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::{Identity, KeyKind};
-use millrace_tests::process::{free_port, run, text_of};
+use millrace_tests::process::{children, free_port, run, text_of};
+use millrace_tests::wait;
 use millrace_tests::world::World;
 use serde_json::Value;
 
@@ -60,7 +63,17 @@ impl Setup {
     }
 
     fn nginx(&self, site: &Site, edge: Option<&Edge>, workers: usize, preload: bool) -> Nginx {
-        let port = free_port();
+        self.nginx_at(free_port(), site, edge, workers, preload)
+    }
+
+    fn nginx_at(
+        &self,
+        port: u16,
+        site: &Site,
+        edge: Option<&Edge>,
+        workers: usize,
+        preload: bool,
+    ) -> Nginx {
         let server = format!(
             "server {{ listen 127.0.0.1:{port} ssl; server_name localhost;\n{}\
              location / {{ return 200 ok; }} }}",
@@ -76,7 +89,12 @@ impl Setup {
             http: server,
             stream: String::new(),
         };
-        Nginx::start(self.world.dir(), &options, &[port])
+        let nginx = Nginx::start(self.world.dir(), &options, &[port]);
+        wait::until("the workers are who they will be", || {
+            let found = nginx.workers();
+            found.len() == workers && found.into_iter().all(has_settled)
+        });
+        nginx
     }
 
     fn haproxy(&self, site: &Site, edge: &Edge, master: bool, preload: bool) -> Haproxy {
@@ -91,7 +109,16 @@ impl Setup {
             preload,
             ..HaproxyOptions::asynchronous(edge, sections)
         };
-        Haproxy::start(self.world.dir(), &options, &[port])
+        let haproxy = Haproxy::start(self.world.dir(), &options, &[port]);
+        wait::until("whoever serves is who he will be", || {
+            let serving = if master {
+                children(haproxy.process.id())
+            } else {
+                vec![haproxy.process.id()]
+            };
+            !serving.is_empty() && serving.into_iter().all(has_settled)
+        });
+        haproxy
     }
 
     fn check(&self, server: &str, pid: u32, edge: Option<&Edge>) -> Report {
@@ -113,6 +140,13 @@ impl Setup {
     fn check_nginx(&self, nginx: &Nginx, edge: Option<&Edge>) -> Report {
         self.check("nginx", nginx.master(), edge)
     }
+}
+
+/// Whether a worker has given up being root, which comes after somebody listens.
+fn has_settled(worker: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    users.is_some_and(|users| !is_root() || users.split_whitespace().all(|user| user != "0"))
 }
 
 /// What a check said.
@@ -289,13 +323,18 @@ fn a_policy_that_refuses_the_workers_is_named() {
 fn a_node_that_is_down_is_named() {
     let mut setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
-    let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, true);
+    let port = free_port();
+    let nginx = setup.nginx_at(port, &setup.pooled(), Some(&edge), 1, true);
     setup.node.kill();
     let report = setup.check_nginx(&nginx, Some(&edge));
     report
         .fails("node", "no node answers")
         .fails("handshakes", "");
     setup.node.up();
+    // Whoever has asked in vain for long asks again after a while only.
+    let address = (Ipv4Addr::LOCALHOST, port).into();
+    let handshake = || setup.world.client.handshake(address, Tls::V13);
+    wait::until("nginx has found the node again", || handshake().is_ok());
     setup.check_nginx(&nginx, Some(&edge)).is_good();
     setup.node.stop();
     setup
