@@ -12,11 +12,20 @@
 //! blocked caller; that saves two thread switches per call. The I/O thread does alone what takes time:
 //! callbacks and new connections.
 //!
+//! An event loop of the host's may take the sockets over ([`Instance::attend`]): it waits for our epoll
+//! instance among its own descriptors, sends what its own jobs collected before it waits, and reads and
+//! calls back when something came, so that a job costs no switch to the I/O thread and none back. The I/O
+//! thread keeps the clock then and makes connections; it reads when a timer is due, since the host may
+//! be busy elsewhere.
+//!
 //! | state of the I/O thread | woken by |
 //! |---|---|
 //! | driver, in `epoll_wait` | a socket, a timer, the event counter |
 //! | parked, while callers drive | the condition variable, or after [`PARK`] |
+//! | standing by, while the host attends | the condition variable, or a timer |
 //! | working | looks again before it waits |
+
+mod attend;
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -59,6 +68,10 @@ const NICENESS: i32 = 5;
 /// instead cost the gateway 7 % of what it saves.
 const PROMPT: u32 = 32;
 
+/// Jobs of an attending host that wait to be sent together. More of them save writes; but a host that
+/// handles hundreds of events before it waits again must not keep the node idle meanwhile.
+const TOGETHER: u32 = 8;
+
 /// Events taken at once.
 const EVENTS: usize = 32;
 
@@ -96,6 +109,10 @@ struct Inner {
     resolving: bool,
     /// Blocking calls so far.
     calls: u64,
+    /// The thread whose event loop attends.
+    host: Option<ThreadId>,
+    /// Jobs of that thread that wait to be sent together.
+    together: u32,
     spin: Spin,
     /// Callers that sleep.
     followers: Vec<(TaskId, Arc<Condvar>)>,
@@ -137,6 +154,8 @@ impl Instance {
             parked: false,
             resolving: false,
             calls: 0,
+            host: None,
+            together: 0,
             spin: Spin::default(),
             followers: Vec::new(),
             closing: false,
@@ -204,9 +223,16 @@ impl Instance {
             return Err(ClientError::Closed);
         }
         let id = inner.dispatcher.submit(task, Instant::now())?;
-        // While little is under way a job goes out at once, without a switch to the driver. When much
-        // is, jobs collect until the driver sends them together: that saves the node a read for each.
-        self.flush_prompt(&mut inner);
+        if inner.is_attended_from_here() && inner.together < TOGETHER {
+            inner.together += 1;
+        } else if inner.host.is_some() {
+            self.flush_all(&mut inner);
+        } else {
+            // While little is under way a job goes out at once, without a switch to the driver. When
+            // much is, jobs collect until the driver sends them together: that saves the node a read
+            // for each.
+            self.flush_prompt(&mut inner);
+        }
         self.wake_all(&mut inner);
         Ok(id)
     }
@@ -242,6 +268,9 @@ impl Instance {
         let waiter = Arc::new(Condvar::new());
         inner.dispatcher.wake_by(id, &waiter);
         inner.followers.push((id, Arc::clone(&waiter)));
+        if inner.host.is_some() && inner.parked {
+            self.unpark.notify_one();
+        }
         let patience = deadline.saturating_duration_since(Instant::now());
         let (mut inner, _) = waiter
             .wait_timeout(inner, patience)
@@ -263,7 +292,7 @@ impl Instance {
 
     /// The sleeping caller that is to drive, if one should.
     fn next_driver(&self, inner: &mut Inner) -> Option<Arc<Condvar>> {
-        if !inner.lets_callers_drive() {
+        if inner.host.is_some() || !inner.lets_callers_drive() {
             return None;
         }
         let Inner {
@@ -284,8 +313,10 @@ impl Instance {
     fn wake_for_chores(&self, inner: &Inner) {
         let chores = inner.closing
             || inner.dispatcher.wants_connections()
-            || inner.dispatcher.has_callbacks() && inner.driver == Driver::None
-            || inner.dispatcher.has_ended_callbacks();
+            || inner.dispatcher.has_callbacks()
+                && inner.driver == Driver::None
+                && inner.host.is_none()
+            || inner.dispatcher.has_ended_callbacks() && !inner.is_attended_from_here();
         if !chores {
             return;
         }
@@ -300,12 +331,19 @@ impl Instance {
     /// time, and the I/O thread must do what it alone does.
     fn wake_all(&self, inner: &mut Inner) {
         self.wake_for_chores(inner);
-        let unsent = (0..inner.sockets.len()).any(|at| inner.has_unsent(at));
         let late = match (inner.dispatcher.next_timer(), inner.driver_wakes) {
             (Some(timer), Some(wakes)) => timer < wakes,
             (timer, None) => timer.is_some(),
             (None, _) => false,
         };
+        if inner.host.is_some() && inner.driver == Driver::None {
+            if late && inner.parked {
+                inner.driver_wakes = inner.dispatcher.next_timer();
+                self.unpark.notify_one();
+            }
+            return;
+        }
+        let unsent = inner.together == 0 && (0..inner.sockets.len()).any(|at| inner.has_unsent(at));
         if inner.driver != Driver::None && !inner.kicked && (unsent || late) {
             inner.kicked = true;
             self.kick();
@@ -384,6 +422,7 @@ impl Instance {
 
     /// Sends what waits, as far as the sockets take it, and closes what is to be closed.
     fn flush_all(&self, inner: &mut Inner) {
+        inner.together = 0;
         self.close_sockets(inner);
         for at in 0..inner.sockets.len() {
             self.flush(inner, at);
@@ -453,6 +492,10 @@ impl Instance {
             inner = self.make_connections(inner);
             if inner.closing {
                 return;
+            }
+            if inner.host.is_some() {
+                inner = self.stand_by(inner);
+                continue;
             }
             let callers_active = std::mem::replace(&mut calls, inner.calls) != inner.calls;
             let leave_to_callers = callers_active && !inner.dispatcher.has_callbacks();
@@ -569,9 +612,18 @@ impl Instance {
 
 impl Inner {
     /// Whether a blocked caller may take the role of driver: it is free, and no callback waits for the
-    /// I/O thread to have it.
+    /// I/O thread to have it. While a host attends, only the host itself may: it does not look while it
+    /// is blocked, and else would read what somebody else waits for in `epoll_wait`.
     fn lets_callers_drive(&self) -> bool {
-        self.driver == Driver::None && (self.resolving || !self.dispatcher.has_callbacks())
+        let spared = match self.host {
+            Some(host) => host == current(),
+            None => self.resolving || !self.dispatcher.has_callbacks(),
+        };
+        self.driver == Driver::None && spared
+    }
+
+    fn is_attended_from_here(&self) -> bool {
+        self.host.is_some_and(|host| host == current())
     }
 
     fn socket_with(&self, token: u64) -> Option<usize> {

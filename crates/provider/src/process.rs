@@ -7,6 +7,7 @@
 //! a lock there at the moment of the fork, and the parent's connection is the parent's.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ pub struct Process {
     pool: Arc<dyn Pool>,
     /// Opens and closes with the pool's signs of life.
     pub breaker: Breaker,
+    /// Whether the application's event loop was asked to look after the pool's sockets.
+    pub attended: AtomicBool,
     keys: Mutex<HashMap<Arc<Identity>, Entry>>,
 }
 
@@ -87,6 +90,7 @@ impl Process {
         Self {
             pool,
             breaker: Breaker::default(),
+            attended: AtomicBool::new(false),
             keys: Mutex::default(),
         }
     }

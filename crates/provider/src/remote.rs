@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_client::{ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
+use millrace_client::{Attendance, ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
 use millrace_client::{KeyRefusal, KeySelector};
 use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 
@@ -114,6 +114,11 @@ pub trait Pool: Send + Sync {
 
     /// Something was counted without a job having ended just now: the nodes may be told.
     fn counted(&self) {}
+
+    /// For an event loop that may look after the pool's sockets; none before the first key is open.
+    fn attendance(&self) -> Option<Attendance> {
+        None
+    }
 }
 
 /// A key that is open at a pool.
@@ -185,6 +190,10 @@ impl Pool for Client {
 
     fn counted(&self) {
         self.0.counted();
+    }
+
+    fn attendance(&self) -> Option<Attendance> {
+        self.0.attendance()
     }
 }
 

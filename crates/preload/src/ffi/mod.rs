@@ -7,6 +7,7 @@
 //! Debian's libssl calls its own public functions through its symbol table, so all of these may also
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
+mod attend;
 mod next;
 mod program;
 mod stack;
@@ -15,6 +16,7 @@ mod tables;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
+use attend::Nothing;
 use next::{Jobs, Libc};
 use program::{Silence, is_haproxy, is_nginx};
 use tables::apply;
@@ -215,6 +217,33 @@ pub unsafe extern "C" fn epoll_ctl(
             -1
         }
     }
+}
+
+/// Interposed: gives the provider its turns in the program's event loop.
+///
+/// # Safety
+/// As for `epoll_wait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    let Some(libc) = next::libc() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    let nothing = if is_nginx() {
+        Nothing::TimedOut
+    } else if is_haproxy() {
+        Nothing::Interrupted
+    } else {
+        // SAFETY: forwarded unchanged.
+        return unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
+    };
+    // SAFETY: forwarded unchanged.
+    unsafe { attend::wait(libc, epoll, events, max, timeout, nothing) }
 }
 
 /// Interposed: forgets a socket before its number can be reused.

@@ -23,6 +23,8 @@ pub(super) type StackFree = unsafe extern "C" fn(*mut c_void);
 pub(super) struct Libc {
     pub(super) epoll_ctl:
         unsafe extern "C" fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
+    pub(super) epoll_wait:
+        unsafe extern "C" fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int,
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
 }
 
@@ -70,6 +72,7 @@ pub(super) fn libc() -> Option<&'static Libc> {
     let resolve = || {
         Some(Libc {
             epoll_ctl: symbol!(libc::RTLD_NEXT, c"epoll_ctl")?,
+            epoll_wait: symbol!(libc::RTLD_NEXT, c"epoll_wait")?,
             close: symbol!(libc::RTLD_NEXT, c"close")?,
         })
     };

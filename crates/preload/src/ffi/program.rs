@@ -40,12 +40,22 @@ extern "C" fn before_main() {
     match next::libssl() {
         None => Silence::NoLibssl.say(),
         Some(libssl) if libssl.jobs.is_none() => Silence::NoJobs.say(),
+        Some(_) if !forget_at_fork() => Silence::NoForkHandler.say(),
         Some(_) => match program {
             Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
-            Program::Nginx if !super::tables::forget_at_fork() => Silence::NoForkHandler.say(),
             Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
         },
     }
+}
+
+/// Makes forked children start without what is known of their parent.
+fn forget_at_fork() -> bool {
+    unsafe extern "C" fn forget() {
+        super::tables::forget();
+        super::attend::forget();
+    }
+    // SAFETY: the handler only stores atomics, and this library is never unloaded.
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }
 }
 
 fn named() -> Option<Program> {

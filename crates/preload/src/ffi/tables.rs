@@ -27,13 +27,9 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes forked children start with an empty table.
-pub(super) fn forget_at_fork() -> bool {
-    unsafe extern "C" fn forget() {
-        TABLE.store(ptr::null_mut(), Ordering::Relaxed);
-    }
-    // SAFETY: the handler only stores an atomic, and this library is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }
+/// In a forked child: the table is the parent's.
+pub(super) fn forget() {
+    TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
 fn table() -> &'static Mutex<Table> {

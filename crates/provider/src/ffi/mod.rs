@@ -8,7 +8,7 @@
 //! - `core`: upcalls, error stack, and the `guard` through which every entry goes.
 //! - `inner`: the private library context and the functions of its `default` provider.
 //! - `params`: `OSSL_PARAM` arrays.
-//! - `wait`: `ASYNC_JOB`s.
+//! - `wait`: `ASYNC_JOB`s; `preload`: what the preload library does for them.
 //! - `key`, `keymgmt`, `signature`, `keyexch`, `asym`, `decoder`, `store`: what is offered, and `private`: the
 //!   way from there to the pool.
 //! - `provider`: `OSSL_provider_init` and the tables.
@@ -27,6 +27,7 @@ mod keyexch;
 mod keymgmt;
 mod libcrypto;
 mod params;
+mod preload;
 mod private;
 mod provider;
 mod signature;

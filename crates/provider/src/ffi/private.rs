@@ -6,7 +6,7 @@
 use millrace_engine::{Operation, Output};
 
 use super::key::{Key, Origin};
-use super::wait;
+use super::{preload, wait};
 use crate::config::Mode;
 use crate::error::{Error, Reason, Result};
 use crate::remote::Trouble;
@@ -51,8 +51,12 @@ pub(crate) fn run(
         Mode::Async => wait::Job::current(provider),
         _ => None,
     };
+    let process = provider.process();
+    if job.is_some() {
+        preload::attend(process);
+    }
     let request = Request {
-        process: provider.process(),
+        process,
         config: provider.config,
         stats: &provider.stats,
         key: &identity,

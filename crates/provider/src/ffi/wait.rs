@@ -20,11 +20,12 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
+use super::preload::given_up;
 use super::provider::Provider;
 use crate::slot::{Pause, Wake};
 use crate::stats::Stats;
@@ -209,23 +210,6 @@ impl Pause for Job {
     fn blocked(&self) -> bool {
         self.blocked.get()
     }
-}
-
-/// Whether the application frees the connection of the current job and wants the job to end.
-///
-/// The preload library says so: nginx itself knows nothing of jobs. Without it nobody does.
-fn given_up() -> bool {
-    type Ask = unsafe extern "C" fn() -> c_int;
-    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
-    let ask = ASK.get_or_init(|| {
-        let name = c"millrace_preload_cancelling";
-        // SAFETY: a C string; preloaded libraries are in the global scope.
-        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
-        (!address.is_null()).then(|| unsafe { std::mem::transmute::<Ptr, Ask>(address) })
-    });
-    // SAFETY: takes nothing, answers from a thread-local.
-    ask.is_some_and(|ask| unsafe { ask() } != 0)
 }
 
 impl Waiter {

@@ -1,0 +1,247 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Descriptors of the provider's that the program's event loop attends to: they wait in the program's
+//! own epoll instance, and the program never hears of them.
+//!
+//! Without this, answers of the pool are read by a thread of the provider's, which then wakes the
+//! program: two more switches and a wake-up for each. It is done only where one thread has an event
+//! loop. Where several have, answers for all would be read by one of them, in whatever it does meanwhile.
+//!
+//! What is kept belongs to a thread, so that nothing has to be locked.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::next::Libc;
+use super::{set_errno, with_errno_kept};
+
+/// Descriptors that a loop attends to at most: one for each pool that is configured in one process.
+const MAX_ATTENDED: usize = 4;
+
+/// Called with the context that was given: before the loop waits, or when the descriptor is readable.
+type Turn = unsafe extern "C" fn(*mut c_void);
+
+/// Their addresses are the data of our events: a program's own are pointers to its own memory, or
+/// descriptors.
+static MARKS: [u64; MAX_ATTENDED] = [0; MAX_ATTENDED];
+
+#[derive(Clone, Copy)]
+struct Attended {
+    fd: c_int,
+    before_wait: Turn,
+    ready: Turn,
+    context: *mut c_void,
+}
+
+/// The event loop of one thread.
+#[derive(Clone, Copy)]
+struct Loop {
+    /// The process that it belongs to, as a count of forks.
+    forks: u32,
+    /// The epoll instance that it waited for last.
+    epoll: c_int,
+    attended: [Option<Attended>; MAX_ATTENDED],
+}
+
+const NO_LOOP: Loop = Loop {
+    forks: 0,
+    epoll: -1,
+    attended: [None; MAX_ATTENDED],
+};
+
+thread_local! {
+    static LOOP: Cell<Loop> = const { Cell::new(NO_LOOP) };
+}
+
+/// How often this process is a child of a process that had loops.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Threads of this process with an event loop.
+static LOOPS: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: the loops are the parent's.
+pub(super) fn forget() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    LOOPS.store(0, Ordering::Relaxed);
+}
+
+fn mark(at: usize) -> u64 {
+    std::ptr::from_ref(&MARKS[at]) as u64
+}
+
+/// Has the calling thread's event loop attend to `fd`, for ever: `before_wait` is called each time before
+/// it waits, `ready` when `fd` is readable (level-triggered). Gives 0 if it cannot: this thread has no
+/// event loop, or others have one, too.
+///
+/// Called by the provider, which asks for it by name.
+///
+/// # Safety
+/// The functions may be called with `context` on this thread as long as the process lives.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn millrace_preload_attend(
+    fd: c_int,
+    before_wait: Turn,
+    ready: Turn,
+    context: *mut c_void,
+) -> c_int {
+    let mut own = LOOP.get();
+    let Some(libc) = super::next::libc() else {
+        return 0;
+    };
+    let stale = own.forks != FORKS.load(Ordering::Relaxed);
+    if stale || own.epoll < 0 || LOOPS.load(Ordering::Relaxed) != 1 {
+        return 0;
+    }
+    let Some(free) = own.attended.iter().position(Option::is_none) else {
+        return 0;
+    };
+    if !add(libc, own.epoll, fd, free) {
+        return 0;
+    }
+    own.attended[free] = Some(Attended {
+        fd,
+        before_wait,
+        ready,
+        context,
+    });
+    LOOP.set(own);
+    1
+}
+
+fn add(libc: &Libc, epoll: c_int, fd: c_int, at: usize) -> bool {
+    let events = libc::EPOLLIN.cast_unsigned();
+    let mut event = libc::epoll_event {
+        events,
+        u64: mark(at),
+    };
+    with_errno_kept(|| {
+        // SAFETY: `event` lives across the call; the kernel checks the descriptors.
+        unsafe { (libc.epoll_ctl)(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
+    })
+}
+
+/// What the program is told when only ours was ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nothing {
+    /// That the time is over: nginx looks at the clock itself. Where there is no limit it is not told at
+    /// all, since it would complain.
+    TimedOut,
+    /// That a signal interrupted it: HAProxy takes the time for over if it is told so, and believes that
+    /// the clock was set back if that says otherwise.
+    Interrupted,
+}
+
+/// `epoll_wait(2)` of the program, with turns for what its loop attends to.
+///
+/// # Safety
+/// As for `epoll_wait(2)`.
+pub(super) unsafe fn wait(
+    libc: &Libc,
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: c_int,
+    nothing: Nothing,
+) -> c_int {
+    let own = entered(libc, epoll);
+    // SAFETY: as for this function; `at` is within the events that the program has room for.
+    let next = |at: c_int, timeout| unsafe {
+        (libc.epoll_wait)(
+            epoll,
+            events.add(usize::try_from(at).unwrap_or(0)),
+            max - at,
+            timeout,
+        )
+    };
+    loop {
+        own.each(|_| true, |one| one.before_wait);
+        let count = next(0, timeout);
+        if count <= 0 {
+            return count;
+        }
+        // SAFETY: the kernel has just written so many.
+        let (kept, ready) = unsafe { take_marks(events, 0, count) };
+        if ready == [false; MAX_ATTENDED] {
+            return count;
+        }
+        own.each(|at| ready[at], |one| one.ready);
+        // What was ready before, and what their turn made ready.
+        let mut total = kept;
+        if kept < max {
+            let more = with_errno_kept(|| next(kept, 0));
+            if more > 0 {
+                // SAFETY: behind the `kept` ones the kernel has written so many.
+                total = unsafe { take_marks(events, kept, more) }.0;
+            }
+        }
+        if total == 0 && nothing == Nothing::Interrupted {
+            set_errno(libc::EINTR);
+            return -1;
+        }
+        if total > 0 || timeout >= 0 {
+            return total;
+        }
+    }
+}
+
+/// Notes that this thread waits for `epoll`.
+fn entered(libc: &Libc, epoll: c_int) -> Loop {
+    let mut own = LOOP.get();
+    let forks = FORKS.load(Ordering::Relaxed);
+    if own.epoll == epoll && own.forks == forks {
+        return own;
+    }
+    if own.epoll < 0 || own.forks != forks {
+        own = Loop { forks, ..NO_LOOP };
+        LOOPS.fetch_add(1, Ordering::Relaxed);
+    }
+    own.epoll = epoll;
+    for (at, one) in own.attended.iter().enumerate() {
+        // The loop has moved to another instance.
+        if let Some(one) = one {
+            add(libc, epoll, one.fd, at);
+        }
+    }
+    LOOP.set(own);
+    own
+}
+
+impl Loop {
+    fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Attended) -> Turn) {
+        for (at, one) in self.attended.iter().enumerate() {
+            if let Some(one) = one.as_ref().filter(|_| which(at)) {
+                // SAFETY: promised when it was given.
+                with_errno_kept(|| unsafe { turn(one)(one.context) });
+            }
+        }
+    }
+}
+
+/// Takes our events out of the `count` behind the first `kept`. Gives how many are left, with those
+/// before, and which of ours were there.
+///
+/// # Safety
+/// So many events are initialised.
+unsafe fn take_marks(
+    events: *mut libc::epoll_event,
+    kept: c_int,
+    count: c_int,
+) -> (c_int, [bool; MAX_ATTENDED]) {
+    let mut ready = [false; MAX_ATTENDED];
+    let from = usize::try_from(kept).unwrap_or(0);
+    let mut to = from;
+    for at in from..from + usize::try_from(count).unwrap_or(0) {
+        // SAFETY: initialised; on this platform it may be packed, so it is copied whole.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let data = event.u64;
+        if let Some(ours) = (0..MAX_ATTENDED).find(|ours| mark(*ours) == data) {
+            ready[ours] = true;
+        } else {
+            // SAFETY: `to` is not behind `at`.
+            unsafe { events.add(to).write_unaligned(event) };
+            to += 1;
+        }
+    }
+    (c_int::try_from(to).unwrap_or(c_int::MAX), ready)
+}

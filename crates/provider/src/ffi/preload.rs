@@ -1,0 +1,83 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What the preload library offers, where it is loaded: found by name, so that neither needs the other.
+
+use std::ffi::{CStr, c_int};
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use millrace_client::Attendance;
+
+use super::core::guard_bare;
+use super::libcrypto::Ptr;
+use crate::process::Process;
+
+type Turn = unsafe extern "C" fn(Ptr);
+
+/// Whether the application frees the connection of the current job and wants the job to end.
+///
+/// nginx itself knows nothing of jobs. Without the preload library nobody says so.
+pub(super) fn given_up() -> bool {
+    type Ask = unsafe extern "C" fn() -> c_int;
+    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
+    // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
+    let ask = ASK.get_or_init(|| unsafe { find(c"millrace_preload_cancelling") });
+    // SAFETY: takes nothing, answers from a thread-local.
+    ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
+/// Has the application's event loop look after the sockets of the pool, if it can: asked once in each
+/// process, as soon as the pool has been started.
+pub(super) fn attend(process: &Process) {
+    type Attend = unsafe extern "C" fn(c_int, Turn, Turn, Ptr) -> c_int;
+    static ATTEND: OnceLock<Option<Attend>> = OnceLock::new();
+    if process.attended.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
+    let attend = ATTEND.get_or_init(|| unsafe { find(c"millrace_preload_attend") });
+    let Some(attendance) = process.pool().attendance() else {
+        return;
+    };
+    let Some(attend) = attend.filter(|_| !process.attended.swap(true, Ordering::Relaxed)) else {
+        return;
+    };
+    let fd = attendance.readiness().as_raw_fd();
+    // Never freed, like the process that it belongs to: the loop keeps it.
+    let context: &'static Attendance = Box::leak(Box::new(attendance));
+    let address = std::ptr::from_ref(context).cast_mut().cast();
+    // SAFETY: the functions take what is given with them, and this library is never unloaded.
+    if unsafe { attend(fd, before_wait, ready, address) } == 1 {
+        context.begin();
+    }
+}
+
+/// A function of a library in the global scope, where preloaded ones are.
+///
+/// # Safety
+/// `F` is the type of the function of this name.
+unsafe fn find<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<Ptr>()) };
+    // SAFETY: a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: a function pointer of the caller's type.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+}
+
+unsafe extern "C" fn before_wait(context: Ptr) {
+    guard_bare((), || {
+        // SAFETY: what `attend` gave, which is never freed; it is shared by reference only.
+        unsafe { &*context.cast::<Attendance>().cast_const() }.before_wait();
+        Some(())
+    });
+}
+
+unsafe extern "C" fn ready(context: Ptr) {
+    guard_bare((), || {
+        // SAFETY: as above.
+        unsafe { &*context.cast::<Attendance>().cast_const() }.ready();
+        Some(())
+    });
+}
