@@ -17,7 +17,8 @@ use crate::artifacts::artifacts;
 pub struct EdgeOptions {
     /// The nodes, as endpoints.
     pub nodes: Vec<String>,
-    /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP.
+    /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP that are named `localhost` in
+    /// their certificates.
     pub certificates: Option<PathBuf>,
     /// `default_properties` prefer the provider: plain PEM keys go to the pool, too.
     pub preferred: bool,
@@ -101,7 +102,8 @@ impl EdgeOptions {
             let dir = certificates.display();
             let _ = write!(
                 text,
-                "tls_ca = {dir}/ca.pem\ntls_cert = {dir}/cert.pem\ntls_key = {dir}/key.pem\n"
+                "tls_ca = {dir}/ca.pem\ntls_cert = {dir}/cert.pem\ntls_key = {dir}/key.pem\n\
+                 tls_server_name = localhost\n"
             );
         }
         for (key, value) in &self.settings {

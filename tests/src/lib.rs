@@ -56,10 +56,26 @@ pub fn scaled(short: usize, long: usize) -> usize {
     if self::long() { long } else { short }
 }
 
-/// Whether we are root: reading another process's memory and changing users need it.
+/// Whether we are root: changing users needs it.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether we may read the memory of a process of any user. If not, says aloud that it is skipped. (In a
+/// container root may lack the capability.)
+#[must_use]
+pub fn may_read_memory() -> bool {
+    /// `capabilities(7)` has no names for these.
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let may = is_root() && bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1);
+    if !may {
+        eprintln!("SKIPPED: reading the memory of another process needs root and CAP_SYS_PTRACE");
+    }
+    may
 }
 
 /// A directory of one test, that other users (workers of a gateway) can enter. Removed on drop.

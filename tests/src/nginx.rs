@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{
+    Pid, Resource, Signal, getrlimit, kill_process, kill_process_group, test_kill_process_group,
+};
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
@@ -217,6 +219,13 @@ impl Drop for Nginx {
     }
 }
 
+/// As many as workers may ever need, unless this machine allows fewer.
+fn descriptors() -> u64 {
+    const PLENTY: u64 = 20_000;
+    let allowed = getrlimit(Resource::Nofile).maximum;
+    allowed.map_or(PLENTY, |most| most.min(PLENTY))
+}
+
 fn read_pid(file: &Path) -> Option<Pid> {
     let text = fs::read_to_string(file).ok()?;
     text.trim().parse().ok().and_then(Pid::from_raw)
@@ -237,10 +246,11 @@ fn text(options: &NginxOptions) -> String {
     }
     let _ = write!(
         text,
-        "daemon {};\nworker_processes {};\nworker_rlimit_nofile 20000;\nerror_log error.log info;\n\
+        "daemon {};\nworker_processes {};\nworker_rlimit_nofile {};\nerror_log error.log info;\n\
          pid nginx.pid;\nenv OPENSSL_CONF;\nenv OPENSSL_MODULES;\nenv LD_PRELOAD;\n{}\n",
         if options.daemon { "on" } else { "off" },
         options.workers,
+        descriptors(),
         options.main,
     );
     if is_root() {

@@ -186,16 +186,14 @@ impl Node {
         format!("unix:{}", self.socket().display())
     }
 
-    /// The TCP listener as clients write it.
+    /// The TCP listener as clients write it: as an address, because a name may have another one, at which
+    /// nobody listens.
     ///
     /// # Panics
     /// If the node has none.
     #[must_use]
     pub fn tcp_endpoint(&self) -> String {
-        format!(
-            "tcp:localhost:{}",
-            self.tcp.expect("the node listens on TCP")
-        )
+        format!("tcp:{}", self.tcp_address())
     }
 
     /// Address of the TCP listener.

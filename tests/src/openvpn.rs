@@ -298,6 +298,15 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Whether this user may make networks with cables in them. (In a container root may not.)
+    #[must_use]
+    pub fn is_possible() -> bool {
+        let mut command = Command::new(process::program("unshare"));
+        command.arg("--net").arg(process::program("ip"));
+        command.args(["link", "add", "type", "veth"]);
+        is_root() && process::run(&mut command).status.success()
+    }
+
     /// Makes one.
     ///
     /// # Panics

@@ -10,7 +10,7 @@ use std::path::Path;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Server, Site};
-use millrace_tests::is_root;
+use millrace_tests::may_read_memory;
 use millrace_tests::memory::Secret;
 use millrace_tests::node::Node;
 use millrace_tests::node::NodeOptions;
@@ -32,8 +32,7 @@ fn files(folder: &Path, each: &mut dyn FnMut(&Path, &[u8])) {
 }
 
 fn the_gateway_never_has_the_key(server: Server) {
-    if !is_root() {
-        eprintln!("SKIPPED: reading the memory of another process needs root");
+    if !may_read_memory() {
         return;
     }
     let world = World::new();
@@ -104,8 +103,7 @@ fn nginx_never_has_the_key() {
 /// The control: where a key is, it is found. Otherwise the tests above would prove nothing.
 #[test]
 fn a_key_that_is_on_the_gateway_is_found_there() {
-    if !is_root() {
-        eprintln!("SKIPPED: reading the memory of another process needs root");
+    if !may_read_memory() {
         return;
     }
     let world = World::new();
