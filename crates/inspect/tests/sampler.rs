@@ -21,6 +21,9 @@ use millrace_inspect::sampler::{
 /// Bound on every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long `openssl speed` computes: longer than anybody waits, because it ends afterwards.
+const SECONDS: &str = "600";
+
 /// A child that does not outlive this value.
 struct Running(Child);
 
@@ -28,7 +31,7 @@ impl Running {
     /// `openssl speed` of one operation, in its first phase.
     fn speed(args: &[&str]) -> Self {
         let mut child = Command::new("openssl")
-            .args(["speed", "-mr", "-seconds", "60"])
+            .args(["speed", "-mr", "-seconds", SECONDS])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -190,7 +193,7 @@ fn handshakes() -> (Running, Running, tempfile::TempDir) {
     let address = address.expect("where it listens");
     // What it says about each connection has to be read, or it waits.
     std::thread::spawn(move || lines.count());
-    let mut client = openssl(&["s_time", "-connect", &address, "-new", "-time", "120"]);
+    let mut client = openssl(&["s_time", "-connect", &address, "-new", "-time", SECONDS]);
     let mut said = client.0.stdout.take().expect("a pipe");
     std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
     (server, client, dir)
@@ -238,7 +241,7 @@ fn children_are_followed() {
     let child = Command::new("/bin/sh")
         .args([
             "-c",
-            "read go; openssl speed -seconds 60 -bytes 8192 -evp aes-128-gcm & wait",
+            "read go; openssl speed -seconds 600 -bytes 8192 -evp aes-128-gcm & wait",
         ])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -342,6 +342,7 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
 
@@ -507,7 +508,11 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        // The same cases in every run: what fails is found again.
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(1),
+            ..ProptestConfig::with_cases(64)
+        })]
 
         #[test]
         fn exploring_stays_within_its_share(
