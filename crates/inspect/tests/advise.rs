@@ -6,17 +6,18 @@
 //!
 //! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p millrace-inspect --test advise` accepts what changed.
 
+mod support;
+
 use std::collections::BTreeSet;
-use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use millrace_inspect::advise::sizes::Sizes;
 use millrace_inspect::advise::{Advice, Format, Goal, Subject, Topic, Wish, advise, software};
 use millrace_inspect::kernel::crypto::Engine;
 use millrace_inspect::report::{Report, Section};
 use millrace_inspect::root::Root;
+use support::{fixtures, folder, stale};
 
 const SUBJECTS: [Subject; 3] = [Subject::Ipsec, Subject::Openvpn, Subject::Tls];
 const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Security];
@@ -47,21 +48,6 @@ const FORBIDDEN: [&str; 23] = [
     "sslv3",
     "cipher none",
 ];
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-fn fixtures() -> Vec<String> {
-    let entries = folder("fixtures").read_dir().expect("fixtures");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry"))
-        .filter(|entry| entry.path().is_dir())
-        .map(|entry| entry.file_name().into_string().expect("a name"))
-        .collect();
-    names.sort();
-    names
-}
 
 /// A fixture, as it is looked at once.
 struct Seen {
@@ -155,18 +141,9 @@ fn shown(seen: &Seen) -> String {
 
 #[test]
 fn advice_is_as_it_was() {
-    let update = env::var_os("MILLRACE_UPDATE_GOLDEN").is_some();
-    let mut stale = Vec::new();
-    for fixture in fixtures() {
-        let path = folder("tests/golden/advise").join(format!("{fixture}.txt"));
-        let fresh = shown(&Seen::of(&fixture));
-        if update {
-            fs::write(&path, &fresh).expect("writing a golden file");
-        }
-        if fs::read_to_string(&path).ok().as_deref() != Some(fresh.as_str()) {
-            stale.push(fixture);
-        }
-    }
+    let stale = stale("tests/golden/advise", "txt", |fixture| {
+        shown(&Seen::of(fixture))
+    });
     assert!(
         stale.is_empty(),
         "advice for {stale:?} changed: see the head of this file for how to accept that"

@@ -5,27 +5,11 @@
 //!
 //! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p millrace-inspect --test golden` accepts what changed.
 
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+mod support;
 
 use millrace_inspect::report::Report;
 use millrace_inspect::root::Root;
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-fn fixtures() -> Vec<String> {
-    let entries = folder("fixtures").read_dir().expect("fixtures");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry"))
-        .filter(|entry| entry.path().is_dir())
-        .map(|entry| entry.file_name().into_string().expect("a name"))
-        .collect();
-    names.sort();
-    names
-}
+use support::{fixtures, folder, stale};
 
 fn report(fixture: &str) -> String {
     let root = Root::open(folder("fixtures").join(fixture)).expect(fixture);
@@ -36,18 +20,7 @@ fn report(fixture: &str) -> String {
 
 #[test]
 fn reports_are_as_they_were() {
-    let update = env::var_os("MILLRACE_UPDATE_GOLDEN").is_some();
-    let mut stale = Vec::new();
-    for fixture in fixtures() {
-        let path = folder("tests/golden").join(format!("{fixture}.json"));
-        let fresh = report(&fixture);
-        if update {
-            fs::write(&path, &fresh).expect("writing a golden file");
-        }
-        if fs::read_to_string(&path).ok().as_deref() != Some(fresh.as_str()) {
-            stale.push(fixture);
-        }
-    }
+    let stale = stale("tests/golden", "json", report);
     assert!(
         stale.is_empty(),
         "reports of {stale:?} changed: see fixtures/README.md for how to accept that"
