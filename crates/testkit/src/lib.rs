@@ -4,6 +4,7 @@
 //! What the tests of several crates share. A dev-dependency, never part of a product: it may panic
 //! where a product may not.
 //!
+//! - [`collector`]: where the completions of a session go.
 //! - [`keys`]: fixed private keys, good and bad.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
@@ -13,6 +14,7 @@
 //! - `verify` (same feature): the other side of every operation, by OpenSSL.
 #![forbid(unsafe_code)]
 
+pub mod collector;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod fake;

@@ -5,14 +5,15 @@
 //! struck request from another backend, and the backend is quarantined.
 
 use std::fmt;
-use std::sync::{Condvar, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{Backend, BackendKey, Capability, Description, OpenedKey, Unusable};
 use millrace_engine::{
-    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, KeyError, Operation,
-    PrivateKey, Session,
+    BackendKind, CompletionSink, Engine, EngineConfig, Job, Key, KeyError, Operation, PrivateKey,
+    Session,
 };
+use millrace_testkit::collector::Collector;
 use millrace_testkit::keys as test_keys;
 
 use super::super::lanes::LANES;
@@ -83,33 +84,6 @@ impl<L: Lanes> Struck<L> {
         });
         let results = workspace.private(lanes, requests.collect());
         assert!(results.iter().all(Result::is_ok));
-    }
-}
-
-#[derive(Default)]
-struct Collector {
-    completions: Mutex<Vec<Completion>>,
-    arrived: Condvar,
-}
-
-impl CompletionSink for Collector {
-    fn complete(&self, completions: &mut Vec<Completion>) {
-        self.completions
-            .lock()
-            .expect("no panic")
-            .append(completions);
-        self.arrived.notify_all();
-    }
-}
-
-impl Collector {
-    fn take(&self, count: usize) -> Vec<Completion> {
-        let mut completions = self.completions.lock().expect("no panic");
-        while completions.len() < count {
-            completions = self.arrived.wait(completions).expect("no panic");
-        }
-        completions.sort_by_key(|completion| completion.id);
-        std::mem::take(&mut *completions)
     }
 }
 

@@ -3,45 +3,17 @@
 
 //! What a client sees of a device that fails: nothing but right results, from somebody else.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_backends::cuda::VARIANTS;
-use millrace_engine::{
-    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Operation,
-};
+use millrace_engine::{BackendKind, CompletionSink, Engine, EngineConfig, Job, Operation};
+use millrace_testkit::collector::Collector;
 use millrace_testkit::{keys, verify};
 
 use super::simulated::{Plan, Simulated, Strike};
 use super::{Random, on};
-
-/// Completions of a session.
-#[derive(Default)]
-struct Collector {
-    completions: Mutex<Vec<Completion>>,
-    arrived: Condvar,
-}
-
-impl CompletionSink for Collector {
-    fn complete(&self, completions: &mut Vec<Completion>) {
-        self.completions
-            .lock()
-            .expect("no panic")
-            .append(completions);
-        self.arrived.notify_all();
-    }
-}
-
-impl Collector {
-    fn take(&self, count: usize) -> Vec<Completion> {
-        let mut completions = self.completions.lock().expect("no panic");
-        while completions.len() < count {
-            completions = self.arrived.wait(completions).expect("no panic");
-        }
-        std::mem::take(&mut *completions)
-    }
-}
 
 /// Jobs for an engine whose first backend is on a device with this plan; who served them.
 fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
@@ -74,8 +46,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
         deadline: Instant::now() + Duration::from_secs(600),
     };
     engine.submit((0..).zip(&inputs).map(job).collect());
-    let mut completions = sink.take(count);
-    completions.sort_by_key(|completion| completion.id);
+    let completions = sink.take(count);
     let served = completions
         .iter()
         .zip(&inputs)

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::process::Command;
 use std::sync::Arc;
 
 use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
@@ -22,10 +21,12 @@ use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::pkey::PKey;
 use openssl::rsa::Rsa;
 
+mod driver;
 mod engine;
+mod faults;
 mod simulated;
 
-use simulated::{MOMENTS, Plan, Simulated, Strike};
+use simulated::{Plan, Simulated};
 
 fn is_long() -> bool {
     std::env::var_os("MILLRACE_LONG").is_some()
@@ -342,112 +343,6 @@ fn keys_between_two_sizes_use_the_larger() {
 }
 
 #[test]
-fn a_flipped_bit_never_gives_a_wrong_result() {
-    let mut random = Random(4);
-    for variant in VARIANTS
-        .iter()
-        .filter(|variant| is_long() || variant.half_bits == 1024)
-    {
-        let der = match variant.half_bits {
-            1024 => keys::rsa_2048(),
-            1536 => keys::rsa_3072(),
-            _ => keys::rsa_4096(),
-        };
-        let device = Simulated::new();
-        let cuda = on(&device, variant);
-        let opened = open(&cuda, der.der);
-        let mut queue = cuda.open_queue().expect("a queue");
-        for moment in 1..=MOMENTS {
-            let mut caught = 0;
-            for _ in 0..if is_long() { 300 } else { 2 } {
-                let mut draw = |limit: usize| u32::try_from(random.below(limit)).expect("small");
-                let strike = Strike {
-                    moment,
-                    thread: draw(2 * variant.threads),
-                    digit: draw(variant.digits),
-                    bit: draw(variant.digit_bits()),
-                };
-                device.plan(Plan {
-                    strike,
-                    ..Plan::default()
-                });
-                let task = random_task(0, &opened, &mut random);
-                let done = drive(&mut *queue, [task].into())
-                    .remove(&0)
-                    .expect("one result");
-                match &done.result {
-                    Err(error) => {
-                        assert_eq!(*error, BackendError::Fault);
-                        caught += 1;
-                    }
-                    Ok(output) => assert_eq!(
-                        verify::rsa_public(&opened.info.spki, output),
-                        done.task.input,
-                        "{} {strike:?}",
-                        variant.name
-                    ),
-                }
-            }
-            assert!(
-                caught > 0,
-                "{}: nothing noticed at moment {moment}",
-                variant.name
-            );
-        }
-    }
-}
-
-#[test]
-fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
-    let mut random = Random(5);
-    for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
-        let device = Simulated::new();
-        let cuda = on(&device, variant);
-        let opened = open(&cuda, keys::rsa_2048().der);
-        let mut queue = cuda.open_queue().expect("a queue");
-        for _ in 0..if is_long() { 1_000 } else { 12 } {
-            let bit = random.below(8 * variant.key_bytes());
-            device.flip_key_bit(bit);
-            let task = random_task(0, &opened, &mut random);
-            let done = drive(&mut *queue, [task].into())
-                .remove(&0)
-                .expect("one result");
-            if let Ok(output) = &done.result {
-                assert_eq!(
-                    verify::rsa_public(&opened.info.spki, output),
-                    done.task.input,
-                    "bit {bit}"
-                );
-            }
-            device.flip_key_bit(bit);
-        }
-        // All is well again, and the blinding pairs have been made anew.
-        let tasks = (0..4)
-            .map(|token| random_task(token, &opened, &mut random))
-            .collect();
-        check(&drive(&mut *queue, tasks), &[opened], variant.name);
-    }
-}
-
-#[test]
-fn a_sample_is_verified_again_on_this_machine() {
-    let device = Simulated::new();
-    let cuda = on(&device, &VARIANTS[2]);
-    device.plan(Plan {
-        late: true,
-        ..Plan::default()
-    });
-    let opened = open(&cuda, keys::rsa_2048().der);
-    let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random(6);
-    let tasks = (0..64)
-        .map(|token| random_task(token, &opened, &mut random))
-        .collect();
-    drive(&mut *queue, tasks);
-    assert_eq!(cuda.tally().faults, 1);
-}
-
-#[test]
 fn keys_are_gone_from_the_device_when_they_are_closed() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[0]);
@@ -546,69 +441,6 @@ fn a_bad_task_leaves_the_others_of_its_launch_alone() {
 }
 
 #[test]
-fn a_device_that_is_lost_loses_no_task() {
-    for launches in [0, 1, 2] {
-        let device = Simulated::new();
-        let cuda = on(&device, &VARIANTS[2]);
-        let opened = open(&cuda, keys::rsa_2048().der);
-        let mut queue = cuda.open_queue().expect("a queue");
-        device.plan(Plan {
-            lost_after: Some(launches),
-            ..Plan::default()
-        });
-        let mut random = Random(11);
-        let tasks = (0..200)
-            .map(|token| random_task(token, &opened, &mut random))
-            .collect();
-        let done = drive(&mut *queue, tasks);
-        assert_eq!(done.len(), 200);
-        for done in done.values() {
-            assert!(matches!(done.result, Ok(_) | Err(BackendError::Failed)));
-        }
-        let reason = cuda.probe().expect_err("a lost device").to_string();
-        assert!(
-            reason.contains("lost") && reason.contains("as planned"),
-            "{reason}"
-        );
-        assert!(cuda.open_queue().is_err());
-        // Keys still open: they are served elsewhere, and here by AWS-LC.
-        open(&cuda, keys::rsa_2048().der);
-    }
-}
-
-#[test]
-fn without_memory_on_the_device_tasks_run_here() {
-    for (no_memory, no_streams) in [(true, false), (false, true)] {
-        let device = Simulated::new();
-        device.plan(Plan {
-            no_memory,
-            no_streams,
-            ..Plan::default()
-        });
-        let cuda = on(&device, &VARIANTS[0]);
-        let opened = open(&cuda, keys::rsa_2048().der);
-        let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random(12);
-        let tasks = (0..6)
-            .map(|token| random_task(token, &opened, &mut random))
-            .collect();
-        let done = drive(&mut *queue, tasks);
-        if no_memory {
-            check(&done, &[opened], "no memory");
-            assert_eq!(cuda.tally().alone, 6);
-            assert_eq!(cuda.probe(), Ok(()));
-        } else {
-            // The first finds out, and the rest are somebody else's.
-            assert!(
-                done.values()
-                    .all(|done| matches!(done.result, Ok(_) | Err(BackendError::Failed)))
-            );
-            assert!(cuda.probe().is_err());
-        }
-    }
-}
-
-#[test]
 fn blinding_pairs_are_made_anew_in_time() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
@@ -678,72 +510,6 @@ fn a_simulated_device_conforms() {
             .device_from(device_from);
         conform(cuda, 1);
     }
-}
-
-/// Set for a process of these tests that has a driver of ours instead of NVIDIA's.
-const INSIDE: &str = "MILLRACE_TEST_DRIVER";
-
-/// Runs one of these tests in a process where the driver is the one in `driver.cpp`.
-fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--nocapture"])
-        .env("LD_LIBRARY_PATH", simulated::driver())
-        .env(INSIDE, "1")
-        .envs(variables.iter().copied())
-        .output()
-        .expect("a process");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
-}
-
-#[test]
-fn a_driver_is_used_as_it_wants_to_be() {
-    if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("a_driver_is_used_as_it_wants_to_be", &[]);
-        return;
-    }
-    let ders = [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()];
-    // A table in either memory, in both arithmetics.
-    for at in [0, 3, 5, 6] {
-        let variant = &VARIANTS[at];
-        let cuda = Cuda::new().only(|known| known == variant).device_from(1);
-        assert_eq!(cuda.probe(), Ok(()));
-        let der = ders[variant.half_bits / 512 - 2].der;
-        let opened = [open(&cuda, der)];
-        let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random(15);
-        // Less than a block, so that spare groups run as well; twice, so that pairs are used again.
-        for _ in 0..2 {
-            let tasks = (0..3)
-                .map(|token| random_task(token, &opened[0], &mut random))
-                .collect();
-            check(&drive(&mut *queue, tasks), &opened, variant.name);
-        }
-        let tally = cuda.tally();
-        assert_eq!((tally.alone, tally.launches, tally.launched), (0, 2, 6));
-        assert!(
-            cuda.describe()
-                .version
-                .starts_with("no GPU at all (9.0), driver for CUDA 13.0")
-        );
-        cuda.close_key(opened[0].key);
-    }
-}
-
-#[test]
-fn a_device_that_is_too_old_is_named() {
-    const OLD: &str = "MILLRACE_TEST_OLD_DEVICE";
-    if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("a_device_that_is_too_old_is_named", &[(OLD, "1")]);
-        return;
-    }
-    let reason = Cuda::new().probe().expect_err("an old device").to_string();
-    let expected = "no device with compute capability 8.0 or above: no GPU at all has 7.0";
-    assert_eq!(reason, expected);
 }
 
 #[test]

@@ -1,0 +1,52 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Where the completions of a session of an engine go in a test, which waits for them.
+
+use std::mem;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use millrace_engine::{Completion, CompletionSink};
+
+/// Far above what any completion takes on a busy machine: after that one is lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Keeps completions until a test takes them.
+#[derive(Debug, Default)]
+pub struct Collector {
+    completions: Mutex<Vec<Completion>>,
+    arrived: Condvar,
+}
+
+impl CompletionSink for Collector {
+    fn complete(&self, completions: &mut Vec<Completion>) {
+        let mut all = self
+            .completions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.append(completions);
+        self.arrived.notify_all();
+    }
+}
+
+impl Collector {
+    /// Waits until `count` completions are there, and takes all that are, by their number.
+    ///
+    /// # Panics
+    /// If none comes for two minutes.
+    pub fn take(&self, count: usize) -> Vec<Completion> {
+        let mut all = self
+            .completions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while all.len() < count {
+            let waited = self.arrived.wait_timeout(all, PATIENCE);
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            all = guard;
+            assert!(!timeout.timed_out(), "{} of {count} completions", all.len());
+        }
+        all.sort_by_key(|completion| completion.id);
+        mem::take(&mut *all)
+    }
+}
