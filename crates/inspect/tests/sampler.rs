@@ -145,7 +145,8 @@ fn known_work_is_told_by_class() {
     let signatures = share(Class::EcPrivate);
     assert!(signatures.low < 0.02, "{}", shares(&profile));
     for (class, least) in [
-        (Class::KeyAgreement, 0.03),
+        // 8 % where RSA has wide vectors, 4 % where it takes longer for lack of them.
+        (Class::KeyAgreement, 0.02),
         (Class::RsaPrivate, 0.15),
         (Class::Tls, 0.01),
     ] {
