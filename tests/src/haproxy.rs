@@ -5,6 +5,8 @@
 //! takes its listening sockets over.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use crate::artifacts::artifacts;
@@ -116,6 +118,19 @@ impl Haproxy {
         let mut old = std::mem::replace(&mut self.process, new);
         let status = old.wait();
         assert!(status.success(), "{status}: {}", old.log());
+    }
+
+    /// What it answers on its administration socket.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn ask(&self, command: &str) -> String {
+        let mut socket = UnixStream::connect(self.dir.join("admin.sock")).expect("its socket");
+        writeln!(socket, "{command}").expect("a question");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     /// What the processes have said.

@@ -6,7 +6,7 @@
 //! Whoever uses the client counts what it did ([`ReportSource`]). Each thing that is counted is told to
 //! one node only, the one that has done most since it was last told something, so that the sum over all
 //! nodes is what happened. Nothing is told before the first job, nor while nothing happens; what was
-//! counted last is told within [`INTERVAL`] and costs the process one wake-up.
+//! counted last is told within twice [`INTERVAL`] and costs the process two wake-ups at most.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub(crate) struct Reporter {
     told: EdgeReport,
     /// When the next report may be made; none while nothing happens.
     due: Option<Instant>,
+    /// When something happened last, if no report was due since.
+    last: Option<Instant>,
 }
 
 impl Reporter {
@@ -53,11 +55,13 @@ impl Reporter {
             source,
             told: EdgeReport::default(),
             due: None,
+            last: None,
         }
     }
 
     /// Something happened that may have been counted, or will be soon.
     pub(crate) fn activity(&mut self, now: Instant) {
+        self.last = Some(now);
         self.due.get_or_insert(now + INTERVAL);
     }
 
@@ -66,9 +70,16 @@ impl Reporter {
         self.due
     }
 
-    /// Whether it is time. If so, it is not again before the next activity.
+    /// Whether it is time. If so, it is not again before the next activity, or once more if the last one
+    /// was just now: who ends a job counts it after that.
     pub(crate) fn take_due(&mut self, now: Instant) -> bool {
-        self.due.take_if(|due| *due <= now).is_some()
+        let is_time = self.due.take_if(|due| *due <= now).is_some();
+        if is_time {
+            let last = self.last.take();
+            let fresh = last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL);
+            self.due = fresh.then(|| now + INTERVAL);
+        }
+        is_time
     }
 
     /// What no node was told yet; from here on it counts as told.
@@ -80,5 +91,27 @@ impl Reporter {
         let news = counts.since(&self.told);
         self.told.merge(&news);
         (!news.is_zero()).then_some(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_after_its_job_is_told_with_the_next_report() {
+        let mut reporter = Reporter::new(ReportSource::new(EdgeReport::default));
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        reporter.activity(at(0));
+        reporter.activity(at(900));
+        assert!(!reporter.take_due(at(999)));
+        assert!(reporter.take_due(at(1000)));
+        assert_eq!(reporter.due(), Some(at(2000)), "the last one was just now");
+        assert!(reporter.take_due(at(2000)));
+        assert_eq!(reporter.due(), None);
+        reporter.activity(at(5000));
+        assert!(reporter.take_due(at(6000)));
+        assert_eq!(reporter.due(), None, "a second is enough to count");
     }
 }

@@ -63,7 +63,8 @@ pub enum Mode {
     Local,
     /// In the pool; the gateway has a file that names the key, and never the key.
     Pooled,
-    /// As pooled, with the preload library that makes nginx asynchronous. Only for nginx.
+    /// As pooled, with the preload library, as is recommended: it makes nginx asynchronous, and has the
+    /// event loop of both servers look after the pool's sockets.
     PooledPreload,
 }
 
@@ -72,12 +73,6 @@ impl Mode {
     #[must_use]
     pub fn is_pooled(self) -> bool {
         self != Self::Local
-    }
-
-    /// Whether this exists for this server.
-    #[must_use]
-    pub fn fits(self, server: Server) -> bool {
-        self != Self::PooledPreload || server == Server::Nginx
     }
 
     /// The name used in options and reports.

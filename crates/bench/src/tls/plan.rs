@@ -59,9 +59,9 @@ pub(super) struct Plan {
     pub(super) request_concurrency: usize,
     pub(super) gateway_core: usize,
     pub(super) load_core: usize,
-    /// Leaves out what only blocks: nginx without the preload library, where there is one.
+    /// Leaves out servers without the preload library, where there is one.
     #[serde(skip)]
-    asynchronous_only: bool,
+    recommended_only: bool,
     #[serde(skip)]
     pub(super) provider: Option<PathBuf>,
     #[serde(skip)]
@@ -87,7 +87,7 @@ impl Plan {
             short::need_ab()?;
         }
         Ok(Self {
-            asynchronous_only: args.demo && args.mode.is_empty(),
+            recommended_only: args.demo && args.mode.is_empty(),
             parts,
             servers: unique(&args.server),
             keys: unique(&args.key),
@@ -114,7 +114,7 @@ impl Plan {
         for &server in &self.servers {
             for &key in &self.keys {
                 for &tls in &self.versions {
-                    let modes = self.alternating(server, round);
+                    let modes = self.alternating(round);
                     cells.extend(modes.into_iter().map(|mode| Cell {
                         server,
                         key,
@@ -135,7 +135,7 @@ impl Plan {
         }
         for &server in &self.servers {
             for path in Path::ALL {
-                let modes = self.alternating(server, round);
+                let modes = self.alternating(round);
                 cells.extend(
                     modes
                         .into_iter()
@@ -147,21 +147,26 @@ impl Plan {
     }
 
     /// The modes that a server is measured in.
-    pub(super) fn modes_of(&self, server: Server) -> Vec<Mode> {
+    pub(super) fn modes(&self) -> Vec<Mode> {
+        let recommended = self.modes.contains(&Mode::PooledPreload);
         let modes = self.modes.iter().copied();
-        let fitting: Vec<Mode> = modes.filter(|mode| mode.fits(server)).collect();
-        let blocks = |mode: Mode| {
-            self.asynchronous_only && mode == Mode::Pooled && fitting.contains(&Mode::PooledPreload)
-        };
-        fitting
-            .iter()
-            .copied()
-            .filter(|mode| !blocks(*mode))
+        modes
+            .filter(|mode| !(self.recommended_only && recommended && *mode == Mode::Pooled))
             .collect()
     }
 
-    fn alternating(&self, server: Server, round: u64) -> Vec<Mode> {
-        let mut modes = self.modes_of(server);
+    /// Whether a pooled mode is one whose numbers count: the one that is recommended, or without that one
+    /// that does not block.
+    pub(super) fn counts(&self, server: Server, mode: Mode) -> bool {
+        if self.modes.contains(&Mode::PooledPreload) {
+            mode == Mode::PooledPreload
+        } else {
+            server != Server::Nginx
+        }
+    }
+
+    fn alternating(&self, round: u64) -> Vec<Mode> {
+        let mut modes = self.modes();
         if round % 2 == 1 {
             modes.reverse();
         }
@@ -235,18 +240,14 @@ mod tests {
     #[test]
     fn modes_alternate_and_the_demo_leaves_out_what_blocks() {
         let whole = plan(&["--part", "handshakes"]);
-        assert_eq!(whole.modes_of(Server::Haproxy), [Mode::Local, Mode::Pooled]);
-        let nginx = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
-        assert_eq!(whole.modes_of(Server::Nginx), nginx);
-        assert_eq!(whole.order(0).len(), 2 * 2 * (2 + 3));
+        let all = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
+        assert_eq!(whole.modes(), all);
+        assert_eq!(whole.order(0).len(), 2 * 2 * (3 + 3));
         assert_eq!(whole.order(0)[0].mode, Mode::Local);
-        assert_eq!(whole.order(1)[0].mode, Mode::Pooled);
+        assert_eq!(whole.order(1)[0].mode, Mode::PooledPreload);
+        assert!(!whole.counts(Server::Haproxy, Mode::Pooled));
         let demo = plan(&["--part", "handshakes", "--demo"]);
-        assert_eq!(
-            demo.modes_of(Server::Nginx),
-            [Mode::Local, Mode::PooledPreload]
-        );
-        assert_eq!(demo.modes_of(Server::Haproxy), [Mode::Local, Mode::Pooled]);
+        assert_eq!(demo.modes(), [Mode::Local, Mode::PooledPreload]);
     }
 
     #[test]
@@ -254,7 +255,7 @@ mod tests {
         let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
         assert!(handshakes.short_order(0).is_empty());
         assert_eq!(handshakes.keys_to_make(), [KeyKind::P256]);
-        assert_eq!(handshakes.steps(), 5 * (2 * (2 + 3) + 1));
+        assert_eq!(handshakes.steps(), 5 * (2 * (3 + 3) + 1));
         if short::need_ab().is_err() {
             eprintln!("skipped: no ab");
             return;

@@ -12,7 +12,7 @@ use super::observer::{Observer, Seen};
 use super::plan::{Cell, Plan};
 use super::short::{ShortCell, ShortLoad};
 use super::testbed::{Load, Measurement};
-use super::{Mode, Server};
+use super::Mode;
 use crate::error::BenchError;
 use crate::goals::Goal;
 use crate::keys::KeyKind;
@@ -258,11 +258,9 @@ impl Results {
         profiles
     }
 
-    /// The numbers to reach, for RSA and for servers that do not block.
+    /// The numbers to reach, for RSA and for the pooled mode that counts.
     fn goals(&self) -> Vec<Goal> {
         let mut goals = Vec::new();
-        let blocks =
-            |server: Server, mode: Mode| server == Server::Nginx && mode != Mode::PooledPreload;
         for saving in &self.savings {
             let Cell {
                 server,
@@ -270,7 +268,7 @@ impl Results {
                 tls,
                 mode,
             } = saving.pooled;
-            if key != KeyKind::Rsa2048 || blocks(server, mode) {
+            if key != KeyKind::Rsa2048 || !self.plan.counts(server, mode) {
                 continue;
             }
             for (load, saved) in [("equal load", &saving.equal), ("full load", &saving.full)] {
@@ -284,7 +282,7 @@ impl Results {
         }
         for gain in &self.short_gains {
             let ShortCell { server, path, mode } = gain.pooled;
-            if let (Some(measured), false) = (gain.of_allowed, blocks(server, mode)) {
+            if let (Some(measured), true) = (gain.of_allowed, self.plan.counts(server, mode)) {
                 goals.push(Goal::at_least(
                     format!("requests per gateway core / ceiling, {server}, AES128-SHA, {path}"),
                     MUST_REACH,

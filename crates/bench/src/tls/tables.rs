@@ -360,7 +360,8 @@ const EXPLANATION: &str = "
 local:   the key is a PEM file on the gateway; OpenSSL signs there.
 pooled:  the gateway has a file that only names the key. The key and the work
          are in the node, whose own counters are the column \"pool served\".
-pooled-preload: the same with stock nginx made asynchronous by a library.
+pooled-preload: the same with the library that makes stock nginx asynchronous
+         and has the event loop of both servers look after the pool's sockets.
 share:   operations served by the pool per handshake.
 gateway CPU ms: CPU time of the whole gateway process tree per handshake.
 ceiling: the share of private-key work in the local gateway's CPU time, the most

@@ -118,7 +118,7 @@ impl Testbed {
         let (node, edge) = pooled.unzip();
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
-            for mode in plan.modes_of(server) {
+            for mode in plan.modes() {
                 let short = origin.as_ref().map(|origin| &origin.short);
                 let (edge, core) = (edge.as_ref(), plan.gateway_core);
                 let gateway =

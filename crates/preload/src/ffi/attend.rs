@@ -245,3 +245,28 @@ unsafe fn take_marks(
     }
     (c_int::try_from(to).unwrap_or(c_int::MAX), ready)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_hears_of_its_own_events_only() {
+        let event = |u64| libc::epoll_event { events: 1, u64 };
+        let data = |events: &[libc::epoll_event]| -> Vec<u64> {
+            events.iter().map(|event| event.u64).collect()
+        };
+        let mut events = [7, mark(1), 8, mark(0), 9].map(event);
+        // SAFETY: five events.
+        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 0, 5) };
+        assert_eq!((kept, ready), (3, [true, true, false, false]));
+        assert_eq!(data(&events[..3]), [7, 8, 9]);
+        let mut events = [7, 8, mark(3), mark(2)].map(event);
+        // SAFETY: two events behind the first two.
+        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 2, 2) };
+        assert_eq!((kept, ready), (2, [false, false, true, true]));
+        // SAFETY: no event.
+        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 0, 0) };
+        assert_eq!((kept, ready), (0, [false; MAX_ATTENDED]));
+    }
+}

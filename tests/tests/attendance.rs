@@ -1,0 +1,230 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who reads the pool's answers in a gateway: with the preload library its own event loop, where it has
+//! one; the provider's I/O thread else. Which of them it was shows in how often the thread slept.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use millrace_tests::drive::Tls;
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::Site;
+use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
+use millrace_tests::node::Node;
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::free_port;
+use millrace_tests::proxy::{Fault, Proxy};
+use millrace_tests::wait;
+use millrace_tests::world::World;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Handshakes that are looked at.
+const HANDSHAKES: usize = 200;
+
+/// How often a second the I/O thread wakes for the clock at most: reports, silence, deadlines.
+const BY_THE_CLOCK: u64 = 20;
+
+struct Pool {
+    world: World,
+    node: Node,
+    proxy: Proxy,
+    edge: Edge,
+    site: Site,
+}
+
+impl Pool {
+    fn new() -> Self {
+        Self::with_deadline(30_000)
+    }
+
+    /// One whose operations end soon if the node does not answer: handshakes may fail on a busy machine.
+    fn impatient() -> Self {
+        Self::with_deadline(300)
+    }
+
+    fn with_deadline(milliseconds: u32) -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
+        let identity = world.identity(KeyKind::P256);
+        let stub = node.import("www", &identity);
+        let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", milliseconds);
+        Self {
+            edge: edge.write(world.dir()),
+            site: Site::with_stub(&identity, &stub),
+            world,
+            node,
+            proxy,
+        }
+    }
+
+    /// Two handshakes that succeed: the first may open the key, the second has the loop attend.
+    fn succeed(&self, port: u16) {
+        self.proxy.set(Fault::None);
+        for _ in 0..2 {
+            wait::until("a handshake succeeds", || {
+                let handshake = self.world.client.handshake(address(port), Tls::V13);
+                handshake.is_ok()
+            });
+        }
+    }
+
+    /// A handshake that fails, since the node's answer is held back.
+    fn hold_one(&self, port: u16) {
+        self.proxy.set(Fault::Hold);
+        let held = self.world.client.handshake(address(port), Tls::V13);
+        assert!(held.is_err(), "nobody has answered");
+    }
+
+    fn haproxy(&self, threads: usize, port: u16) -> Haproxy {
+        let bundle = bundle(self.world.dir(), "www", &self.site);
+        let frontend = format!(
+            "frontend https\n  bind 127.0.0.1:{port} ssl crt {bundle} no-tls-tickets\n\
+             \x20 http-request return status 200 content-type text/plain string ok\n"
+        );
+        let options = HaproxyOptions {
+            threads,
+            preload: true,
+            ..HaproxyOptions::asynchronous(&self.edge, frontend)
+        };
+        Haproxy::start(self.world.dir(), &options, &[port])
+    }
+
+    fn nginx(&self, port: u16) -> Nginx {
+        let server = format!(
+            "server {{ listen 127.0.0.1:{port} ssl; {}\n ssl_session_tickets off; return 200 ok; }}\n",
+            certificate_lines(self.world.dir(), "www", &self.site)
+        );
+        let options = NginxOptions::asynchronous(&self.edge, server);
+        Nginx::start(self.world.dir(), &options, &[port])
+    }
+
+    /// How often the I/O thread of a gateway slept during so many handshakes, and how often it may have
+    /// slept for the clock alone.
+    fn sleeps(&self, gateway: u32, port: u16) -> (u64, u64) {
+        let address = address(port);
+        // The first opens the key, the second has the loop attend.
+        self.world.client.handshakes(address, Tls::V13, 5);
+        let (before, started) = (sleeps_of_io_thread(gateway), Instant::now());
+        self.world
+            .client
+            .handshakes(address, Tls::V12, HANDSHAKES / 2);
+        self.world
+            .client
+            .handshakes(address, Tls::V13, HANDSHAKES / 2);
+        let clock = BY_THE_CLOCK * (started.elapsed().as_secs() + 1);
+        let expected = HANDSHAKES as u64 + 5;
+        assert_eq!(self.node.served().total(), expected, "one for each");
+        (sleeps_of_io_thread(gateway) - before, clock)
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// How often the provider's I/O thread gave the processor up so far.
+fn sleeps_of_io_thread(process: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads");
+    let thread = threads
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|thread| {
+            fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "millrace-io\n")
+        })
+        .expect("an I/O thread");
+    let status = fs::read_to_string(thread.join("status")).expect("its status");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a count").trim().parse().expect("a number")
+}
+
+#[test]
+fn the_loop_of_nginx_reads_the_answers() {
+    let (pool, port) = (Pool::new(), free_port());
+    let nginx = pool.nginx(port);
+    let (sleeps, clock) = pool.sleeps(nginx.workers()[0], port);
+    assert!(sleeps <= clock, "{sleeps} times, {clock} for the clock");
+}
+
+#[test]
+fn the_loop_of_haproxy_reads_the_answers() {
+    let (pool, port) = (Pool::new(), free_port());
+    let haproxy = pool.haproxy(1, port);
+    let (sleeps, clock) = pool.sleeps(haproxy.process.id(), port);
+    assert!(sleeps <= clock, "{sleeps} times, {clock} for the clock");
+}
+
+/// HAProxy counts the time by what it waits for: a wait that ends without an event has taken all of its
+/// time, or its clock was set back, and it goes by another one from then on.
+#[test]
+fn the_clock_of_haproxy_stays_right() {
+    let (pool, port) = (Pool::impatient(), free_port());
+    let begun = Instant::now();
+    let haproxy = pool.haproxy(1, port);
+    pool.succeed(port);
+    // It would end by HAProxy's timeout of 30 s, which is what HAProxy waits for.
+    let _idle = TcpStream::connect(address(port)).expect("a connection");
+    for _ in 0..3 {
+        pool.hold_one(port);
+        // Now the answer comes to a loop in which nobody waits for it any more.
+        pool.succeed(port);
+    }
+    let info = haproxy.ask("show info");
+    let uptime = info
+        .lines()
+        .find_map(|line| line.strip_prefix("Uptime_sec:"))
+        .and_then(|seconds| seconds.trim().parse().ok());
+    let (uptime, elapsed): (u64, _) = (uptime.expect("seconds"), begun.elapsed());
+    assert!(uptime <= elapsed.as_secs() + 1, "{uptime} s in {elapsed:?}");
+}
+
+#[test]
+fn of_several_loops_none_reads_for_the_others() {
+    let (pool, port) = (Pool::new(), free_port());
+    let haproxy = pool.haproxy(2, port);
+    let (sleeps, _) = pool.sleeps(haproxy.process.id(), port);
+    assert!(sleeps >= HANDSHAKES as u64, "{sleeps} times");
+}
+
+/// Held jobs end by their deadline, which the I/O thread keeps; the loop is told, and goes on.
+#[test]
+fn deadlines_pass_while_the_loop_attends() {
+    let (pool, port) = (Pool::impatient(), free_port());
+    let _nginx = pool.nginx(port);
+    pool.succeed(port);
+    for _ in 0..3 {
+        pool.hold_one(port);
+    }
+    pool.succeed(port);
+}
+
+/// A loop that is away for long: nothing that it misses is lost.
+#[test]
+fn a_loop_that_was_stopped_goes_on() {
+    let (pool, port) = (Pool::new(), free_port());
+    let nginx = pool.nginx(port);
+    let address = address(port);
+    pool.world.client.handshakes(address, Tls::V13, 3);
+    let worker = Pid::from_raw(i32::try_from(nginx.workers()[0]).expect("small"));
+    let worker = worker.expect("not zero");
+    let before = pool.proxy.jobs();
+    pool.proxy.set(Fault::Hold);
+    std::thread::scope(|scope| {
+        let client = &pool.world.client;
+        let waiting: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| client.handshake(address, Tls::V13)))
+            .collect();
+        pool.proxy.wait_for_jobs(before + 4);
+        kill_process(worker, Signal::STOP).expect("it is there");
+        pool.proxy.set(Fault::None);
+        kill_process(worker, Signal::CONT).expect("it is there");
+        for one in waiting {
+            one.join().expect("no panic").expect("a handshake");
+        }
+    });
+    pool.world.client.handshakes(address, Tls::V13, 3);
+}
