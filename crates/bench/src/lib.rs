@@ -37,6 +37,7 @@ pub mod plot;
 mod pool;
 mod process;
 mod progress;
+mod relay;
 mod report;
 mod sizes;
 mod speed;

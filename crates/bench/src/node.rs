@@ -152,9 +152,18 @@ impl Node {
         Ok(stub)
     }
 
-    /// Writes the openssl.cnf that puts this node under an application.
-    pub(crate) fn openssl_config(&self, module: Option<&Path>) -> Result<PathBuf, BenchError> {
-        let mut command = self.command(&["gateway", "openssl", "--pool", &self.endpoint()]);
+    /// The socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Writes the openssl.cnf that puts this node, behind this endpoint, under an application.
+    pub(crate) fn openssl_config(
+        &self,
+        endpoint: &str,
+        module: Option<&Path>,
+    ) -> Result<PathBuf, BenchError> {
+        let mut command = self.command(&["gateway", "openssl", "--pool", endpoint]);
         if let Some(module) = module {
             command.arg("--module").arg(module);
         }

@@ -17,11 +17,15 @@ Examples:
   millrace bench tls --server haproxy --key rsa-2048 --rounds 9 --json tls.json
   millrace bench tls --part handshakes --profile --svg tls.svg
   millrace bench tls --part short --server nginx
+  millrace bench tls --part handshakes --server nginx --mode pooled,pooled-preload --latency 5 --concurrency 200
 
 Needs the haproxy, nginx, openssl and apache2-utils packages. Everything runs
 on this machine in a temporary folder: the gateway alone on one core, the node
 and the load generator on another. The offload ceiling is sampled, which needs
 root or CAP_PERFMON; without, it is taken from `openssl speed`.";
+
+/// Longest time that answers can be held back, in milliseconds: the provider gives up after two seconds.
+const MAX_LATENCY_MS: u64 = 1000;
 
 /// TLS handshakes through real gateways, with the key on the gateway and in the pool
 ///
@@ -47,8 +51,9 @@ pub struct TlsArgs {
     pub tls: Vec<TlsVersion>,
     /// Where the private-key work happens, separated by commas [default: all; --demo leaves out what blocks]
     ///
-    /// pooled-preload is nginx with the library that makes it asynchronous; it
-    /// is left out where there is no such library.
+    /// pooled-preload is with the library that makes nginx asynchronous and has
+    /// both servers read the pool's answers themselves; it is left out where
+    /// there is no such library.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mode: Vec<Mode>,
     /// Interleaved rounds of everything [default: 5; 2 with --demo]
@@ -57,6 +62,9 @@ pub struct TlsArgs {
     /// Seconds per load; each round has up to four [default: 1; 0.5 with --demo]
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
+    /// Milliseconds for which each answer of the node is held back, as if it were far away
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=MAX_LATENCY_MS))]
+    pub latency: u64,
     /// Handshakes at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=MAX_CONCURRENCY))]
     pub concurrency: u64,
@@ -66,7 +74,7 @@ pub struct TlsArgs {
     /// The provider module [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
     pub provider: Option<PathBuf>,
-    /// The preload library for nginx [default: found next to this binary]
+    /// The preload library [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
     pub preload: Option<PathBuf>,
     /// Core of the gateway [default: the first usable one]

@@ -55,6 +55,8 @@ pub(super) struct Plan {
     pub(super) modes: Vec<Mode>,
     pub(super) rounds: u64,
     pub(super) duration: Duration,
+    /// For how long answers of the node are held back.
+    pub(super) latency: Duration,
     pub(super) concurrency: usize,
     pub(super) request_concurrency: usize,
     pub(super) gateway_core: usize,
@@ -95,6 +97,7 @@ impl Plan {
             modes,
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
+            latency: Duration::from_millis(args.latency),
             concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
             request_concurrency: usize::try_from(args.request_concurrency).unwrap_or(usize::MAX),
             gateway_core,

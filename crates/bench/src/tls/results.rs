@@ -12,7 +12,7 @@ use super::observer::{Observer, Seen};
 use super::plan::{Cell, Plan};
 use super::short::{ShortCell, ShortLoad};
 use super::testbed::{Load, Measurement};
-use super::Mode;
+use super::{Mode, Server};
 use crate::error::BenchError;
 use crate::goals::Goal;
 use crate::keys::KeyKind;
@@ -29,6 +29,10 @@ const AIM_TO_SAVE: f64 = 0.95;
 /// Of the requests that the ceiling allows a gateway's core, what has to be reached.
 const MUST_REACH: f64 = 0.9;
 const AIM_TO_REACH: f64 = 0.95;
+
+/// How many times as many handshakes a worker that does not block has to do while operations take 5 ms;
+/// what is aimed at is that as many wait as there are connections.
+const MUST_GAIN: f64 = 30.0;
 
 /// A report.
 #[derive(Debug, Serialize)]
@@ -260,6 +264,9 @@ impl Results {
 
     /// The numbers to reach, for RSA and for the pooled mode that counts.
     fn goals(&self) -> Vec<Goal> {
+        if !self.plan.latency.is_zero() {
+            return self.gains_by_waiting();
+        }
         let mut goals = Vec::new();
         for saving in &self.savings {
             let Cell {
@@ -292,6 +299,43 @@ impl Results {
             }
         }
         goals
+    }
+
+    /// What it brings that a worker of nginx does not block, when answers come late.
+    fn gains_by_waiting(&self) -> Vec<Goal> {
+        let rates = |cell: Cell| {
+            let rounds = self.cells.iter().find(|rounds| rounds.cell == cell)?;
+            let closed = rounds
+                .rounds
+                .iter()
+                .filter_map(|round| round.closed.as_ref());
+            Some(closed.map(|load| load.handshakes_per_s).collect::<Vec<_>>())
+        };
+        let gain = |rounds: &Rounds| {
+            let cell = rounds.cell;
+            let waits = cell.server == Server::Nginx && cell.mode == Mode::PooledPreload;
+            let blocking = Cell {
+                mode: Mode::Pooled,
+                ..cell
+            };
+            let (with, without) = (rates(cell).filter(|_| waits)?, rates(blocking)?);
+            let gain = Spread::of(
+                with.iter()
+                    .zip(without)
+                    .map(|(with, without)| with / without),
+            )?;
+            let Cell { key, tls, .. } = cell;
+            let latency = self.plan.latency.as_millis();
+            Some(Goal::at_least(
+                format!(
+                    "handshakes/s of nginx, {key}, TLS {tls}, {latency} ms per operation / without preload"
+                ),
+                MUST_GAIN,
+                self.plan.concurrency as f64,
+                gain,
+            ))
+        };
+        self.cells.iter().filter_map(gain).collect()
     }
 
     /// Whether all that was counted is right.

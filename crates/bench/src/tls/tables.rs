@@ -76,6 +76,12 @@ fn setting(results: &Results) -> String {
             plan.gateway_core, plan.load_core
         )
     };
+    let sharing = if plan.latency.is_zero() {
+        sharing
+    } else {
+        let latency = plan.latency.as_millis();
+        format!("{sharing};\nanswers of the node held back for {latency} ms")
+    };
     format!(
         "Full handshakes, {} at a time, every signature checked; {} interleaved rounds, {:.1} s per load;\n{sharing}",
         plan.concurrency,

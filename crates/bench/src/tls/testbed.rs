@@ -21,6 +21,7 @@ use crate::error::BenchError;
 use crate::keys::{Identity, KeyKind};
 use crate::node::{Node, NodeOptions};
 use crate::process::Stop;
+use crate::relay::Relay;
 use crate::speed::openssl_sign_rate;
 use crate::stats::Latencies;
 
@@ -84,6 +85,7 @@ pub(super) struct Load {
 pub(super) struct Testbed {
     gateways: BTreeMap<(Server, Mode), Gateway>,
     origin: Option<Origin>,
+    _relay: Option<Relay>,
     node: Option<Node>,
     identities: Vec<Identity>,
     /// Handshakes per second of paced loads, the same in every round and mode.
@@ -115,7 +117,10 @@ impl Testbed {
             .pools()
             .then(|| start_pool(plan, &identities, &dir))
             .transpose()?;
-        let (node, edge) = pooled.unzip();
+        let (node, relay, edge) = match pooled {
+            Some((node, relay, edge)) => (Some(node), relay, Some(edge)),
+            None => (None, None, None),
+        };
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
             for mode in plan.modes() {
@@ -131,6 +136,7 @@ impl Testbed {
             observer: Observer::new(&pids, progress),
             gateways,
             origin,
+            _relay: relay,
             node,
             identities,
             paces: BTreeMap::new(),
@@ -342,12 +348,13 @@ impl Testbed {
     }
 }
 
-/// Starts a node that holds the keys, and writes what gateways need to use them.
+/// Starts a node that holds the keys, far away if the plan says so, and writes what gateways need to use
+/// them.
 fn start_pool(
     plan: &Plan,
     identities: &[Identity],
     dir: &TempDir,
-) -> Result<(Node, Edge), BenchError> {
+) -> Result<(Node, Option<Relay>, Edge), BenchError> {
     let options = NodeOptions {
         core: plan.load_core,
         workers: 1,
@@ -362,11 +369,18 @@ fn start_pool(
         node.import_key(name, &identity.key_file, premaster)?;
         key_files.insert(identity.kind, node.write_stub(name)?);
     }
-    let config = node.openssl_config(plan.provider.as_deref())?;
+    let (relay, endpoint) = if plan.latency.is_zero() {
+        (None, node.endpoint())
+    } else {
+        let path = dir.path().join("far.sock");
+        let relay = Relay::start(&path, node.socket(), plan.latency)?;
+        (Some(relay), format!("unix:{}", path.display()))
+    };
+    let config = node.openssl_config(&endpoint, plan.provider.as_deref())?;
     let edge = Edge {
         environment: vec![("OPENSSL_CONF", config.into_os_string())],
         key_files,
         preload: plan.preload.clone(),
     };
-    Ok((node, edge))
+    Ok((node, relay, edge))
 }
