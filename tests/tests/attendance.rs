@@ -15,7 +15,7 @@ use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::free_port;
+use millrace_tests::process::{free_port, open_files};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::wait;
 use millrace_tests::world::World;
@@ -156,6 +156,34 @@ fn the_loop_of_haproxy_reads_the_answers() {
     let haproxy = pool.haproxy(1, port);
     let (sleeps, clock) = pool.sleeps(haproxy.process.id(), port);
     assert!(sleeps <= clock, "{sleeps} times, {clock} for the clock");
+}
+
+/// Handshakes that wait at once.
+const WAITING: usize = 20;
+
+#[test]
+fn handshakes_that_nginx_waits_for_need_no_descriptor_of_their_own() {
+    let (pool, port) = (Pool::new(), free_port());
+    let nginx = pool.nginx(port);
+    let address = address(port);
+    pool.world.client.handshakes(address, Tls::V13, 3);
+    let worker = nginx.workers()[0];
+    let idle = wait::until_steady("the worker", || open_files(worker));
+    let before = pool.proxy.jobs();
+    pool.proxy.set(Fault::Hold);
+    std::thread::scope(|scope| {
+        let client = &pool.world.client;
+        let waiting: Vec<_> = (0..WAITING)
+            .map(|_| scope.spawn(|| client.handshake(address, Tls::V13)))
+            .collect();
+        pool.proxy.wait_for_jobs(before + WAITING as u64);
+        let open = open_files(worker);
+        pool.proxy.set(Fault::None);
+        for one in waiting {
+            one.join().expect("no panic").expect("a handshake");
+        }
+        assert_eq!(open, idle + WAITING, "one socket each");
+    });
 }
 
 /// HAProxy counts the time by what it waits for: a wait that ends without an event has taken all of its

@@ -7,6 +7,11 @@
 //! A socket may be registered before its handshake pauses (the usual case) or after (nginx starts a
 //! handshake at once when data came with the connection, and registers the socket when it is told
 //! to wait): twins are armed as soon as both are known.
+//!
+//! Where the program's event loop attends to the provider (see `ffi::attend`) no eventfd is needed: a
+//! connection has a *ticket*, by which it is *rung* when its job can go on, and the loop is told that
+//! its socket is readable. All such jobs name one eventfd, the *bell*, which nobody waits for in their
+//! stead.
 
 use std::collections::HashMap;
 
@@ -36,6 +41,10 @@ struct Entry {
     registration: Option<Registration>,
     /// Eventfds of the paused job of the TLS connection on this socket.
     twins: Vec<i32>,
+    /// What it is rung by, as long as this entry is there; 0 is none.
+    ticket: u32,
+    /// Whether it was rung, and the program was not told yet.
+    rung: bool,
 }
 
 /// Everything known about the sockets of one process. Entries go when their socket is closed, so it
@@ -44,6 +53,11 @@ struct Entry {
 pub(crate) struct Table {
     entries: HashMap<i32, Entry>,
     used: bool,
+    bell: Option<i32>,
+    /// The ticket that was given last.
+    tickets: u32,
+    /// Sockets that were rung, in their order. Some may be closed since, or not registered yet.
+    rung: Vec<i32>,
 }
 
 impl Table {
@@ -61,13 +75,16 @@ impl Table {
         if before == Some(now) {
             return Vec::new();
         }
+        if entry.rung {
+            self.rung.push(socket);
+        }
         let mut actions = Vec::new();
         if before.is_some_and(|before| before.epoll != epoll) {
             actions = disarm(before, &entry.twins);
         }
         let there = before.is_some_and(|before| before.epoll == epoll);
         actions.extend(arm(now, &entry.twins, |_| there));
-        actions
+        self.without_bell(actions)
     }
 
     /// The socket was taken out of its epoll instance; its job may still be paused.
@@ -79,14 +96,14 @@ impl Table {
         if entry.twins.is_empty() {
             self.entries.remove(&socket);
         }
-        actions
+        self.without_bell(actions)
     }
 
     /// The socket is about to be closed: its number may be somebody else's next.
     pub(crate) fn closed(&mut self, socket: i32) -> Vec<Action> {
-        self.entries
-            .remove(&socket)
-            .map_or_else(Vec::new, |entry| disarm(entry.registration, &entry.twins))
+        let entry = self.entries.remove(&socket);
+        let actions = entry.map(|entry| disarm(entry.registration, &entry.twins));
+        self.without_bell(actions.unwrap_or_default())
     }
 
     /// The handshake on this socket waits for these eventfds.
@@ -98,7 +115,7 @@ impl Table {
         if let Some(registration) = entry.registration {
             actions.extend(arm(registration, wait_fds, |fd| before.contains(&fd)));
         }
-        actions
+        self.without_bell(actions)
     }
 
     /// The handshake on this socket does not wait any more.
@@ -106,14 +123,71 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&socket) else {
             return Vec::new();
         };
-        if entry.twins.is_empty() {
-            return Vec::new();
-        }
+        entry.rung = false;
         let actions = disarm(entry.registration, &entry.twins);
         entry.twins.clear();
         if entry.registration.is_none() {
             self.entries.remove(&socket);
         }
+        self.without_bell(actions)
+    }
+
+    /// From now on jobs that wait for this eventfd are rung.
+    pub(crate) fn has_bell(&mut self, bell: i32) {
+        self.bell = Some(bell);
+    }
+
+    /// What the connection on this socket is rung by, until its job does not wait any more.
+    pub(crate) fn ticket(&mut self, socket: i32) -> u64 {
+        let entry = self.entries.entry(socket).or_default();
+        if entry.ticket == 0 {
+            self.tickets = self.tickets.checked_add(1).unwrap_or(1);
+            entry.ticket = self.tickets;
+        }
+        u64::from(entry.ticket) << 32 | u64::from(socket.cast_unsigned())
+    }
+
+    /// The job of a connection can go on. Nothing happens if the connection is gone.
+    pub(crate) fn ring(&mut self, ticket: u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of a ticket")]
+        let (socket, ticket) = ((ticket as u32).cast_signed(), (ticket >> 32) as u32);
+        let entry = self.entries.get_mut(&socket);
+        if let Some(entry) = entry.filter(|entry| entry.ticket == ticket && !entry.rung) {
+            entry.rung = true;
+            self.rung.push(socket);
+        }
+    }
+
+    /// Whether [`Self::take_rung`] may give something.
+    pub(crate) fn has_rung(&self) -> bool {
+        !self.rung.is_empty()
+    }
+
+    /// The data of up to `room` sockets in this epoll instance that were rung; the program is told now.
+    pub(crate) fn take_rung(&mut self, epoll: i32, room: usize) -> Vec<u64> {
+        let mut data = Vec::new();
+        let mut rest = std::mem::take(&mut self.rung).into_iter();
+        while data.len() < room
+            && let Some(socket) = rest.next()
+        {
+            let entry = self.entries.get_mut(&socket).filter(|entry| entry.rung);
+            // One that is not registered comes again when it is.
+            if let Some(entry) = entry
+                && let Some(at) = entry.registration.filter(|at| at.epoll == epoll)
+            {
+                entry.rung = false;
+                data.push(at.data);
+            }
+        }
+        self.rung = rest.collect();
+        data
+    }
+
+    fn without_bell(&self, mut actions: Vec<Action>) -> Vec<Action> {
+        actions.retain(|action| {
+            let (Action::Arm { fd, .. } | Action::Disarm { fd, .. }) = action;
+            Some(*fd) != self.bell
+        });
         actions
     }
 }
@@ -234,6 +308,76 @@ mod tests {
         table.paused(SOCKET, &[EVENT]);
         assert_eq!(table.deregistered(SOCKET), [disarm(EVENT)]);
         assert_eq!(table.registered(SOCKET, EPOLL, 1), [arm(EVENT, 1, false)]);
+    }
+
+    const BELL: i32 = 30;
+
+    fn with_bell() -> Table {
+        let mut table = Table::default();
+        table.has_bell(BELL);
+        table
+    }
+
+    #[test]
+    fn a_connection_that_is_rung_is_readable_once() {
+        let mut table = with_bell();
+        table.registered(SOCKET, EPOLL, 77);
+        let ticket = table.ticket(SOCKET);
+        assert_eq!(
+            table.paused(SOCKET, &[BELL]),
+            [],
+            "nobody waits for the bell"
+        );
+        assert!(!table.has_rung());
+        table.ring(ticket);
+        table.ring(ticket);
+        assert!(table.has_rung());
+        assert_eq!(table.take_rung(EPOLL, 0), []);
+        assert_eq!(table.take_rung(EPOLL, 8), [77]);
+        assert!(!table.has_rung());
+        assert_eq!(table.resumed(SOCKET), []);
+        // A second operation of the same connection.
+        assert_eq!(table.ticket(SOCKET), ticket);
+        table.ring(ticket);
+        assert_eq!(table.take_rung(EPOLL, 8), [77]);
+    }
+
+    #[test]
+    fn one_that_is_not_registered_is_told_when_it_is() {
+        let mut table = with_bell();
+        let ticket = table.ticket(SOCKET);
+        table.ring(ticket);
+        table.paused(SOCKET, &[BELL]);
+        assert_eq!(table.take_rung(EPOLL, 8), []);
+        table.registered(SOCKET, EPOLL, 5);
+        assert_eq!(table.take_rung(EPOLL, 8), [5]);
+        // Taken out and put back while it waits.
+        table.deregistered(SOCKET);
+        table.ring(ticket);
+        assert_eq!(table.take_rung(EPOLL, 8), []);
+        table.registered(SOCKET, EPOLL, 6);
+        assert_eq!(table.take_rung(EPOLL, 8), [6]);
+    }
+
+    #[test]
+    fn the_ring_of_one_that_is_gone_reaches_nobody() {
+        let mut table = with_bell();
+        table.registered(SOCKET, EPOLL, 1);
+        let ticket = table.ticket(SOCKET);
+        table.paused(SOCKET, &[BELL]);
+        table.ring(ticket);
+        assert_eq!(table.closed(SOCKET), []);
+        // The number is another connection's.
+        table.registered(SOCKET, EPOLL, 2);
+        assert_ne!(table.ticket(SOCKET), ticket);
+        table.paused(SOCKET, &[BELL]);
+        table.ring(ticket);
+        assert_eq!(table.take_rung(EPOLL, 8), []);
+        // What was rung and went on by itself is not told.
+        let ticket = table.ticket(SOCKET);
+        table.ring(ticket);
+        table.resumed(SOCKET);
+        assert_eq!(table.take_rung(EPOLL, 8), []);
     }
 
     #[test]

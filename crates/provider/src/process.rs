@@ -7,10 +7,10 @@
 //! a lock there at the moment of the fork, and the parent's connection is the parent's.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use millrace_client::Attendance;
 use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
@@ -58,8 +58,7 @@ pub struct Process {
     pool: Arc<dyn Pool>,
     /// Opens and closes with the pool's signs of life.
     pub breaker: Breaker,
-    /// Whether the application's event loop was asked to look after the pool's sockets.
-    pub attended: AtomicBool,
+    attendance: OnceLock<Option<&'static Attendance>>,
     keys: Mutex<HashMap<Arc<Identity>, Entry>>,
 }
 
@@ -90,7 +89,7 @@ impl Process {
         Self {
             pool,
             breaker: Breaker::default(),
-            attended: AtomicBool::new(false),
+            attendance: OnceLock::new(),
             keys: Mutex::default(),
         }
     }
@@ -99,6 +98,23 @@ impl Process {
     #[must_use]
     pub fn pool(&self) -> &Arc<dyn Pool> {
         &self.pool
+    }
+
+    /// How the application's event loop looks after the pool's sockets, if it does.
+    #[must_use]
+    pub fn attendance(&self) -> Option<&'static Attendance> {
+        self.attendance.get().copied().flatten()
+    }
+
+    /// Has `ask` say once whether the application's event loop looks after the pool's sockets, as soon as
+    /// there are some.
+    pub fn ask_to_attend(&self, ask: impl FnOnce(Attendance) -> Option<&'static Attendance>) {
+        if self.attendance.get().is_some() {
+            return;
+        }
+        if let Some(attendance) = self.pool.attendance() {
+            self.attendance.get_or_init(|| ask(attendance));
+        }
     }
 
     /// The key at the pool, opened if it is not yet. Concurrent callers share one opening.

@@ -311,6 +311,7 @@ impl Handshake {
     fn drive(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
         stack::install_guarded_stacks(self.jobs);
         self.set_mode(SSL_CTRL_MODE);
+        let call = &|| attend::on_socket(self.socket, call);
         let mut result = call();
         // nginx looks at it after a failed handshake.
         with_errno_kept(|| {

@@ -4,9 +4,8 @@
 //! What the preload library offers, where it is loaded: found by name, so that neither needs the other.
 
 use std::ffi::{CStr, c_int};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 
 use millrace_client::Attendance;
 
@@ -33,24 +32,47 @@ pub(super) fn given_up() -> bool {
 pub(super) fn attend(process: &Process) {
     type Attend = unsafe extern "C" fn(c_int, Turn, Turn, Ptr) -> c_int;
     static ATTEND: OnceLock<Option<Attend>> = OnceLock::new();
-    if process.attended.load(Ordering::Relaxed) {
-        return;
-    }
     // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
     let attend = ATTEND.get_or_init(|| unsafe { find(c"millrace_preload_attend") });
-    let Some(attendance) = process.pool().attendance() else {
+    let Some(attend) = attend else {
         return;
     };
-    let Some(attend) = attend.filter(|_| !process.attended.swap(true, Ordering::Relaxed)) else {
-        return;
-    };
-    let fd = attendance.readiness().as_raw_fd();
-    // Never freed, like the process that it belongs to: the loop keeps it.
-    let context: &'static Attendance = Box::leak(Box::new(attendance));
-    let address = std::ptr::from_ref(context).cast_mut().cast();
-    // SAFETY: the functions take what is given with them, and this library is never unloaded.
-    if unsafe { attend(fd, before_wait, ready, address) } == 1 {
-        context.begin();
+    process.ask_to_attend(|attendance| {
+        let fd = attendance.readiness().as_raw_fd();
+        // Never freed, like the process that it belongs to: the loop keeps it.
+        let context: &'static Attendance = Box::leak(Box::new(attendance));
+        let address = std::ptr::from_ref(context).cast_mut().cast();
+        // SAFETY: the functions take what is given with them, and this library is never unloaded.
+        let attended = unsafe { attend(fd, before_wait, ready, address) } == 1;
+        if attended {
+            context.begin();
+        }
+        attended.then_some(context)
+    });
+}
+
+/// By what the connection of the current job is rung, and the descriptor that the job names as what it
+/// waits for; none if it needs a descriptor of its own. Good for one operation.
+pub(super) fn ticket() -> Option<(u64, RawFd)> {
+    type Ticket = unsafe extern "C" fn(*mut c_int) -> u64;
+    static TICKET: OnceLock<Option<Ticket>> = OnceLock::new();
+    // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
+    let ask = (*TICKET.get_or_init(|| unsafe { find(c"millrace_preload_ticket") }))?;
+    let mut fd = -1;
+    // SAFETY: a writable place.
+    let ticket = unsafe { ask(&mut fd) };
+    (ticket != 0).then_some((ticket, fd))
+}
+
+/// Has the application resume the job that got this ticket. From any thread.
+pub(super) fn ring(ticket: u64) {
+    type Ring = unsafe extern "C" fn(u64);
+    static RING: OnceLock<Option<Ring>> = OnceLock::new();
+    // SAFETY: the preload library defines the symbol with this signature and is never unloaded.
+    let ring = RING.get_or_init(|| unsafe { find(c"millrace_preload_ring") });
+    if let Some(ring) = ring {
+        // SAFETY: takes a number.
+        unsafe { ring(ticket) };
     }
 }
 

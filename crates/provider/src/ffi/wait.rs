@@ -9,6 +9,9 @@
 //! paused: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
 //! connection whose wait context has one that it was never told of.
 //!
+//! Where the preload library knows the connection and the application's event loop attends to the pool, no
+//! descriptor is made: the connection is *rung*, and its job names a descriptor that all of them share.
+//!
 //! It is owned by a [`Waiter`] that is shared by the wait context and by every completion under way.
 //! With the connection's end the descriptor is closed; a completion that comes later finds the waiter
 //! without one and wakes nobody. So connections that are given up while the pool is silent hold no
@@ -23,9 +26,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_client::Attendance;
+
 use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
-use super::preload::given_up;
+use super::preload::{self, given_up};
 use super::provider::Provider;
 use crate::slot::{Pause, Wake};
 use crate::stats::Stats;
@@ -48,16 +53,26 @@ struct Functions {
 
 /// What a wait context and the completions share.
 struct Waiter {
-    /// The number of the eventfd: ours as long as the wait context lives.
+    /// The number of the eventfd, ours as long as the wait context lives, or of the one that is shared.
     fd: RawFd,
+    /// Whether it is rung.
+    is_rung: bool,
     gate: Mutex<Gate>,
 }
 
 /// Closed when the wait context is freed.
 struct Gate {
-    /// None when closed.
-    event: Option<OwnedFd>,
+    bell: Bell,
     callback: Option<(AsyncCallback, Address)>,
+}
+
+/// How the application learns that the job can go on.
+enum Bell {
+    /// Not at all: nobody waits.
+    Gone,
+    Event(OwnedFd),
+    /// By the ticket of the operation that is under way.
+    Ticket(u64),
 }
 
 /// The application's argument for its callback.
@@ -72,13 +87,16 @@ impl Wake for Waiter {
     fn wake(&self) {
         // The callback is called under the lock, so that the wait context is not freed meanwhile.
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(event) = &gate.event else {
-            return;
-        };
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: an open eventfd and eight readable bytes. It fails only if the counter would
-        // overflow, and then the descriptor is readable already.
-        unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        match &gate.bell {
+            Bell::Gone => return,
+            Bell::Ticket(ticket) => preload::ring(*ticket),
+            Bell::Event(event) => {
+                let one = 1_u64.to_ne_bytes();
+                // SAFETY: an open eventfd and eight readable bytes. It fails only if the counter would
+                // overflow, and then the descriptor is readable already.
+                unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            }
+        }
         if let Some((callback, Address(argument))) = gate.callback {
             // SAFETY: the application's function and argument, for a wait context that is not freed.
             unsafe { callback(argument) };
@@ -97,6 +115,7 @@ pub(crate) struct Job {
     blocked: Cell<bool>,
     functions: Functions,
     stats: Arc<Stats>,
+    attendance: Option<&'static Attendance>,
     process: libc::pid_t,
 }
 
@@ -119,13 +138,19 @@ impl Job {
         };
         let known = waiter_of(lib, wait_ctx);
         let registered = Cell::new(known.is_some());
-        let waiter = known.or_else(Waiter::new)?;
-        let callback = callback_of(lib, wait_ctx);
-        waiter
-            .gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .callback = callback;
+        let ticket = preload::ticket();
+        let waiter = match (known, ticket) {
+            (Some(known), _) => known,
+            (None, Some((_, fd))) => Waiter::rung(fd),
+            (None, None) => Waiter::new()?,
+        };
+        {
+            let mut gate = waiter.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            gate.callback = callback_of(lib, wait_ctx);
+            if waiter.is_rung {
+                gate.bell = Bell::Ticket(ticket?.0);
+            }
+        }
         // SAFETY: takes nothing.
         let process = unsafe { libc::getpid() };
         let stats = Arc::clone(&provider.stats);
@@ -137,6 +162,7 @@ impl Job {
             blocked: Cell::new(false),
             functions,
             stats,
+            attendance: provider.process().attendance(),
             process,
         })
     }
@@ -152,20 +178,33 @@ impl Job {
 
     /// Empties the eventfd, so that it does not wake the application for nothing.
     fn drain(&self) {
+        if self.waiter.is_rung {
+            return;
+        }
         let mut counter = [0_u8; 8];
         // SAFETY: a non-blocking eventfd, open as the job's wait context lives, and eight writable bytes.
         unsafe { libc::read(self.waiter.fd, counter.as_mut_ptr().cast(), counter.len()) };
     }
 
-    /// Blocks until the eventfd is readable, for a second at most.
+    /// Blocks until the job may go on, for a second at most.
     fn block(&self) {
+        let attendance = self.attendance.filter(|_| self.waiter.is_rung);
+        if let Some(attendance) = attendance {
+            // The loop that looks after the pool is what is blocked here.
+            attendance.before_wait();
+        }
         let mut event = libc::pollfd {
-            fd: self.waiter.fd,
+            fd: attendance.map_or(self.waiter.fd, |attendance| {
+                attendance.readiness().as_raw_fd()
+            }),
             events: libc::POLLIN,
             revents: 0,
         };
         // SAFETY: one pollfd.
         unsafe { libc::poll(&mut event, 1, 1000) };
+        if let Some(attendance) = attendance {
+            attendance.ready();
+        }
     }
 }
 
@@ -222,11 +261,19 @@ impl Waiter {
         }
         // SAFETY: a descriptor that nobody else owns.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        let gate = Mutex::new(Gate {
-            event: Some(event),
-            callback: None,
-        });
-        Some(Arc::new(Self { fd, gate }))
+        Some(Self::with(fd, Bell::Event(event)))
+    }
+
+    /// One that is rung, by a ticket that is still to be given, and names this descriptor.
+    fn rung(fd: RawFd) -> Arc<Self> {
+        Self::with(fd, Bell::Ticket(0))
+    }
+
+    fn with(fd: RawFd, bell: Bell) -> Arc<Self> {
+        let is_rung = matches!(bell, Bell::Ticket(_));
+        let callback = None;
+        let gate = Mutex::new(Gate { bell, callback });
+        Arc::new(Self { fd, is_rung, gate })
     }
 }
 
@@ -283,7 +330,7 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
         // SAFETY: the reference that `waiter_of` gave to the wait context.
         let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
         let mut gate = waiter.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        gate.event = None;
+        gate.bell = Bell::Gone;
         drop(gate);
         Some(())
     });
