@@ -265,7 +265,7 @@ mod tests {
         }
         let short = plan(&["--part", "short", "--key", "p-256"]);
         assert!(short.order(0).is_empty() && short.speeds().is_empty());
-        assert_eq!(short.short_order(0).len(), 2 * (2 + 3));
+        assert_eq!(short.short_order(0).len(), 2 * (3 + 3));
         assert_eq!(short.keys_to_make(), [KeyKind::Rsa2048, KeyKind::P256]);
     }
 }
