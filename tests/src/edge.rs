@@ -24,7 +24,7 @@ pub struct EdgeOptions {
     pub preferred: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
-    /// Further lines of the provider's section, above all in place of [`PATIENT`].
+    /// Further lines of the provider's section, above all in place of `PATIENT`.
     pub settings: Vec<(&'static str, String)>,
 }
 
