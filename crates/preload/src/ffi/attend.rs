@@ -230,24 +230,17 @@ pub(super) unsafe fn wait(
     nothing: Nothing,
 ) -> c_int {
     let own = entered(libc, epoll);
-    // SAFETY: as for this function; `at` is within the events that the program has room for.
-    let next = |at: c_int, timeout| unsafe {
-        (libc.epoll_wait)(
-            epoll,
-            events.add(usize::try_from(at).unwrap_or(0)),
-            max - at,
-            timeout,
-        )
-    };
+    // SAFETY: forwarded.
+    let next = |timeout| unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
     loop {
         own.each(|_| true, |one| one.before_wait);
         let rung = own.is_rung();
-        let count = next(0, if rung { 0 } else { timeout });
+        let count = next(if rung { 0 } else { timeout });
         if count <= 0 && !rung {
             return count;
         }
         // SAFETY: the kernel has just written so many.
-        let (kept, ready) = unsafe { take_marks(events, 0, count.max(0)) };
+        let (kept, ready) = unsafe { take_marks(events, count) };
         if ready == [false; MAX_ATTENDED + 1] && !rung {
             return count;
         }
@@ -257,11 +250,9 @@ pub(super) unsafe fn wait(
         let mut total = unsafe { own.tell_rung(events, kept, max) };
         if total == 0 {
             // What their turn made ready in other ways.
-            let more = with_errno_kept(|| next(0, 0));
-            if more > 0 {
-                // SAFETY: the kernel has just written so many.
-                total = unsafe { take_marks(events, 0, more) }.0;
-            }
+            let more = with_errno_kept(|| next(0));
+            // SAFETY: the kernel has just written so many.
+            total = unsafe { take_marks(events, more) }.0;
         }
         if total == 0 && nothing == Nothing::Interrupted {
             set_errno(libc::EINTR);
@@ -350,28 +341,26 @@ impl Loop {
     }
 }
 
-/// Takes our events out of the `count` behind the first `kept`. Gives how many are left, with those
-/// before, and which of ours were there.
+/// Takes our events out of the first `count`. Gives how many are left, and which of ours were there.
 ///
 /// # Safety
-/// So many events are initialised.
-unsafe fn take_marks(events: *mut libc::epoll_event, kept: c_int, count: c_int) -> (c_int, Ready) {
+/// So many events are initialised, if any.
+unsafe fn take_marks(events: *mut libc::epoll_event, count: c_int) -> (c_int, Ready) {
     let mut ready = [false; MAX_ATTENDED + 1];
-    let from = usize::try_from(kept).unwrap_or(0);
-    let mut to = from;
-    for at in from..from + usize::try_from(count).unwrap_or(0) {
+    let mut kept = 0;
+    for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: initialised; on this platform it may be packed, so it is copied whole.
         let event = unsafe { events.add(at).read_unaligned() };
         let data = event.u64;
         if let Some(ours) = (0..MARKS.len()).find(|ours| mark(*ours) == data) {
             ready[ours] = true;
         } else {
-            // SAFETY: `to` is not behind `at`.
-            unsafe { events.add(to).write_unaligned(event) };
-            to += 1;
+            // SAFETY: `kept` is not behind `at`.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
         }
     }
-    (c_int::try_from(to).unwrap_or(c_int::MAX), ready)
+    (c_int::try_from(kept).unwrap_or(c_int::MAX), ready)
 }
 
 #[cfg(test)]
@@ -386,15 +375,17 @@ mod tests {
         };
         let mut events = [7, mark(1), 8, mark(0), 9].map(event);
         // SAFETY: five events.
-        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 0, 5) };
+        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 5) };
         assert_eq!((kept, ready), (3, [true, true, false, false, false]));
         assert_eq!(data(&events[..3]), [7, 8, 9]);
-        let mut events = [7, 8, mark(3), mark(2)].map(event);
-        // SAFETY: two events behind the first two.
-        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 2, 2) };
-        assert_eq!((kept, ready), (2, [false, false, true, true, false]));
-        // SAFETY: no event.
-        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 0, 0) };
-        assert_eq!((kept, ready), (0, [false; MAX_ATTENDED + 1]));
+        let mut events = [mark(3), mark(BELL)].map(event);
+        // SAFETY: two events.
+        let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 2) };
+        assert_eq!((kept, ready), (0, [false, false, false, true, true]));
+        for count in [0, -1] {
+            // SAFETY: no event.
+            let nothing = unsafe { take_marks(events.as_mut_ptr(), count) };
+            assert_eq!(nothing, (0, [false; MAX_ATTENDED + 1]));
+        }
     }
 }
