@@ -409,9 +409,12 @@ impl Instance {
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == WAKE_UP {
-                inner.kicked = false;
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&self.wake_up, &mut count);
+                // What calls somebody out of `epoll_wait` is his to read: see `take_turn`.
+                if inner.driver == Driver::None {
+                    inner.kicked = false;
+                    let mut count = [0; 8];
+                    let _ = rustix::io::read(&self.wake_up, &mut count);
+                }
             } else if let Some(at) = inner.socket_with(token) {
                 inner.on_socket(at, flags, now);
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Driver, EVENTS, Guard, Inner, Instance, PARK, WAKE_UP, current};
+use super::{Driver, EVENTS, Guard, Inner, Instance, PARK, current};
 
 /// How often the I/O thread looks for the answers of blocked callers while the host attends.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -61,15 +61,11 @@ impl Instance {
     /// Handles what the sockets have now.
     fn look(&self, inner: &mut Inner) {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-        let mut events = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
-            Ok((events, _)) => events.to_vec(),
-            Err(_) => Vec::new(),
+        let events = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
+            Ok((events, _)) => &*events,
+            Err(_) => &[],
         };
-        if inner.driver != Driver::None {
-            // What is to call the driver off is the driver's to read.
-            events.retain(|event| event.data.u64() != WAKE_UP);
-        }
-        self.handle(inner, &events);
+        self.handle(inner, events);
     }
 
     /// Keeps the clock while the host attends to the sockets.

@@ -47,11 +47,11 @@ pub(crate) fn run(
         }
         Err(error) => return Err(error),
     };
+    let process = provider.process();
     let job = match provider.config.mode {
-        Mode::Async => wait::Job::current(provider),
+        Mode::Async => wait::Job::current(provider, process),
         _ => None,
     };
-    let process = provider.process();
     if job.is_some() {
         preload::attend(process);
     }

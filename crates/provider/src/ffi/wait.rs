@@ -32,6 +32,7 @@ use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
 use super::provider::Provider;
+use crate::process::Process;
 use crate::slot::{Pause, Wake};
 use crate::stats::Stats;
 
@@ -121,7 +122,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// The current job, if the thread is in one and it can be paused.
-    pub(crate) fn current(provider: &Provider) -> Option<Self> {
+    pub(crate) fn current(provider: &Provider, process: &Process) -> Option<Self> {
         let lib = provider.lib;
         // SAFETY: takes nothing.
         let job = unsafe { lib.ASYNC_get_current_job?() };
@@ -151,8 +152,6 @@ impl Job {
                 gate.bell = Bell::Ticket(ticket?.0);
             }
         }
-        // SAFETY: takes nothing.
-        let process = unsafe { libc::getpid() };
         let stats = Arc::clone(&provider.stats);
         Some(Self {
             waiter,
@@ -162,8 +161,9 @@ impl Job {
             blocked: Cell::new(false),
             functions,
             stats,
-            attendance: provider.process().attendance(),
-            process,
+            attendance: process.attendance(),
+            // SAFETY: takes nothing.
+            process: unsafe { libc::getpid() },
         })
     }
 
