@@ -269,7 +269,6 @@ mod tests {
                 JobError::Busy | JobError::Draining => Busy,
                 JobError::Expired => TimedOut,
                 JobError::OverQuota => Quota,
-                other => panic!("{other:?} has no trouble"),
             };
             assert_eq!(PoolError::from(ClientError::Job(*error)).trouble, trouble);
         }
