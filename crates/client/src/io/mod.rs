@@ -25,7 +25,7 @@
 //! | standing by, while the host attends | the condition variable, or a timer |
 //! | working | looks again before it waits |
 
-mod attend;
+mod host_loop;
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
