@@ -40,5 +40,4 @@ pub mod network;
 pub mod qat;
 pub mod report;
 pub mod root;
-pub mod sampler;
 pub mod used;

@@ -18,13 +18,17 @@ use super::licences;
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("wire", &["engine"]),
-    ("backends", &["engine", "inspect"]),
+    ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
     ("inspect", &[]),
+    ("sampler", &[]),
     ("gateway", &[]),
-    ("bench", &["backends", "client", "engine", "inspect"]),
+    (
+        "bench",
+        &["backends", "client", "engine", "inspect", "sampler"],
+    ),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
@@ -32,7 +36,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "gateway",
+            "engine", "backends", "wire", "client", "server", "bench", "inspect", "sampler",
+            "gateway",
         ],
     ),
 ];
