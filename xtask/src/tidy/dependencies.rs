@@ -32,7 +32,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
-    ("tests", &["wire", "engine"]),
+    ("tests", &["wire", "engine", "testkit"]),
     (
         "cli",
         &[
