@@ -22,8 +22,9 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("client", &["wire", "engine"]),
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("inspect", &[]),
-    ("gateway", &[]),
+    ("hostfs", &[]),
+    ("inspect", &["hostfs"]),
+    ("gateway", &["hostfs"]),
     ("bench", &["backends", "client", "engine", "inspect"]),
     ("preload", &[]),
     ("testkit", &["engine"]),
@@ -32,7 +33,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "gateway",
+            "engine", "backends", "wire", "client", "server", "bench", "hostfs", "inspect",
+            "gateway",
         ],
     ),
 ];
