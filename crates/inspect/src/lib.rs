@@ -36,7 +36,6 @@ pub mod machine;
 pub mod network;
 pub mod qat;
 pub mod report;
-pub mod sampler;
 pub mod used;
 
 pub use millrace_hostfs::{live, root};

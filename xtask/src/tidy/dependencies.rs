@@ -18,14 +18,20 @@ use super::licences;
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("wire", &["engine"]),
-    ("backends", &["engine", "inspect"]),
+    ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
     ("hostfs", &[]),
     ("inspect", &["hostfs"]),
+    ("sampler", &[]),
     ("gateway", &["hostfs"]),
-    ("bench", &["backends", "client", "engine", "inspect"]),
+    (
+        "bench",
+        &[
+            "backends", "client", "engine", "hostfs", "inspect", "sampler",
+        ],
+    ),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
@@ -34,7 +40,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "engine", "backends", "wire", "client", "server", "bench", "hostfs", "inspect",
-            "gateway",
+            "sampler", "gateway",
         ],
     ),
 ];
