@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use millrace_client::Attendance;
+use millrace_client::HostLoop;
 use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
@@ -58,7 +58,7 @@ pub struct Process {
     pool: Arc<dyn Pool>,
     /// Opens and closes with the pool's signs of life.
     pub breaker: Breaker,
-    attendance: OnceLock<Option<&'static Attendance>>,
+    host_loop: OnceLock<Option<&'static HostLoop>>,
     keys: Mutex<HashMap<Arc<Identity>, Entry>>,
 }
 
@@ -89,7 +89,7 @@ impl Process {
         Self {
             pool,
             breaker: Breaker::default(),
-            attendance: OnceLock::new(),
+            host_loop: OnceLock::new(),
             keys: Mutex::default(),
         }
     }
@@ -102,18 +102,18 @@ impl Process {
 
     /// How the application's event loop looks after the pool's sockets, if it does.
     #[must_use]
-    pub fn attendance(&self) -> Option<&'static Attendance> {
-        self.attendance.get().copied().flatten()
+    pub fn host_loop(&self) -> Option<&'static HostLoop> {
+        self.host_loop.get().copied().flatten()
     }
 
     /// Has `ask` say once whether the application's event loop looks after the pool's sockets, as soon as
     /// there are some.
-    pub fn ask_to_attend(&self, ask: impl FnOnce(Attendance) -> Option<&'static Attendance>) {
-        if self.attendance.get().is_some() {
+    pub fn ask_to_drive(&self, ask: impl FnOnce(HostLoop) -> Option<&'static HostLoop>) {
+        if self.host_loop.get().is_some() {
             return;
         }
-        if let Some(attendance) = self.pool.attendance() {
-            self.attendance.get_or_init(|| ask(attendance));
+        if let Some(host_loop) = self.pool.host_loop() {
+            self.host_loop.get_or_init(|| ask(host_loop));
         }
     }
 

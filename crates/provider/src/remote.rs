@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_client::{Attendance, ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
+use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, RemoteKey};
 use millrace_client::{KeyRefusal, KeySelector};
 use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 
@@ -119,7 +119,7 @@ pub trait Pool: Send + Sync {
     fn counted(&self) {}
 
     /// For an event loop that may look after the pool's sockets; none before the first key is open.
-    fn attendance(&self) -> Option<Attendance> {
+    fn host_loop(&self) -> Option<HostLoop> {
         None
     }
 }
@@ -195,8 +195,8 @@ impl Pool for Client {
         self.0.counted();
     }
 
-    fn attendance(&self) -> Option<Attendance> {
-        self.0.attendance()
+    fn host_loop(&self) -> Option<HostLoop> {
+        self.0.host_loop()
     }
 }
 
