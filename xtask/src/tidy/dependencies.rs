@@ -22,12 +22,15 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("client", &["wire", "engine"]),
     ("server", &["wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("inspect", &[]),
+    ("hostfs", &[]),
+    ("inspect", &["hostfs"]),
     ("sampler", &[]),
-    ("gateway", &[]),
+    ("gateway", &["hostfs"]),
     (
         "bench",
-        &["backends", "client", "engine", "inspect", "sampler"],
+        &[
+            "backends", "client", "engine", "hostfs", "inspect", "sampler",
+        ],
     ),
     ("preload", &[]),
     ("testkit", &["engine"]),
@@ -36,8 +39,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "sampler",
-            "gateway",
+            "engine", "backends", "wire", "client", "server", "bench", "hostfs", "inspect",
+            "sampler", "gateway",
         ],
     ),
 ];
