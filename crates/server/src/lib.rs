@@ -22,7 +22,7 @@ mod bucket;
 pub mod config;
 mod connection;
 mod edges;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod keys;
