@@ -20,7 +20,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &["engine"]),
     ("backends", &["engine", "inspect"]),
     ("client", &["wire", "engine"]),
-    ("server", &["wire", "engine"]),
+    ("service", &["wire", "engine"]),
+    ("server", &["service", "wire", "engine"]),
     ("provider", &["client", "engine"]),
     ("inspect", &[]),
     ("gateway", &[]),
@@ -32,7 +33,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "gateway",
+            "engine", "backends", "wire", "client", "service", "server", "bench", "inspect",
+            "gateway",
         ],
     ),
 ];
@@ -47,6 +49,11 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
         "provider",
         "backends",
+        "the tests load the module against a real node",
+    ),
+    (
+        "provider",
+        "service",
         "the tests load the module against a real node",
     ),
     (
