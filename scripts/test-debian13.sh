@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 ROOT=target/debian13
 # Whatever starts a server, a client or a tool of the release. The others do not know which it is.
-TESTS=(aborts advise attendance faults gateway_check gateway_write gateways haproxy hygiene openssl policy preload preload_tls servers soak teardown vectors workers)
+TESTS=(aborts advise faults gateway_check gateway_write gateways haproxy host_loop hygiene openssl policy preload preload_tls servers soak teardown vectors workers)
 PROVIDER_TESTS=(application openssl servers)
 
 pass_over() {

@@ -18,14 +18,21 @@ use super::licences;
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("wire", &["engine"]),
-    ("backends", &["engine", "inspect"]),
+    ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
     ("service", &["wire", "engine"]),
     ("server", &["service", "wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("inspect", &[]),
-    ("gateway", &[]),
-    ("bench", &["backends", "client", "engine", "inspect"]),
+    ("hostfs", &[]),
+    ("inspect", &["hostfs"]),
+    ("sampler", &[]),
+    ("gateway", &["hostfs"]),
+    (
+        "bench",
+        &[
+            "backends", "client", "engine", "hostfs", "inspect", "sampler",
+        ],
+    ),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
@@ -33,8 +40,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "service", "server", "bench", "inspect",
-            "gateway",
+            "engine", "backends", "wire", "client", "service", "server", "bench", "hostfs",
+            "inspect", "sampler", "gateway",
         ],
     ),
 ];

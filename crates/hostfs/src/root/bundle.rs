@@ -20,8 +20,8 @@ use tar::{Archive, Builder, EntryType, Header};
 
 use super::record::{ANSWERS, MANIFEST, MAX_CONTENT, Manifest, Recorder};
 use super::{Kind, Link, Listing, Reading, TABLE_BYTES};
+use crate::Why;
 use crate::live::Answer;
-use crate::report::Why;
 
 /// Entries that a bundle may have: an inspection of a large host reads some thousand files.
 const MAX_ENTRIES: usize = 65_536;
@@ -30,7 +30,6 @@ const MAX_UNPACKED: u64 = MAX_CONTENT as u64 + (64 << 20);
 
 /// Why a file is no bundle that can be read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BundleError {
     /// It is no gzip, no tar, or breaks off.
     #[error("{0}")]

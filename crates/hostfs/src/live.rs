@@ -36,7 +36,6 @@ pub struct Question<'a> {
 
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Answer {
     /// What the program printed.
     Text(String),

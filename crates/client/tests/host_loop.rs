@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use fake::{Auto, FakeNode, PATIENCE, SIGN, digest, is_answer, open, pool, soon};
-use millrace_client::{Attendance, ClientError, Pool, RemoteKey, Reply};
+use millrace_client::{ClientError, HostLoop, Pool, RemoteKey, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 type Ended = (u64, ThreadId, Result<Reply, ClientError>);
@@ -22,7 +22,7 @@ type Ended = (u64, ThreadId, Result<Reply, ClientError>);
 /// An event loop that knows nothing but the pool.
 struct Host {
     pool: Pool,
-    attendance: Attendance,
+    host_loop: HostLoop,
     ended: (Sender<Ended>, Receiver<Ended>),
     /// Wakes the loop, as a paused job's descriptor does.
     wake: Arc<OwnedFd>,
@@ -31,11 +31,11 @@ struct Host {
 
 impl Host {
     fn new(pool: &Pool) -> Self {
-        let attendance = pool.attendance().expect("the pool was used");
-        attendance.begin();
+        let host_loop = pool.host_loop().expect("the pool was used");
+        host_loop.drive_from_host();
         Self {
             pool: pool.clone(),
-            attendance,
+            host_loop,
             ended: channel(),
             wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd")),
             rounds: Rc::default(),
@@ -56,8 +56,8 @@ impl Host {
     /// Goes round once.
     fn round(&self) {
         self.rounds.set(self.rounds.get() + 1);
-        self.attendance.before_wait();
-        let readiness = self.attendance.readiness();
+        self.host_loop.before_wait();
+        let readiness = self.host_loop.fd();
         let mut fds = [
             PollFd::new(&readiness, PollFlags::IN),
             PollFd::new(&*self.wake, PollFlags::IN),
@@ -71,7 +71,7 @@ impl Host {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         }
         if fds[0].revents().contains(PollFlags::IN) {
-            self.attendance.ready();
+            self.host_loop.on_readable();
         }
     }
 
@@ -93,7 +93,7 @@ fn callbacks_run_on_the_thread_that_attends() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
-    assert!(pool.attendance().is_none(), "nothing to look after yet");
+    assert!(pool.host_loop().is_none(), "nothing to look after yet");
     let key = open(&pool);
     let host = Host::new(&pool);
     for number in 0..1000 {
@@ -142,7 +142,7 @@ fn others_are_blocked_while_a_host_attends() {
             let pool = pool.clone();
             thread::spawn(move || open(&pool))
         };
-        while pool.attendance().is_none() {
+        while pool.host_loop().is_none() {
             thread::yield_now();
         }
         let host = Host::new(&pool);

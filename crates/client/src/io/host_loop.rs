@@ -17,8 +17,8 @@ use super::{Driver, EVENTS, Guard, Inner, Instance, PARK, current};
 const GLANCE: Duration = Duration::from_millis(1);
 
 impl Instance {
-    /// The calling thread's event loop takes the sockets over: see [`crate::Attendance`].
-    pub(crate) fn attend(&self) {
+    /// The calling thread's event loop takes the sockets over: see [`crate::HostLoop`].
+    pub(crate) fn drive_from_host(&self) {
         let mut inner = self.lock();
         inner.host = Some(current());
         // The I/O thread goes from the sockets to the clock.
@@ -27,7 +27,7 @@ impl Instance {
     }
 
     /// What an attending host waits for.
-    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
+    pub(crate) fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
@@ -43,7 +43,7 @@ impl Instance {
     }
 
     /// Handles what came, without waiting, and runs callbacks on this thread.
-    pub(crate) fn take_turn(&self) {
+    pub(crate) fn on_readable(&self) {
         let mut inner = self.lock();
         // Somebody may be in `epoll_wait` since before this thread attended; he has been called off.
         let alone = inner.driver == Driver::None;

@@ -15,6 +15,10 @@
 //!
 //! One handle belongs to one thread; nothing here is shared.
 
+#[expect(
+    unsafe_code,
+    reason = "calls into a library opened at run time; the only unsafe code of this crate"
+)]
 mod sys;
 
 use std::ffi::CString;
@@ -32,7 +36,7 @@ const MAX_IV_LEN: usize = 16;
 
 /// Why something cannot be measured with this library.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum LibcryptoError {
+pub(crate) enum LibcryptoError {
     /// Resource: there is no such library, or it is not one.
     #[error("cannot open {path}: {reason}")]
     Open {
@@ -51,13 +55,13 @@ pub enum LibcryptoError {
 
 /// An opened library.
 #[derive(Debug)]
-pub struct Libcrypto {
+pub(crate) struct Libcrypto {
     lib: &'static Lib,
 }
 
 /// What kind of key to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeyKind {
+pub(crate) enum KeyKind {
     /// RSA of so many bits.
     Rsa(u32),
     /// DSA, 2048 bits with a 256-bit group.
@@ -96,7 +100,7 @@ impl Libcrypto {
     ///
     /// # Errors
     /// [`LibcryptoError::Open`].
-    pub fn open(path: &Path) -> Result<Self, LibcryptoError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, LibcryptoError> {
         let lib = Lib::open(path).map_err(|reason| LibcryptoError::Open {
             path: path.to_owned(),
             reason,
@@ -108,13 +112,13 @@ impl Libcrypto {
 
     /// `OpenSSL 3.0.17 1 Jul 2025`
     #[must_use]
-    pub fn version(&self) -> String {
+    pub(crate) fn version(&self) -> String {
         self.lib.text(sys::VERSION)
     }
 
     /// What it says of the processor; `CPUINFO: N/A` where it was built without assembly.
     #[must_use]
-    pub fn processor(&self) -> String {
+    pub(crate) fn processor(&self) -> String {
         self.lib.text(sys::CPU_INFO)
     }
 
@@ -122,7 +126,7 @@ impl Libcrypto {
     ///
     /// # Errors
     /// [`LibcryptoError::Missing`].
-    pub fn cipher(&self, name: &str, key: &[u8]) -> Result<PacketCipher, LibcryptoError> {
+    pub(crate) fn cipher(&self, name: &str, key: &[u8]) -> Result<PacketCipher, LibcryptoError> {
         let missing = || LibcryptoError::Missing(name.to_owned());
         let text = CString::new(name).map_err(|_| missing())?;
         let (context, iv_len) = Context::new(self.lib, &text, key).ok_or_else(missing)?;
@@ -141,7 +145,7 @@ impl Libcrypto {
     ///
     /// # Errors
     /// [`LibcryptoError::Missing`].
-    pub fn digest(&self, name: &str) -> Result<BlockDigest, LibcryptoError> {
+    pub(crate) fn digest(&self, name: &str) -> Result<BlockDigest, LibcryptoError> {
         let missing = || LibcryptoError::Missing(name.to_owned());
         let text = CString::new(name).map_err(|_| missing())?;
         let digester = Digester::new(self.lib, &text).ok_or_else(missing)?;
@@ -152,7 +156,7 @@ impl Libcrypto {
     ///
     /// # Errors
     /// [`LibcryptoError::Missing`] if the library has no such algorithm.
-    pub fn key(&self, kind: KeyKind) -> Result<Key, LibcryptoError> {
+    pub(crate) fn key(&self, kind: KeyKind) -> Result<Key, LibcryptoError> {
         let missing = || LibcryptoError::Missing(kind.to_string());
         let own = PublicKeyContext::generate(self.lib, kind).ok_or_else(missing)?;
         // A peer for agreements; its public half is what a client would send.
@@ -168,7 +172,7 @@ impl Libcrypto {
 
 /// Seals packets under one key, each with a nonce of its own.
 #[derive(Debug)]
-pub struct PacketCipher {
+pub(crate) struct PacketCipher {
     context: Context,
     iv: [u8; MAX_IV_LEN],
     iv_len: usize,
@@ -181,7 +185,11 @@ impl PacketCipher {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn seal(&mut self, packet: &[u8], output: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    pub(crate) fn seal(
+        &mut self,
+        packet: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
         for byte in self.iv[..self.iv_len].iter_mut().rev() {
             *byte = byte.wrapping_add(1);
             if *byte != 0 {
@@ -197,7 +205,7 @@ impl PacketCipher {
 
 /// Hashes blocks.
 #[derive(Debug)]
-pub struct BlockDigest {
+pub(crate) struct BlockDigest {
     digester: Digester,
 }
 
@@ -206,7 +214,11 @@ impl BlockDigest {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn hash(&mut self, block: &[u8], output: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    pub(crate) fn hash(
+        &mut self,
+        block: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
         self.digester
             .hash(block, output)
             .ok_or(LibcryptoError::Failed("hashing"))
@@ -215,7 +227,7 @@ impl BlockDigest {
 
 /// A key, and the operations that it can do.
 #[derive(Debug)]
-pub struct Key {
+pub(crate) struct Key {
     own: PublicKeyContext,
     peer: Option<PublicKeyContext>,
     kind: KeyKind,
@@ -226,14 +238,18 @@ impl Key {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn sign(&mut self, message: &[u8], signature: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    pub(crate) fn sign(
+        &mut self,
+        message: &[u8],
+        signature: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
         self.own
             .sign(self.hash(), message, signature)
             .ok_or(LibcryptoError::Failed("signing"))
     }
 
     /// Whether a signature is good.
-    pub fn verify(&mut self, message: &[u8], signature: &[u8]) -> bool {
+    pub(crate) fn verify(&mut self, message: &[u8], signature: &[u8]) -> bool {
         self.own.verify(self.hash(), message, signature)
     }
 
@@ -241,7 +257,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    pub(crate) fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
         let peer = self.peer.as_ref();
         peer.and_then(|peer| self.own.derive(peer, secret))
             .ok_or(LibcryptoError::Failed("agreement"))
@@ -251,7 +267,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    pub(crate) fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
         let peer = self.peer.as_ref();
         peer.and_then(|peer| peer.derive(&self.own, secret))
             .ok_or(LibcryptoError::Failed("agreement"))
@@ -261,7 +277,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn encapsulate(
+    pub(crate) fn encapsulate(
         &mut self,
         capsule: &mut Vec<u8>,
         secret: &mut Vec<u8>,
@@ -275,7 +291,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibcryptoError::Failed`].
-    pub fn decapsulate(
+    pub(crate) fn decapsulate(
         &mut self,
         capsule: &[u8],
         secret: &mut Vec<u8>,

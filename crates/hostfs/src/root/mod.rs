@@ -18,13 +18,13 @@
 //! file's kind is known before its content is asked for.
 //!
 //! ```
-//! use millrace_inspect::root::{Reading, Root, TABLE_BYTES};
+//! use millrace_hostfs::root::{Reading, Root, TABLE_BYTES};
 //! let root = Root::open("/")?;
 //! match root.read("proc/cpuinfo", TABLE_BYTES) {
 //!     Reading::Text(text) => println!("{} lines", text.lines().count()),
 //!     other => println!("{}", other.why().unwrap()),
 //! }
-//! # Ok::<(), millrace_inspect::root::OpenError>(())
+//! # Ok::<(), millrace_hostfs::root::OpenError>(())
 //! ```
 
 mod bundle;
@@ -42,8 +42,8 @@ pub use self::record::{MANIFEST, Manifest, Record, Recorder};
 
 use self::bundle::Bundle;
 use self::folder::Folder;
+use crate::Why;
 use crate::live::{Answer, Question};
-use crate::report::Why;
 
 /// Bound on a file that holds one value or a small table: sysfs gives at most a page (4 KiB, 64 KiB on
 /// some Arm and POWER), debugfs and configuration files a little more.
@@ -62,7 +62,6 @@ const MAX_PATH_LEN: usize = 4_096;
 
 /// What a file said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Reading {
     /// Text: UTF-8 without NUL, after NULs at its end were taken off (some drivers count one).
     Text(String),
@@ -191,7 +190,6 @@ impl fmt::Display for Kind {
 
 /// The names in a folder, or why there are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Listing {
     /// The names, sorted, without `.` and `..`.
     Names {
@@ -219,7 +217,6 @@ impl Listing {
 
 /// Where a path leads, or why that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Link {
     /// The link's own words: relative or absolute, and not checked to lead anywhere.
     To(String),
@@ -245,7 +242,6 @@ impl Link {
 
 /// Why a root cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpenError {
     /// The folder or bundle is not there or not readable.
     #[error("cannot open {}: {source}; name a folder or a bundle that `inspect --bundle` wrote", path.display())]
@@ -475,7 +471,7 @@ impl Root {
     }
 
     /// Asks what no file says and needs no program: what the processor says of itself.
-    pub(crate) fn ask_builtin(&self, name: &str, answer: impl FnOnce() -> String) -> Answer {
+    pub fn ask_builtin(&self, name: &str, answer: impl FnOnce() -> String) -> Answer {
         self.ask_with(name, || Answer::Text(answer()))
     }
 

@@ -17,10 +17,10 @@ use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use super::{Curve, Seen, What};
-use crate::sampler::rules::{Kind, kind};
-use crate::sampler::samples::Samples;
-use crate::sampler::target;
-use crate::sampler::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
+use crate::rules::{Kind, kind};
+use crate::samples::Samples;
+use crate::target;
+use crate::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
 
 /// Samples per second of calibrations: what a template lacks in samples, the mixture takes from its
 /// neighbours.
@@ -112,7 +112,7 @@ distinguished_name = name
 ";
 
 /// Does everything.
-pub(in crate::sampler) fn run(
+pub(crate) fn run(
     image: &Image,
     progress: &mut dyn FnMut(&str, usize, usize),
 ) -> Result<Vec<Seen>, SampleError> {

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use millrace_inspect::sampler::{
+use millrace_sampler::{
     Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share,
     libcryptos_of,
 };

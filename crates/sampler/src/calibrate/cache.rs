@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Calibration, Template};
-use crate::sampler::{Class, Image};
+use crate::{Class, Image};
 
 /// Raised when a calibration is done differently: older ones are then measured again.
 const SCHEMA: u32 = 4;

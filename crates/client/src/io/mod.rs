@@ -12,7 +12,7 @@
 //! blocked caller; that saves two thread switches per call. The I/O thread does alone what takes time:
 //! callbacks and new connections.
 //!
-//! An event loop of the host's may take the sockets over ([`Instance::attend`]): it waits for our epoll
+//! An event loop of the host's may take the sockets over ([`Instance::drive_from_host`]): it waits for our epoll
 //! instance among its own descriptors, sends what its own jobs collected before it waits, and reads and
 //! calls back when something came, so that a job costs no switch to the I/O thread and none back. The I/O
 //! thread keeps the clock then and makes connections; it reads when a timer is due, since the host may
@@ -25,7 +25,7 @@
 //! | standing by, while the host attends | the condition variable, or a timer |
 //! | working | looks again before it waits |
 
-mod attend;
+mod host_loop;
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -409,7 +409,7 @@ impl Instance {
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == WAKE_UP {
-                // What calls somebody out of `epoll_wait` is his to read: see `take_turn`.
+                // What calls somebody out of `epoll_wait` is his to read: see `on_readable`.
                 if inner.driver == Driver::None {
                     inner.kicked = false;
                     let mut count = [0; 8];

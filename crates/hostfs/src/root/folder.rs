@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use super::patience::Patience;
 use super::record::{ANSWERS, MANIFEST, Manifest};
 use super::{Kind, Link, Listing, MAX_NAMES, Reading, TABLE_BYTES, walk};
+use crate::Why;
 use crate::live::Answer;
-use crate::report::Why;
 
 /// How long one file or folder may take: sysfs attributes that ask a device's firmware answer within
 /// a second, and 64 MB from a slow router's flash take a few.

@@ -25,6 +25,8 @@
 //! it cannot see is code that runs with interrupts off (the samples fall on where they are allowed
 //! again), and it says which share of the samples it could not classify.
 
+#![forbid(unsafe_code)]
+
 mod calibrate;
 mod class;
 mod error;

@@ -3,7 +3,7 @@
 
 //! One result that one thread puts and others wait for.
 //!
-//! A slot is shared by reference count: whoever waits may give up (its connection died, its process
+//! A oneshot is shared by reference count: whoever waits may give up (its connection died, its process
 //! exits) and the late result falls into memory that is still there.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -30,20 +30,20 @@ pub trait Pause {
 }
 
 /// A place for one result.
-pub struct Slot<T> {
+pub struct Oneshot<T> {
     value: Mutex<Option<T>>,
     ready: Condvar,
     wake: Option<Arc<dyn Wake>>,
 }
 
-impl<T> std::fmt::Debug for Slot<T> {
+impl<T> std::fmt::Debug for Oneshot<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Slot")
+        f.write_str("Oneshot")
     }
 }
 
-impl<T> Slot<T> {
-    /// An empty slot; `wake` is called when it fills. With a `wake` whoever waits has to pause.
+impl<T> Oneshot<T> {
+    /// An empty oneshot; `wake` is called when it fills. With a `wake` whoever waits has to pause.
     #[must_use]
     pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl<T> Slot<T> {
         })
     }
 
-    /// Fills the slot.
+    /// Fills the oneshot.
     pub fn put(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         // A condition variable makes a system call even where nobody waits for it.

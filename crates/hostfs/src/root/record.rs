@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Link, Listing, Reading};
+use crate::Why;
 use crate::live::Answer;
-use crate::report::Why;
 
 /// Where a bundle has its manifest.
 pub const MANIFEST: &str = ".millrace/manifest.json";
