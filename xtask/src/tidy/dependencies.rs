@@ -20,7 +20,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &["engine"]),
     ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
-    ("server", &["wire", "engine"]),
+    ("service", &["wire", "engine"]),
+    ("server", &["service", "wire", "engine"]),
     ("provider", &["client", "engine"]),
     ("hostfs", &[]),
     ("inspect", &["hostfs"]),
@@ -39,8 +40,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "hostfs", "inspect",
-            "sampler", "gateway",
+            "engine", "backends", "wire", "client", "service", "server", "bench", "hostfs",
+            "inspect", "sampler", "gateway",
         ],
     ),
 ];
@@ -55,6 +56,11 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
         "provider",
         "backends",
+        "the tests load the module against a real node",
+    ),
+    (
+        "provider",
+        "service",
         "the tests load the module against a real node",
     ),
     (
