@@ -16,12 +16,10 @@
 //!
 //! What backends share is beside the folders: `der` (key formats), `padding` (PKCS#1, PSS and OAEP
 //! around the raw RSA operation, in constant time where a secret is involved), and `raw_rsa`, which uses it
-//! for tasks of a backend that only computes `x^d mod n`. No backend but a peer for measurements:
-//! `libcrypto`, any OpenSSL of this machine, called directly.
+//! for tasks of a backend that only computes `x^d mod n`.
 
 pub mod cuda;
 mod der;
-pub mod libcrypto;
 mod padding;
 mod raw_rsa;
 pub mod simd;

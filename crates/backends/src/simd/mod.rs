@@ -45,6 +45,7 @@ mod operations;
 mod queue;
 mod rsa;
 #[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "intrinsics behind a check of the processor")]
 mod sys;
 
 use crate::software::{self, KeyTable, MAX_KEYS};

@@ -34,6 +34,7 @@ mod capabilities;
 pub(crate) mod keys;
 pub(crate) mod operations;
 mod queue;
+#[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 pub(crate) mod sys;
 
 use keys::LoadedKey;
