@@ -288,7 +288,10 @@ impl World {
                         );
                         peer.reported = report;
                     }
-                    _ => {}
+                    ClientMessage::Hello(_)
+                    | ClientMessage::CloseKey { .. }
+                    | ClientMessage::Cancel { .. }
+                    | ClientMessage::Ping { .. } => {}
                 }
             }
         }

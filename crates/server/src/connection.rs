@@ -319,7 +319,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 NodeMessage::KeyRefused { reason, .. } => {
                     self.shared.metrics.keys_refused.add(*reason, 1);
                 }
-                _ => {}
+                NodeMessage::Welcome(_)
+                | NodeMessage::Complete(_)
+                | NodeMessage::Pong { .. }
+                | NodeMessage::Drain
+                | NodeMessage::Fault(_) => {}
             }
             reply.encode(&mut self.sending.bytes);
         }

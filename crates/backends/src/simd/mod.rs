@@ -60,7 +60,6 @@ const LANES_FROM: usize = 2;
 
 /// How lanes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Implementation {
     /// AVX-512 with IFMA: Intel since Ice Lake, AMD since Zen 4.
     Avx512Ifma,
