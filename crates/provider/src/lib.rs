@@ -49,6 +49,7 @@
 //! With `MILLRACE_LOG` in the environment every operation that the pool did not do is told on standard
 //! error. Counters are provider parameters; see [`stats`].
 
+pub mod algorithms;
 pub mod breaker;
 pub mod config;
 pub mod error;

@@ -27,6 +27,17 @@ pub trait Pause {
 
     /// Whether the application could not be paused, so that its thread was blocked after all.
     fn blocked(&self) -> bool;
+
+    /// Starts a thread that never runs a signal handler of the application, to do what blocks while
+    /// the caller pauses.
+    ///
+    /// # Errors
+    /// Why no thread could be started.
+    fn spawn(
+        &self,
+        thread: std::thread::Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()>;
 }
 
 /// A place for one result.

@@ -190,12 +190,11 @@ impl Process {
         };
         let oneshot = Oneshot::new(Some(pause.waker()));
         let result = Arc::clone(&oneshot);
-        let thread = crate::ffi::with_signals_blocked(|| {
-            std::thread::Builder::new()
-                .name("millrace-open".to_owned())
-                .stack_size(OPENER_STACK)
-                .spawn(move || result.put(opening.run(source, &stats, deadline)))
-        });
+        let thread = std::thread::Builder::new()
+            .name("millrace-open".to_owned())
+            .stack_size(OPENER_STACK);
+        let body = move || result.put(opening.run(source, &stats, deadline));
+        let thread = pause.spawn(thread, Box::new(body));
         if let Err(error) = thread {
             return Err(PoolError::new(
                 FailureKind::Busy,

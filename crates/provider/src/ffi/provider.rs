@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use millrace_client::{PoolConfig, ReportSource};
 
 use super::core::{self, Core, guard};
-use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
+use super::delegate::{self, Rows, dispatch};
+use super::inner::{self, Inner};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
 use super::types::{Algorithm, Callback, Dispatch, Item, Param, Table};
 use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
-use crate::config::{self, ALGORITHMS, Config};
+use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
+use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
 use crate::process::Process;
 use crate::remote;
@@ -191,28 +193,19 @@ impl ProcessCell {
 impl Tables {
     fn new(config: &Config) -> Result<Self> {
         let context = inner::context()?;
-        let offered = |name: &str| {
-            let index = ALGORITHMS.iter().position(|known| *known == name);
-            index
-                .and_then(|index| config.algorithms.get(index).copied())
-                .unwrap_or(false)
+        let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| config.offers(*key));
+        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
+            algorithms(rows.iter().map(offered), inner, dispatch, &[])
         };
-        let signs = |name: &str| match name.split('-').next().unwrap_or(name) {
-            "RSA" => offered("RSA") || offered("RSA-PSS"),
-            "ECDSA" => offered("EC"),
-            other => offered(other),
-        };
-        let agrees = |name: &str| match name {
-            "ECDH" => offered("EC"),
-            "DH" => offered("DH") || offered("DHX"),
-            other => offered(other),
-        };
+        let keys = KeyType::ALL.iter().map(|key_type| config.offers(*key_type));
+        // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
+        let load = [ids::keymgmt::LOAD];
         Ok(Self {
-            keys: algorithms(&ALGORITHMS, &context.keys, offered, keymgmt::table_of)?,
-            signatures: algorithms(&SIGNATURES, &context.signatures, signs, signature::table_of)?,
-            exchanges: algorithms(&EXCHANGES, &context.exchanges, agrees, keyexch::table_of)?,
-            ciphers: algorithms(&CIPHERS, &context.ciphers, offered, asym::table_of)?,
-            decoders: decoder::algorithms(context, offered),
+            keys: algorithms(keys, &context.keys, &keymgmt::DISPATCH, &load),
+            signatures: tables(Signature::ROWS, &context.signatures, &signature::DISPATCH),
+            exchanges: tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
+            ciphers: tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH),
+            decoders: decoder::algorithms(context, config),
             stores: store::algorithms(),
         })
     }
@@ -220,34 +213,25 @@ impl Tables {
 
 /// The algorithms that are offered and that the inner provider has, under its names.
 fn algorithms(
-    names: &[&str],
+    offered: impl Iterator<Item = bool>,
     inner: &'static [Option<Inner>],
-    offered: impl Fn(&str) -> bool,
-    table_of: fn(usize) -> Result<Vec<Dispatch>>,
-) -> Result<Table<Algorithm>> {
+    dispatch: &[fn() -> Rows],
+    own: &[i32],
+) -> Table<Algorithm> {
     let mut entries = Vec::new();
-    for (index, (name, inner)) in names.iter().zip(inner).enumerate() {
-        if let Some(inner) = inner.as_ref().filter(|_| offered(name)) {
+    for ((offered, inner), rows) in offered.zip(inner).zip(dispatch) {
+        if let Some(inner) = inner.as_ref().filter(|_| offered) {
             entries.push(Algorithm {
                 names: inner.names,
                 properties: PROPERTIES.as_ptr(),
-                implementation: Table::leak(table_of(index)?).as_ptr(),
+                implementation: Table::leak(delegate::table(inner, rows(), own)).as_ptr(),
                 description: c"OpenSSL's, with the private key operations in the Millrace pool"
                     .as_ptr(),
             });
         }
     }
     entries.push(Algorithm::END);
-    Ok(Table::leak(entries))
-}
-
-/// The name of a key type as OpenSSL's namemap knows it.
-pub(crate) fn key_names(context: &Context, algorithm: usize) -> Option<*const c_char> {
-    context
-        .keys
-        .get(algorithm)?
-        .as_ref()
-        .map(|inner| inner.names)
+    Table::leak(entries)
 }
 
 /// Entry point: the only symbol that the module exports.
@@ -264,48 +248,44 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
     if handle.is_null() || upcalls.is_null() || functions.is_null() || provctx.is_null() {
         return 0;
     }
-    // SAFETY: the core's handle and table.
+    // SAFETY: libcrypto passes its handle and a table of its functions with their end.
     let core = unsafe { Core::new(handle, upcalls) };
-    match catch_unwind(AssertUnwindSafe(|| start(&core))) {
-        Ok(Ok((lib, config))) => {
-            let shared = Shared::of(config);
-            let provider = Box::new(Provider {
-                core,
-                lib,
-                config: &shared.config,
-                stats: Arc::clone(&shared.stats),
-                shared,
-                verbose: variable(LOG_VARIABLE).is_some(),
-            });
-            // SAFETY: writable places of the core.
-            unsafe { provctx.write(Box::into_raw(provider).cast()) };
-            // SAFETY: as above; the table is a constant.
-            unsafe { functions.write(FUNCTIONS.as_ptr()) };
-            1
+    let error = match catch_unwind(AssertUnwindSafe(|| start(core))) {
+        Ok(Ok(provider)) => {
+            // SAFETY: not null, and libcrypto passes writable places.
+            unsafe { provctx.write(std::ptr::from_ref(provider).cast_mut().cast()) };
+            // SAFETY: not null, and libcrypto passes writable places.
+            unsafe { functions.write(own_functions()) };
+            return 1;
         }
-        Ok(Err(error)) => {
-            core.raise(&error);
-            if variable(LOG_VARIABLE).is_some() {
-                let _ = writeln!(std::io::stderr(), "millrace: {error}");
-            }
-            0
-        }
+        Ok(Err(error)) => error,
         Err(payload) => {
             std::mem::forget(payload);
-            core.raise(&Error::new(
-                Reason::Internal,
-                "the millrace provider panicked at its start",
-            ));
-            0
+            let text = "the millrace provider panicked at its start";
+            Error::new(Reason::Internal, text)
         }
+    };
+    core.raise(&error);
+    if variable(LOG_VARIABLE).is_some() {
+        // Nothing can be done if standard error is closed.
+        let _ = writeln!(std::io::stderr(), "millrace: {error}");
     }
+    0
 }
 
-fn start(core: &Core) -> Result<(&'static Lib, Config)> {
+fn start(core: Core) -> Result<&'static Provider> {
     let lib = inner::library(core.upcall)?;
-    let variable = variable(config::FILE_VARIABLE).map(PathBuf::from);
-    let config = config::load(&core::section(core), variable.as_deref())?;
-    Ok((lib, config))
+    let variable_file = variable(config::FILE_VARIABLE).map(PathBuf::from);
+    let config = config::load(&core::section(&core), variable_file.as_deref())?;
+    let shared = Shared::of(config);
+    Ok(Box::leak(Box::new(Provider {
+        core,
+        lib,
+        config: &shared.config,
+        stats: Arc::clone(&shared.stats),
+        shared,
+        verbose: variable(LOG_VARIABLE).is_some(),
+    })))
 }
 
 /// An environment variable, unless the program runs with more rights than its user.
@@ -317,38 +297,26 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-static FUNCTIONS: Table<Dispatch> = Table(&[
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_TEARDOWN,
-        function: teardown as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GETTABLE_PARAMS,
-        function: gettable_params as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS,
-        function: get_params as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION,
-        function: query_operation as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS,
-        function: reason_strings as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_CAPABILITIES,
-        function: get_capabilities as *const c_void,
-    },
-    Dispatch::END,
-]);
+/// The functions of the provider itself.
+fn own_functions() -> *const Dispatch {
+    static TABLE: OnceLock<Table<Dispatch>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        Table::dispatch(dispatch! { provider {
+            TEARDOWN => teardown<>;
+            GETTABLE_PARAMS => gettable_params<>;
+            GET_PARAMS => get_params<>;
+            QUERY_OPERATION => query_operation<>;
+            GET_REASON_STRINGS => reason_strings<>;
+            GET_CAPABILITIES => get_capabilities<>;
+        } })
+    });
+    table.as_ptr()
+}
 
 /// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
-unsafe extern "C" fn teardown(_provctx: Ptr) {}
+unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
 
-unsafe extern "C" fn query_operation(
+unsafe extern "C" fn query_operation<const ID: i32>(
     provctx: Ptr,
     operation: c_int,
     no_cache: *mut c_int,
@@ -359,12 +327,12 @@ unsafe extern "C" fn query_operation(
         // SAFETY: a writable place.
         unsafe { no_cache.write(0) };
         let table = match operation {
-            ids::OSSL_OP_KEYMGMT => &provider.tables()?.keys,
-            ids::OSSL_OP_SIGNATURE => &provider.tables()?.signatures,
-            ids::OSSL_OP_KEYEXCH => &provider.tables()?.exchanges,
-            ids::OSSL_OP_ASYM_CIPHER => &provider.tables()?.ciphers,
-            ids::OSSL_OP_DECODER => &provider.tables()?.decoders,
-            ids::OSSL_OP_STORE => &provider.tables()?.stores,
+            ids::op::KEYMGMT => &provider.tables()?.keys,
+            ids::op::SIGNATURE => &provider.tables()?.signatures,
+            ids::op::KEYEXCH => &provider.tables()?.exchanges,
+            ids::op::ASYM_CIPHER => &provider.tables()?.ciphers,
+            ids::op::DECODER => &provider.tables()?.decoders,
+            ids::op::STORE => &provider.tables()?.stores,
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())
@@ -373,7 +341,7 @@ unsafe extern "C" fn query_operation(
 
 /// What the inner provider can, above all its TLS groups: libssl takes a group only from the provider
 /// whose key type it fetches, and that is this one wherever it is preferred.
-unsafe extern "C" fn get_capabilities(
+unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,
     callback: Callback,
@@ -395,7 +363,7 @@ unsafe extern "C" fn get_capabilities(
     })
 }
 
-unsafe extern "C" fn gettable_params(provctx: Ptr) -> *const Param {
+unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Param {
     static LIST: OnceLock<Table<Param>> = OnceLock::new();
     // SAFETY: OpenSSL hands back the context of the provider.
     let provider = unsafe { Provider::of(provctx) };
@@ -407,13 +375,13 @@ unsafe extern "C" fn gettable_params(provctx: Ptr) -> *const Param {
                 ..Param::END
             };
             let mut entries = vec![
-                entry(c"name", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"version", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"buildinfo", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"status", ids::OSSL_PARAM_UNSIGNED_INTEGER),
+                entry(c"name", ids::param::UTF8_PTR),
+                entry(c"version", ids::param::UTF8_PTR),
+                entry(c"buildinfo", ids::param::UTF8_PTR),
+                entry(c"status", ids::param::UNSIGNED_INTEGER),
             ];
             let counters = provider.stats.each();
-            entries.extend(counters.map(|(name, _)| entry(name, ids::OSSL_PARAM_UNSIGNED_INTEGER)));
+            entries.extend(counters.map(|(name, _)| entry(name, ids::param::UNSIGNED_INTEGER)));
             entries.push(Param::END);
             Table::leak(entries)
         });
@@ -428,7 +396,7 @@ const VERSION: &CStr =
         Err(_) => panic!(),
     };
 
-unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
+unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
     // SAFETY: OpenSSL hands back the context of the provider.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
@@ -466,12 +434,12 @@ unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
 /// # Safety
 /// As [`set_unsigned`].
 unsafe fn set_status(param: &mut Param) -> bool {
-    param.data_type = ids::OSSL_PARAM_UNSIGNED_INTEGER.unsigned_abs();
+    param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
     // SAFETY: the caller's promise; a one is the same in both types.
     unsafe { set_unsigned(param, 1) }
 }
 
-unsafe extern "C" fn reason_strings(_provctx: Ptr) -> *const Item {
+unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
     static LIST: OnceLock<Table<Item>> = OnceLock::new();
     core::guard_bare(std::ptr::null(), || {
         let list = LIST.get_or_init(|| {

@@ -247,6 +247,14 @@ impl Pause for Job {
     fn blocked(&self) -> bool {
         self.blocked.get()
     }
+
+    fn spawn(
+        &self,
+        thread: std::thread::Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()> {
+        spawn_without_signals(thread, body)
+    }
 }
 
 impl Waiter {
@@ -334,20 +342,23 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
     });
 }
 
-/// Runs `f` with all signals blocked, so that a thread that it starts never runs a signal handler of
-/// the application.
-pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+/// Starts a thread with all signals blocked, so that it never runs a signal handler of the application:
+/// a thread inherits the mask of the one that starts it.
+fn spawn_without_signals(
+    thread: std::thread::Builder,
+    body: Box<dyn FnOnce() + Send>,
+) -> std::io::Result<()> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: a writable set.
+    // SAFETY: takes a writable set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: an initialised set and a writable one.
+    // SAFETY: takes an initialised set and a writable one.
     let blocked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
-    let value = f();
+    let started = thread.spawn(body);
     if blocked == 0 {
-        // SAFETY: the set that was in force before.
+        // SAFETY: the set was filled by the successful call above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
     }
-    value
+    started.map(|_| ())
 }
