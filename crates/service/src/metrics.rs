@@ -18,37 +18,37 @@ use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 impl Counter {
-    pub(crate) fn add(&self, count: usize) {
+    pub fn add(&self, count: usize) {
         self.0
             .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn value(&self) -> u64 {
+    pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A number that goes up and down.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge(AtomicU64);
+pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    pub(crate) fn set(&self, value: usize) {
+    pub fn set(&self, value: usize) {
         self.0
             .store(u64::try_from(value).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn value(&self) -> u64 {
+    pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// One counter per value of a label.
 #[derive(Debug)]
-pub(crate) struct Family<L: Label> {
+pub struct Family<L: Label> {
     counters: Vec<Counter>,
     label: std::marker::PhantomData<L>,
 }
@@ -64,24 +64,24 @@ impl<L: Label> Default for Family<L> {
 }
 
 impl<L: Label> Family<L> {
-    pub(crate) fn add(&self, label: L, count: usize) {
+    pub fn add(&self, label: L, count: usize) {
         if let Some(counter) = self.counters.get(label.index()) {
             counter.add(count);
         }
     }
 
     /// In the order of the label's values.
-    pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
+    pub fn values(&self) -> impl Iterator<Item = u64> {
         self.counters.iter().map(Counter::value)
     }
 
-    pub(crate) fn sum(&self) -> u64 {
+    pub fn sum(&self) -> u64 {
         self.values().sum()
     }
 }
 
 /// Something with few values that a counter is split by.
-pub(crate) trait Label: Copy {
+pub trait Label: Copy {
     const KEY: &'static str;
     fn names() -> Vec<&'static str>;
     fn index(self) -> usize;
@@ -129,7 +129,7 @@ impl Label for KeyRefusal {
 
 /// Why a connection did not get as far as a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The cap on connections.
     TooMany,
     /// The cap on connections of one identity.
@@ -167,14 +167,14 @@ macro_rules! edge_label {
         $(
             #[doc = $doc]
             #[derive(Clone, Copy, Debug)]
-            pub(crate) struct $label(EdgeCounter);
+            pub struct $label(EdgeCounter);
 
             impl $label {
                 const ALL: &'static [(EdgeCounter, &'static str)] =
                     &[$((EdgeCounter::$counter, $name)),*];
 
                 /// The counter as this label, if it is one of them.
-                pub(crate) fn of(counter: EdgeCounter) -> Option<Self> {
+                pub fn of(counter: EdgeCounter) -> Option<Self> {
                     Self::ALL.iter().any(|(known, _)| *known == counter).then_some(Self(counter))
                 }
             }
@@ -208,8 +208,8 @@ edge_label! {
 
 /// Name, type and meaning of a metric; the unit is in its name, as Prometheus has it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Description {
-    pub(crate) name: &'static str,
+pub struct Description {
+    pub name: &'static str,
     kind: &'static str,
     doc: &'static str,
 }
@@ -249,8 +249,8 @@ macro_rules! metrics {
     ($($field:ident: $series:ty, $name:literal, $doc:literal;)*) => {
         /// What a node counts itself.
         #[derive(Debug, Default)]
-        pub(crate) struct Metrics {
-            $(#[doc = $doc] pub(crate) $field: $series,)*
+        pub struct Metrics {
+            $(#[doc = $doc] pub $field: $series,)*
         }
 
         impl Metrics {
@@ -363,15 +363,15 @@ engine_metrics! {
 }
 
 /// What there is to show besides the node's own counters.
-pub(crate) struct Moment<'a> {
-    pub(crate) engine: &'a Snapshot,
-    pub(crate) backends: &'a [BackendStatus],
-    pub(crate) draining: bool,
-    pub(crate) uptime: Duration,
+pub struct Moment<'a> {
+    pub engine: &'a Snapshot,
+    pub backends: &'a [BackendStatus],
+    pub draining: bool,
+    pub uptime: Duration,
 }
 
 /// Everything in the text format of Prometheus (version 0.0.4).
-pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
+pub fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     let mut out = String::with_capacity(16 * 1024);
     metrics.render(&mut out);
     let Moment {

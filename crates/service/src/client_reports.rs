@@ -28,7 +28,7 @@ type Client = (Arc<str>, Arc<str>);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Edges(Mutex<Book>);
+pub struct ClientReports(Mutex<Book>);
 
 /// Bound: a row per connection at most.
 #[derive(Debug, Default)]
@@ -43,15 +43,15 @@ struct Row {
     counts: EdgeReport,
 }
 
-impl Edges {
+impl ClientReports {
     /// A connection reports for the first time.
-    pub(crate) fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
+    pub fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         self.lock().rows.entry(client).or_default().connections += 1;
     }
 
     /// A connection that has reported ends.
-    pub(crate) fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
+    pub fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         let mut book = self.lock();
         if let Some(row) = book.rows.get_mut(&client) {
@@ -63,13 +63,7 @@ impl Edges {
     }
 
     /// Adds what is new in a report.
-    pub(crate) fn add(
-        &self,
-        identity: &Arc<str>,
-        agent: &Arc<str>,
-        news: &EdgeReport,
-        metrics: &Metrics,
-    ) {
+    pub fn add(&self, identity: &Arc<str>, agent: &Arc<str>, news: &EdgeReport, metrics: &Metrics) {
         let mut bounded = *news;
         for (counter, count) in news.iter() {
             bounded.set(counter, count.min(MAX_NEWS));
@@ -85,12 +79,12 @@ impl Edges {
     }
 
     /// Everything that edges have said since the node was started.
-    pub(crate) fn totals(&self) -> EdgeCounts {
+    pub fn totals(&self) -> EdgeCounts {
         counts(&self.lock().totals)
     }
 
     /// A row per client, the busiest first, [`MAX_SHOWN`] at most.
-    pub(crate) fn rows(&self) -> Vec<Edge> {
+    pub fn rows(&self) -> Vec<Edge> {
         let row = |((identity, agent), row): (&Client, &Row)| Edge {
             identity: identity.to_string(),
             agent: agent.to_string(),
@@ -158,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_row_goes_with_its_last_connection_and_the_totals_stay() {
-        let (edges, metrics) = (Edges::default(), Metrics::default());
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
         let (identity, agent) = (Arc::from("uid:1"), Arc::from("millrace-provider/1"));
         let news = report(&[(EdgeCounter::Paused, 3), (EdgeCounter::FallbackBusy, 2)]);
         for _ in 0..2 {
@@ -180,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_counter_is_shown_and_is_a_metric() {
-        let (edges, metrics) = (Edges::default(), Metrics::default());
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
         for (place, counter) in (1..).zip(EdgeCounter::ALL) {
             edges.add(
                 &"i".into(),
@@ -200,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_client_that_lies_moves_a_total_by_so_much_and_the_rows_are_bounded() {
-        let (edges, metrics) = (Edges::default(), Metrics::default());
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
         for n in 0..2 * MAX_SHOWN as u64 {
             let identity = Arc::from(format!("uid:{n}"));
             edges.enter(&identity, &"a".into());

@@ -31,7 +31,7 @@ use std::{fmt, fs};
 use millrace_engine::{KeyInfo, KeyPolicy, OperationKind, PrivateKey};
 use thiserror::Error;
 
-pub(crate) use files::write_private;
+pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
 use kek::Kek;
 

@@ -84,7 +84,7 @@ pub(crate) fn write_atomically(
 }
 
 /// Puts `bytes` at `path` with mode 0600, whole or not at all, and flushes the directory.
-pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+pub fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     write_atomically(&Disk, path, bytes, replace)?;
     Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }

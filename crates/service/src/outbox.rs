@@ -17,7 +17,7 @@ use millrace_wire::RequestId;
 
 /// What the node wants of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Order {
+pub enum Order {
     /// Go on.
     #[default]
     Serve,
@@ -28,14 +28,14 @@ pub(crate) enum Order {
 }
 
 /// A key that was loaded for a client, or was not accepted.
-pub(crate) type Import = (RequestId, Result<Arc<Key>, KeyError>);
+pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
 
 /// What was waiting.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    pub(crate) completions: Vec<Completion>,
-    pub(crate) imports: Vec<Import>,
-    pub(crate) order: Order,
+pub struct Waiting {
+    pub completions: Vec<Completion>,
+    pub imports: Vec<Import>,
+    pub order: Order,
 }
 
 #[derive(Default)]
@@ -46,14 +46,14 @@ struct State {
 }
 
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     state: Mutex<State>,
 }
 
 impl Outbox {
     /// Takes what is waiting into `into`, whose lists must be empty. If there is nothing, returns
     /// `false`, and the task is woken when there is.
-    pub(crate) fn take(&self, into: &mut Waiting, context: &Context<'_>) -> bool {
+    pub fn take(&self, into: &mut Waiting, context: &Context<'_>) -> bool {
         let mut state = self.lock();
         let State { waiting, waker } = &mut *state;
         let news = !waiting.completions.is_empty()
@@ -73,12 +73,12 @@ impl Outbox {
         news
     }
 
-    pub(crate) fn imported(&self, import: Import) {
+    pub fn imported(&self, import: Import) {
         self.put(|waiting| waiting.imports.push(import));
     }
 
     /// Gives an order; a weaker one than before is ignored.
-    pub(crate) fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         self.put(|waiting| waiting.order = waiting.order.max(order));
     }
 

@@ -28,13 +28,13 @@ use tokio::net::UnixStream;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct QuietStream {
+pub(crate) struct OnDemandWritable {
     read: AsyncFd<Socket>,
     /// The same socket, while a write waits.
     write: Option<AsyncFd<Socket>>,
 }
 
-impl QuietStream {
+impl OnDemandWritable {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         let socket = stream.into_std()?;
         let read = AsyncFd::with_interest(socket, Interest::READABLE)?;
@@ -42,7 +42,7 @@ impl QuietStream {
     }
 }
 
-impl AsyncRead for QuietStream {
+impl AsyncRead for OnDemandWritable {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl AsyncRead for QuietStream {
     }
 }
 
-impl AsyncWrite for QuietStream {
+impl AsyncWrite for OnDemandWritable {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

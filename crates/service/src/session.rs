@@ -33,31 +33,31 @@ use crate::quota::Quota;
 
 /// What holds for every connection of a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    pub(crate) node: String,
-    pub(crate) allow_import: bool,
-    pub(crate) max_in_flight: u32,
-    pub(crate) max_keys: u32,
-    pub(crate) max_budget: Duration,
+pub struct Rules {
+    pub node: String,
+    pub allow_import: bool,
+    pub max_in_flight: u32,
+    pub max_keys: u32,
+    pub max_budget: Duration,
 }
 
 /// What has to be done after a message.
 #[derive(Debug)]
-pub(crate) struct Effects<K> {
+pub struct Effects<K> {
     /// To be sent, in this order.
-    pub(crate) replies: Vec<NodeMessage>,
+    pub replies: Vec<NodeMessage>,
     /// To be handed to the engine.
-    pub(crate) jobs: Vec<ReadyJob<K>>,
+    pub jobs: Vec<ReadyJob<K>>,
     /// Jobs that end here, without having been in flight.
-    pub(crate) refused: Vec<(JobId, JobError)>,
+    pub refused: Vec<(JobId, JobError)>,
     /// Keys to be loaded; each is answered by [`SessionState::imported`].
-    pub(crate) imports: Vec<(RequestId, PrivateKey)>,
+    pub imports: Vec<(RequestId, PrivateKey)>,
     /// Jobs to be cancelled, after `jobs` were handed over.
-    pub(crate) cancels: Vec<JobId>,
+    pub cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
-    pub(crate) denied: Option<(Arc<str>, OperationKind)>,
+    pub denied: Option<(Arc<str>, OperationKind)>,
     /// What the edge has counted since its last report, if it reported.
-    pub(crate) news: Option<EdgeReport>,
+    pub news: Option<EdgeReport>,
 }
 
 impl<K> Default for Effects<K> {
@@ -80,16 +80,16 @@ const REPORTS_AHEAD: u32 = 60;
 
 /// A job that passed every check that is not the engine's.
 #[derive(Debug)]
-pub(crate) struct ReadyJob<K> {
-    pub(crate) id: JobId,
-    pub(crate) key: K,
-    pub(crate) operation: Operation,
-    pub(crate) input: Vec<u8>,
-    pub(crate) deadline: Instant,
+pub struct ReadyJob<K> {
+    pub id: JobId,
+    pub key: K,
+    pub operation: Operation,
+    pub input: Vec<u8>,
+    pub deadline: Instant,
 }
 
 /// The state of one connection.
-pub(crate) struct SessionState<K> {
+pub struct SessionState<K> {
     rules: Arc<Rules>,
     identity: Arc<str>,
     greeted: bool,
@@ -125,7 +125,7 @@ struct OpenKey<K> {
 
 impl<K: Clone> SessionState<K> {
     /// A client that has not said anything yet. With a quota, its jobs count against that.
-    pub(crate) fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
+    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
         Self {
             rules,
             identity,
@@ -145,7 +145,7 @@ impl<K: Clone> SessionState<K> {
     ///
     /// # Errors
     /// What the client is told before the connection is closed.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         message: ClientMessage,
         now: Instant,
@@ -176,13 +176,12 @@ impl<K: Clone> SessionState<K> {
             }
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
             ClientMessage::Report(report) => return self.report(&report, now, effects),
-            _ => return Err(Fault::Protocol),
         }
         Ok(())
     }
 
     /// Takes the engine's answer to an import.
-    pub(crate) fn imported(
+    pub fn imported(
         &mut self,
         request: RequestId,
         key: Result<(K, KeyInfo), KeyError>,
@@ -200,12 +199,12 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Notes that the engine ended a job. Returns whether its completion is to be sent.
-    pub(crate) fn completed(&mut self, job: JobId) -> bool {
+    pub fn completed(&mut self, job: JobId) -> bool {
         self.in_flight.remove(&job).is_some()
     }
 
     /// From now on new jobs and keys are refused. Says so once.
-    pub(crate) fn drain(&mut self, effects: &mut Effects<K>) {
+    pub fn drain(&mut self, effects: &mut Effects<K>) {
         if !self.draining {
             self.draining = true;
             if self.greeted {
@@ -215,22 +214,22 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Whether the client has said hello.
-    pub(crate) fn greeted(&self) -> bool {
+    pub fn greeted(&self) -> bool {
         self.greeted
     }
 
     /// What software the client said it is.
-    pub(crate) fn agent(&self) -> &Arc<str> {
+    pub fn agent(&self) -> &Arc<str> {
         &self.agent
     }
 
     /// Whether nothing is under way for this client.
-    pub(crate) fn idle(&self) -> bool {
+    pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
     }
 
     /// Whether more may be read: a client with as many jobs in flight as it may have has to wait.
-    pub(crate) fn wants_more(&self) -> bool {
+    pub fn wants_more(&self) -> bool {
         self.in_flight.len() < usize_of(self.rules.max_in_flight)
     }
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// Highest rate, in tokens per second: the time of one is counted in whole nanoseconds, which up to here
 /// is exact to a thousandth.
-pub(crate) const MAX_RATE: u32 = 1_000_000;
+pub const MAX_RATE: u32 = 1_000_000;
 
 /// The generic cell rate algorithm (ITU-T I.371): instead of tokens and the time at which they were last
 /// counted it keeps the moment at which the bucket will be full again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     /// Time in which one token comes.
     interval: Duration,
     /// Time in which an empty bucket fills.
@@ -23,7 +23,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A full bucket of `depth` tokens, into which come `rate` per second (1 to [`MAX_RATE`]; what is
     /// outside counts as the nearest of these). It holds at least one.
-    pub(crate) fn new(rate: u32, depth: u32, now: Instant) -> Self {
+    pub fn new(rate: u32, depth: u32, now: Instant) -> Self {
         let interval = Duration::from_secs(1) / rate.clamp(1, MAX_RATE);
         Self {
             interval,
@@ -33,7 +33,7 @@ impl Bucket {
     }
 
     /// Takes a token if there is one.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub fn take(&mut self, now: Instant) -> bool {
         let full_at = self.full_at.max(now) + self.interval;
         let enough = full_at <= now + self.depth;
         if enough {
@@ -43,7 +43,7 @@ impl Bucket {
     }
 
     /// Whether nobody can tell it from a new one.
-    pub(crate) fn is_full(&self, now: Instant) -> bool {
+    pub fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
     }
 }

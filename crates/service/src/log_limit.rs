@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lets [`BURST`] lines pass per [`INTERVAL`] and counts the rest.
 #[derive(Debug, Default)]
-pub(crate) struct RateLimit {
+pub struct RateLimit {
     state: Mutex<State>,
 }
 
@@ -26,7 +26,7 @@ struct State {
 
 impl RateLimit {
     /// If a line may be logged now: how many were suppressed since the last one.
-    pub(crate) fn pass(&self, now: Instant) -> Option<u64> {
+    pub fn pass(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state
             .since

@@ -18,17 +18,17 @@ const BURST_SECONDS: u32 = 1;
 
 /// The quota of one identity.
 #[derive(Debug)]
-pub(crate) struct Quota(Mutex<Bucket>);
+pub struct Quota(Mutex<Bucket>);
 
 impl Quota {
     /// A quota of `rate` operations per second, unused.
-    pub(crate) fn new(rate: u32, now: Instant) -> Self {
+    pub fn new(rate: u32, now: Instant) -> Self {
         let depth = rate.saturating_mul(BURST_SECONDS);
         Self(Mutex::new(Bucket::new(rate, depth, now)))
     }
 
     /// Whether one more operation is within the quota, which it then counts against.
-    pub(crate) fn take(&self, now: Instant) -> bool {
+    pub fn take(&self, now: Instant) -> bool {
         self.bucket().take(now)
     }
 
@@ -43,14 +43,14 @@ impl Quota {
 
 /// The quotas of all identities. Bound: those that are connected or were within [`BURST_SECONDS`].
 #[derive(Debug)]
-pub(crate) struct Quotas {
+pub struct Quotas {
     rate: Option<u32>,
     of_identity: Mutex<HashMap<Arc<str>, Arc<Quota>>>,
 }
 
 impl Quotas {
     /// The same quota for everybody; none is no limit.
-    pub(crate) fn new(rate: Option<u32>) -> Self {
+    pub fn new(rate: Option<u32>) -> Self {
         Self {
             rate,
             of_identity: Mutex::default(),
@@ -58,7 +58,7 @@ impl Quotas {
     }
 
     /// The quota that counts for a new connection of this identity.
-    pub(crate) fn of(&self, identity: &Arc<str>, now: Instant) -> Option<Arc<Quota>> {
+    pub fn of(&self, identity: &Arc<str>, now: Instant) -> Option<Arc<Quota>> {
         let rate = self.rate?;
         let mut quotas = self
             .of_identity
