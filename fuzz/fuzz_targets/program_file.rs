@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_inspect::sampler::{Image, parse_maps};
+use millrace_sampler::{Image, parse_maps};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&which, data)) = data.split_first() else { return };

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use millrace_inspect::sampler::{
+use millrace_sampler::{
     Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, libcryptos_of,
 };
 use serde::Serialize;

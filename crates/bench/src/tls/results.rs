@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_inspect::sampler::{Class, Profile};
+use millrace_sampler::{Class, Profile};
 use serde::Serialize;
 
 use super::observer::{Observer, Seen};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_inspect::sampler::Class;
+use millrace_sampler::Class;
 
 use super::reference::{published, published_short};
 use super::results::{CellProfile, Results, Rounds, Saved, Saving, ShortGain, ShortRounds};

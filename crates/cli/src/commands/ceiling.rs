@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use millrace_bench::plot::{self, Axis, BarChart, Bars, Value};
-use millrace_inspect::sampler::{
+use millrace_sampler::{
     Calibrations, Ceiling, Class, ClassShare, Profile, Sampler, Samples, Share,
 };
 use serde::Serialize;

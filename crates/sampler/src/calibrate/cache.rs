@@ -1,0 +1,160 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Calibrations on disk. A file that is not as expected is as good as none: it is measured again.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Calibration, Template};
+use crate::{Class, Image};
+
+/// Raised when a calibration is done differently: older ones are then measured again.
+const SCHEMA: u32 = 4;
+
+/// Bound on a file: real ones have 100 KiB.
+const MAX_LEN: u64 = 8 << 20;
+
+/// Bound on the templates in a file.
+const MAX_TEMPLATES: usize = 100;
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    schema: u32,
+    templates: Vec<StoredTemplate>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredTemplate {
+    class: Class,
+    /// Address of the function, samples.
+    counts: Vec<(u64, u64)>,
+}
+
+/// Where calibrations are kept; nowhere if this user has no place.
+pub(super) fn folder() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/cache/millrace".into());
+    }
+    let absolute = |name| {
+        let path = PathBuf::from(env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".cache")))
+        .map(|folder| folder.join("millrace"))
+}
+
+/// The name of the file for this libcrypto on this processor.
+pub(super) fn name(image: &Image) -> String {
+    let mut hasher = DefaultHasher::new();
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let telling = [
+        "model name",
+        "flags",
+        "CPU implementer",
+        "CPU part",
+        "Features",
+    ];
+    for line in cpu.lines().take_while(|line| !line.is_empty()) {
+        if telling.iter().any(|start| line.starts_with(start)) {
+            line.hash(&mut hasher);
+        }
+    }
+    env::var_os("OPENSSL_ia32cap").hash(&mut hasher);
+    if image.build_id().is_none() {
+        (image.path(), image.regions().len()).hash(&mut hasher);
+    }
+    let id = image.build_id().unwrap_or("none");
+    format!("calibration-{id}-{:016x}.json", hasher.finish())
+}
+
+pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
+    let mut text = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(MAX_LEN).read_to_end(&mut text).ok()?;
+    let stored: Stored = serde_json::from_slice(&text).ok()?;
+    if stored.schema != SCHEMA || !(1..=MAX_TEMPLATES).contains(&stored.templates.len()) {
+        return None;
+    }
+    let mut templates = Vec::new();
+    for StoredTemplate { class, counts } in stored.templates {
+        let known = |start: u64| image.region(start).is_some_and(|one| one.start == start);
+        let sane = |&(start, count): &(u64, u64)| known(start) && count <= u64::from(u32::MAX);
+        if counts.is_empty() || !counts.iter().all(sane) {
+            return None;
+        }
+        let counts: BTreeMap<u64, u64> = counts.into_iter().collect();
+        templates.push(Template { class, counts });
+    }
+    // Others are not kept.
+    Some(Calibration {
+        templates,
+        handshakes: true,
+    })
+}
+
+/// Keeps a calibration. That this fails is no error: it is measured again next time.
+pub(super) fn store(path: &Path, calibration: &Calibration) {
+    let templates = calibration.templates.iter().map(|one| StoredTemplate {
+        class: one.class,
+        counts: one.counts.iter().map(|(a, b)| (*a, *b)).collect(),
+    });
+    let stored = Stored {
+        schema: SCHEMA,
+        templates: templates.collect(),
+    };
+    let Some(folder) = path.parent() else {
+        return;
+    };
+    let write = || -> Option<()> {
+        fs::create_dir_all(folder).ok()?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
+        let text = serde_json::to_vec(&stored).ok()?;
+        file.write_all(&text).ok()?;
+        file.persist(path).ok()?;
+        Some(())
+    };
+    // See above.
+    let _ = write();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_loaded_and_anything_else_is_not() {
+        let image = Image::open(Path::new("/proc/self/exe")).expect("this program");
+        let start = image.regions()[7].start;
+        let calibration = Calibration {
+            templates: vec![Template {
+                class: Class::Aes,
+                counts: [(start, 3)].into(),
+            }],
+            handshakes: true,
+        };
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("new").join(name(&image));
+        store(&path, &calibration);
+        assert_eq!(load(&path, &image), Some(calibration.clone()));
+        for text in [
+            "",
+            "{}",
+            "{\"schema\":4,\"templates\":[]}",
+            "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":[[1,1]]}]}",
+            "{\"schema\":4,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
+            "{\"schema\":4,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
+        ] {
+            fs::write(&path, text).expect("write");
+            assert_eq!(load(&path, &image), None, "{text}");
+        }
+        store(Path::new("/proc/nowhere/x"), &calibration);
+    }
+}

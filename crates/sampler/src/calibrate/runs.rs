@@ -1,0 +1,481 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The children that do one known thing at a time, and what they were seen in.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
+
+use super::{Curve, Seen, What};
+use crate::rules::{Kind, kind};
+use crate::samples::Samples;
+use crate::target;
+use crate::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
+
+/// Samples per second of calibrations: what a template lacks in samples, the mixture takes from its
+/// neighbours.
+const FREQUENCY: u32 = MAX_FREQUENCY;
+
+/// How much of its CPU time an operation is looked at if nothing comes after it.
+const LOOK: Duration = Duration::from_millis(600);
+
+/// Between two looks at that time.
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// How much of their CPU time both sides of handshakes are looked at: they spread over many functions.
+const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
+
+/// What starting takes, which is not looked at: libraries, configuration, the first handshake.
+const START: Duration = Duration::from_millis(100);
+
+/// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A template of fewer samples says nothing.
+const MIN_SAMPLES: u64 = 100;
+
+/// Seconds per phase, in one try after the other: what gets too little of a busy machine is tried for longer.
+/// What this libcrypto does not have fails at once each time.
+const PHASES: [&str; 2] = ["1", "5"];
+
+/// What `openssl speed` is asked to do: its arguments, and what its phases are.
+const OPERATIONS: &[(&[&str], &[What])] = {
+    use Class::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
+    use What::Operation;
+    const P256: Option<Curve> = Some(Curve::P256);
+    const X25519: Option<Curve> = Some(Curve::X25519);
+    const PUBLIC_RSA: What = Operation(OtherPublicKey, None);
+    &[
+        (&["rsa2048"], &[Operation(RsaPrivate, None), PUBLIC_RSA]),
+        (&["rsa3072"], &[Operation(RsaPrivate, None)]),
+        (&["rsa4096"], &[Operation(RsaPrivate, None)]),
+        (
+            &["ecdsap256"],
+            &[Operation(EcPrivate, P256), Operation(OtherPublicKey, P256)],
+        ),
+        (&["ecdsap384"], &[Operation(EcPrivate, None)]),
+        (&["ed25519"], &[Operation(EcPrivate, X25519)]),
+        (&["ecdhx25519"], &[Operation(KeyAgreement, X25519)]),
+        (&["ecdhp256"], &[Operation(KeyAgreement, P256)]),
+        (&["ecdhp384"], &[Operation(KeyAgreement, None)]),
+        (
+            &["-bytes", "1024", "-evp", "aes-128-gcm"],
+            &[Operation(Aes, None)],
+        ),
+        (
+            &["-bytes", "1024", "-evp", "aes-128-cbc"],
+            &[Operation(Aes, None)],
+        ),
+        (
+            &["-bytes", "1024", "-evp", "aes-128-cbc-hmac-sha1"],
+            &[Operation(Aes, None)],
+        ),
+        (
+            &["-bytes", "1024", "-evp", "chacha20-poly1305"],
+            &[Operation(ChaCha, None)],
+        ),
+        (&["-bytes", "256", "-evp", "sha1"], &[Operation(Hash, None)]),
+        (
+            &["-bytes", "256", "-evp", "sha256"],
+            &[Operation(Hash, None)],
+        ),
+        (
+            &["-bytes", "256", "-evp", "sha384"],
+            &[Operation(Hash, None)],
+        ),
+        (&["-bytes", "64", "rand"], &[Operation(Random, None)]),
+    ]
+};
+
+/// A configuration for both sides of a handshake, and for the certificate.
+const CONFIG: &str = "\
+openssl_conf = init
+[init]
+ssl_conf = ssl
+[ssl]
+system_default = tls
+[tls]
+Groups = GROUP
+[req]
+distinguished_name = name
+[name]
+";
+
+/// Does everything.
+pub(crate) fn run(
+    image: &Image,
+    progress: &mut dyn FnMut(&str, usize, usize),
+) -> Result<Vec<Seen>, SampleError> {
+    let bench = Bench::new(image)?;
+    let curves = [Curve::X25519, Curve::P256];
+    let steps = OPERATIONS.len() + curves.len();
+    let mut seen = Vec::new();
+    for (step, (args, phases)) in OPERATIONS.iter().enumerate() {
+        progress(args.last().unwrap_or(&""), step, steps);
+        let [short, long] = PHASES.map(|seconds| || bench.speed(args, phases, seconds));
+        match short().or_else(|_| long()) {
+            Ok(more) => seen.extend(more),
+            // Builds without some algorithm are common; without the first one there is nothing to say.
+            Err(error) if step == 0 => return Err(error),
+            Err(_) => {}
+        }
+    }
+    for (index, curve) in curves.into_iter().enumerate() {
+        progress("handshakes", OPERATIONS.len() + index, steps);
+        // Without them overhead is told by names alone; the calibration then says so.
+        let handshakes = || bench.handshakes(curve);
+        seen.extend(handshakes().or_else(|_| handshakes()).unwrap_or_default());
+    }
+    Ok(seen)
+}
+
+/// The `openssl` program with one libcrypto.
+struct Bench<'a> {
+    image: &'a Image,
+    openssl: PathBuf,
+    /// Where the libcrypto is.
+    folder: PathBuf,
+    dir: TempDir,
+}
+
+impl<'a> Bench<'a> {
+    fn new(image: &'a Image) -> Result<Self, SampleError> {
+        let folder = trusted_folder(image.path()).map_err(|reason| problem(image, &reason))?;
+        let openssl =
+            which("openssl").ok_or_else(|| problem(image, "the openssl program is missing"))?;
+        let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
+        Ok(Self {
+            image,
+            openssl,
+            folder,
+            dir,
+        })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.openssl);
+        command
+            .args(args)
+            .env("OPENSSL_CONF", "/dev/null")
+            .env_remove("OPENSSL_MODULES")
+            .env_remove("LD_PRELOAD")
+            .env("LD_LIBRARY_PATH", &self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// One run of `openssl speed`, of which each phase is something else.
+    fn speed(
+        &self,
+        args: &[&str],
+        phases: &[What],
+        seconds: &str,
+    ) -> Result<Vec<Seen>, SampleError> {
+        let mut command = self.command(&["speed", "-mr", "-seconds", seconds]);
+        command.args(args).stderr(Stdio::piped());
+        let mut child = Running::start(command)?;
+        let lines = child.lines_of_stderr();
+        let sampler = Sampler::start(&[child.id()], FREQUENCY)?;
+        let mut windows = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while windows.len() < phases.len() {
+            let from = wait_for(&lines, "+D", deadline);
+            let last = windows.len() + 1 == phases.len();
+            let to = if last {
+                look(&lines, child.id(), deadline)
+            } else {
+                wait_for(&lines, "+R", deadline)
+            };
+            let (Some(from), Some(to)) = (from, to) else {
+                return Err(self.problem("openssl speed did not do what it was asked to"));
+            };
+            windows.push((from, to));
+        }
+        let (finished, images) = sampler.finish()?;
+        drop(child);
+        let mut seen = Vec::new();
+        for (window, what) in windows.into_iter().zip(phases) {
+            let samples = finished.samples(images.clone(), Some(window));
+            seen.push(self.seen(*what, &samples)?);
+        }
+        Ok(seen)
+    }
+
+    /// Handshakes with a certificate of the bench's own, over loopback.
+    fn handshakes(&self, curve: Curve) -> Result<Vec<Seen>, SampleError> {
+        let group = match curve {
+            Curve::X25519 => "X25519",
+            Curve::P256 => "P-256",
+        };
+        let file = |name: &str| self.dir.path().join(name).display().to_string();
+        let (config, key, certificate) = (file("openssl.cnf"), file("key.pem"), file("cert.pem"));
+        fs::write(&config, CONFIG.replace("GROUP", group))
+            .map_err(SampleError::system("write a configuration"))?;
+        let own = |args: &[&str]| {
+            let mut command = self.command(args);
+            command.env("OPENSSL_CONF", &config);
+            command
+        };
+        let made = own(&[
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ])
+        .status();
+        if !made.is_ok_and(|status| status.success()) {
+            return Err(self.problem("openssl req made no certificate"));
+        }
+        let mut server = own(&["s_server", "-accept", "127.0.0.1:0"]);
+        server.args(["-cert", &certificate, "-key", &key]);
+        // It ends when its input does: that pipe stays open as long as it lives.
+        server.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = Running::start(server)?;
+        let lines = server.lines_of_stdout();
+        let address = address(&lines, Instant::now() + PATIENCE)
+            .ok_or_else(|| self.problem("openssl s_server does not listen"))?;
+        let client = own(&[
+            "s_time", "-connect", &address, "-new", "-tls1_3", "-time", "20",
+        ]);
+        let client = Running::start(client)?;
+        let samplers = (
+            Sampler::start(&[client.id()], FREQUENCY)?,
+            Sampler::start(&[server.id()], FREQUENCY)?,
+        );
+        let from = now() + nanos(START);
+        let deadline = Instant::now() + PATIENCE;
+        // By their CPU time, because a busy machine gives little of it.
+        let busy = |child: &Running| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
+        while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
+            thread::sleep(START);
+        }
+        let window = Some((from, now()));
+        let (client_samples, server_samples) = (
+            samplers.0.stop_between(window)?,
+            samplers.1.stop_between(window)?,
+        );
+        Ok(vec![
+            self.seen(What::Client(curve), &client_samples)?,
+            self.seen(What::Server, &server_samples)?,
+        ])
+    }
+
+    /// The samples that are in the libcrypto that is calibrated.
+    fn seen(&self, what: What, samples: &Samples) -> Result<Seen, SampleError> {
+        let same = |image: &Image| match (image.build_id(), self.image.build_id()) {
+            (Some(one), Some(other)) => one == other,
+            _ => image.path() == self.image.path(),
+        };
+        let index = samples.images.iter().position(|image| same(image));
+        let Some(index) = index else {
+            let others = samples
+                .images
+                .iter()
+                .filter(|one| kind(one) == Kind::Libcrypto);
+            let others: Vec<_> = others.map(|one| format!("{:?}", one.path())).collect();
+            return Err(self.problem(&format!(
+                "the openssl program does not run with it (it uses {})",
+                if others.is_empty() {
+                    "none".to_owned()
+                } else {
+                    others.join(", ")
+                }
+            )));
+        };
+        let own = samples.counts.range((index, 0)..=(index, u64::MAX));
+        let seen = Seen {
+            what,
+            counts: own.map(|((_, start), count)| (*start, *count)).collect(),
+        };
+        let count: u64 = seen.counts.values().sum();
+        if count < MIN_SAMPLES {
+            return Err(self.problem(&format!("only {count} samples of {what:?}")));
+        }
+        Ok(seen)
+    }
+
+    fn problem(&self, what: &str) -> SampleError {
+        problem(self.image, what)
+    }
+}
+
+fn problem(image: &Image, problem: &str) -> SampleError {
+    SampleError::Calibration {
+        path: image.path().to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+/// The folder of a library that may be run with our rights: one that only root or we can change. What a
+/// process has loaded is its user's choice, and calibrating it means to run it.
+fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
+    let real = fs::canonicalize(library).map_err(|error| error.to_string())?;
+    let us = rustix::process::geteuid().as_raw();
+    for (depth, part) in real.ancestors().enumerate() {
+        let about = fs::metadata(part).map_err(|error| error.to_string())?;
+        let mode = about.mode();
+        // In a folder such as /tmp nobody can replace what is another's; but in the library's own
+        // folder a new file would be enough.
+        let sticky = depth > 1 && about.is_dir() && mode & 0o1000 != 0;
+        let by_group = mode & 0o020 != 0 && about.gid() != 0;
+        let writable = (by_group || mode & 0o002 != 0) && !sticky;
+        if writable || ![0, us].contains(&about.uid()) {
+            return Err(format!(
+                "others than root and you can change {part:?}, and calibrating means to run it"
+            ));
+        }
+    }
+    let folder = real.parent().map(Path::to_owned);
+    folder.ok_or_else(|| "it is in no folder".to_owned())
+}
+
+/// A child that does not outlive this value.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Result<Self, SampleError> {
+        let child = command.spawn();
+        child
+            .map(Self)
+            .map_err(SampleError::system("start the openssl program"))
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn lines_of_stderr(&mut self) -> Receiver<(u64, String)> {
+        lines(self.0.stderr.take())
+    }
+
+    fn lines_of_stdout(&mut self) -> Receiver<(u64, String)> {
+        lines(self.0.stdout.take())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The lines of a child with the time of each. The thread ends with the child.
+fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<(u64, String)> {
+    let (send, receive) = mpsc::channel();
+    if let Some(from) = from {
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if send.send((now(), line)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    receive
+}
+
+/// Waits for a line that begins so; the time when it came.
+fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> Option<u64> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (time, line) = lines.recv_timeout(left).ok()?;
+        if line.starts_with(start) {
+            return Some(time);
+        }
+    }
+}
+
+/// Waits until a process has had enough of a processor, however busy that is, or is done; the time then.
+fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<u64> {
+    let enough = target::cpu_time([pid]) + LOOK;
+    while target::cpu_time([pid]) < enough && Instant::now() < deadline {
+        match lines.recv_timeout(BETWEEN) {
+            Ok((time, line)) if line.starts_with("+R") => return Some(time),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    Some(now())
+}
+
+/// Waits for the server to say where it listens.
+fn address(lines: &Receiver<(u64, String)>, deadline: Instant) -> Option<String> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (_, line) = lines.recv_timeout(left).ok()?;
+        if let Some(address) = line.strip_prefix("ACCEPT ") {
+            return Some(address.trim().to_owned());
+        }
+    }
+}
+
+/// The clock that samples have, in nanoseconds.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Finds a program in `PATH` and where systems have it.
+fn which(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain([Path::new("/usr/bin").to_owned()])
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_libraries_that_nobody_else_can_change_are_run() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = fs::canonicalize(dir.path())
+            .expect("its real path")
+            .join("lib");
+        fs::create_dir(&folder).expect("a folder");
+        let library = folder.join("libcrypto.so.3");
+        fs::write(&library, "").expect("a file");
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
+        };
+        mode(&folder, 0o755);
+        mode(&library, 0o644);
+        assert_eq!(trusted_folder(&library), Ok(folder.clone()));
+        for (path, bad, good) in [(&folder, 0o1777, 0o755), (&library, 0o666, 0o644)] {
+            mode(path, bad);
+            assert!(trusted_folder(&library).is_err_and(|why| why.contains("others than root")));
+            mode(path, good);
+        }
+        assert!(trusted_folder(Path::new("/nonexistent/libcrypto.so.3")).is_err());
+    }
+}

@@ -1,0 +1,300 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The sampler on live processes of which it is known what they do: `openssl speed` of one thing.
+//! Skipped aloud where the system does not let processes be sampled.
+//!
+//! The machine is busy with other things, and what is said of shares is said of samples: it is compared with
+//! the end of the interval, and among the samples outside of the kernel. What that takes from a process is the
+//! machine's doing: interrupts, and where the kernel is not seen, time that a virtual machine did not get.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use millrace_sampler::{
+    Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share,
+    libcryptos_of,
+};
+
+/// Bound on every wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long `openssl speed` computes: longer than anybody waits, because it ends afterwards.
+const SECONDS: &str = "600";
+
+/// A child that does not outlive this value.
+struct Running(Child);
+
+impl Running {
+    /// `openssl speed` of one operation, in its first phase.
+    fn speed(args: &[&str]) -> Self {
+        let mut child = Command::new("openssl")
+            .args(["speed", "-mr", "-seconds", SECONDS])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("openssl");
+        let mut first = String::new();
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
+        lines.read_line(&mut first).expect("its first line");
+        assert!(first.starts_with("+D"), "{first}");
+        // The pipe stays open as long as the child: what it writes later fits into it.
+        std::mem::forget(lines);
+        Self(child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Samples a child until there are so many samples.
+fn samples(child: &Running, wanted: u64) -> Option<Samples> {
+    let mut all: Option<Samples> = None;
+    let deadline = Instant::now() + PATIENCE;
+    while all.as_ref().is_none_or(|all| all.total() < wanted) && Instant::now() < deadline {
+        let sampler = match Sampler::start(&[child.0.id()], DEFAULT_FREQUENCY) {
+            Err(error @ SampleError::NotPermitted { .. }) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            other => other.expect("a sampler"),
+        };
+        std::thread::sleep(Duration::from_millis(300));
+        let more = sampler.stop().expect("samples");
+        match &mut all {
+            Some(all) => all.add(&more),
+            None => all = Some(more),
+        }
+    }
+    all
+}
+
+/// What belongs to these classes, of the samples outside of the kernel.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the kernel's samples are counted, and not more than all"
+)]
+fn own(profile: &Profile, fits: impl Fn(Class) -> bool) -> Share {
+    let kernel = profile.class(Class::Kernel).samples as u64;
+    let total = profile.samples - kernel;
+    assert!(total > 0, "{}", shares(profile));
+    Share::of(profile.sum(fits).samples, total)
+}
+
+fn shares(profile: &Profile) -> String {
+    let classes = profile.classes.iter();
+    let text: Vec<_> = classes
+        .map(|one| format!("{} {:.1} %", one.class, one.share.share * 100.0))
+        .collect();
+    format!("{}; {:?}", text.join(", "), profile.functions)
+}
+
+#[test]
+fn known_work_is_told_by_class() {
+    let mut calibrations = Calibrations::without_cache();
+    let mut told = 0;
+    // An ECDSA signature also takes random numbers, hashes and memory, which count as such.
+    for (args, class, least) in [
+        (&["rsa2048"][..], Class::RsaPrivate, 0.9),
+        (&["ecdsap256"], Class::EcPrivate, 0.7),
+        (&["ecdhx25519"], Class::KeyAgreement, 0.9),
+        (&["-evp", "aes-128-gcm", "-bytes", "8192"], Class::Aes, 0.9),
+        (&["-evp", "sha256", "-bytes", "8192"], Class::Hash, 0.9),
+    ] {
+        let child = Running::speed(args);
+        let Some(samples) = samples(&child, 500) else {
+            return;
+        };
+        drop(child);
+        for library in samples.libcryptos() {
+            calibrations
+                .ensure(&library, &mut |_, step, of| told += usize::from(step < of))
+                .expect("a calibration");
+        }
+        let profile = samples.profile(&calibrations);
+        let of = |fits: &dyn Fn(Class) -> bool| own(&profile, fits);
+        println!("{args:?}: {}", shares(&profile));
+        let share = of(&|other| other == class);
+        assert!(share.high > least, "{class}: {}", shares(&profile));
+        // All samples may be of one class; the interval ends at its share then.
+        assert!(share.low < share.share && share.share <= share.high && share.high <= 1.0);
+        if !class.is_private_key() {
+            let private = of(&Class::is_private_key);
+            assert!(private.low < 0.1, "{}", profile.ceiling().words());
+        }
+        let unclassified = of(&Class::is_unclassified);
+        assert!(unclassified.low < 0.05, "{}", shares(&profile));
+    }
+    assert!(told > 10, "progress was told {told} times");
+    let (server, client, _dir) = handshakes();
+    let samples = samples(&server, 1500).expect("it was possible before");
+    drop((server, client));
+    let profile = samples.profile(&calibrations);
+    println!("handshakes: {}", shares(&profile));
+    let share = |class| own(&profile, |other| other == class);
+    // Making a key for X25519 is what an Ed25519 signature spends its time on.
+    let signatures = share(Class::EcPrivate);
+    assert!(signatures.low < 0.02, "{}", shares(&profile));
+    for (class, least) in [
+        // 8 % where RSA has wide vectors, 4 % where it takes longer for lack of them.
+        (Class::KeyAgreement, 0.02),
+        (Class::RsaPrivate, 0.15),
+        (Class::Tls, 0.01),
+    ] {
+        assert!(share(class).high > least, "{class}: {}", shares(&profile));
+    }
+    let unclassified = own(&profile, Class::is_unclassified);
+    assert!(unclassified.low < 0.08, "{}", shares(&profile));
+}
+
+/// A TLS 1.3 server with an RSA key, and a client that does nothing but handshakes.
+fn handshakes() -> (Running, Running, tempfile::TempDir) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (key, certificate) = (file("key.pem"), file("cert.pem"));
+    let openssl = |args: &[&str]| {
+        let mut command = Command::new("openssl");
+        command.args(args).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        Running(command.spawn().expect("openssl"))
+    };
+    let make = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+    ];
+    let made = openssl(&[&make[..], &["-keyout", &key, "-out", &certificate]].concat())
+        .0
+        .wait();
+    assert!(made.is_ok_and(|status| status.success()));
+    let mut server = openssl(&[
+        "s_server",
+        "-accept",
+        "127.0.0.1:0",
+        "-cert",
+        &certificate,
+        "-key",
+        &key,
+    ]);
+    let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines();
+    let address = lines.find_map(|line| Some(line.ok()?.strip_prefix("ACCEPT ")?.to_owned()));
+    let address = address.expect("where it listens");
+    // What it says about each connection has to be read, or it waits.
+    std::thread::spawn(move || lines.count());
+    let mut client = openssl(&["s_time", "-connect", &address, "-new", "-time", SECONDS]);
+    let mut said = client.0.stdout.take().expect("a pipe");
+    std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    (server, client, dir)
+}
+
+#[test]
+fn samples_add_up_to_the_cpu_time_that_the_system_counts() {
+    let child = Running::speed(&["rsa2048"]);
+    let deadline = Instant::now() + PATIENCE;
+    // Time that a virtual machine does not get is counted and not sampled. Such noise only takes samples
+    // away, and not all the time: one undisturbed stretch is enough.
+    let mut seen = Vec::new();
+    while Instant::now() < deadline {
+        let Some(samples) = samples(&child, 500) else {
+            return;
+        };
+        let counted = samples.cpu_time().expect("it lives").as_secs_f64();
+        let ratio = samples.sampled_time().as_secs_f64() / counted;
+        if (0.9..1.1).contains(&ratio) {
+            return;
+        }
+        seen.push(ratio);
+    }
+    panic!("sampled of what was counted: {seen:?}");
+}
+
+#[test]
+fn what_is_not_calibrated_is_told() {
+    let child = Running::speed(&["rsa2048"]);
+    let Some(samples) = samples(&child, 200) else {
+        return;
+    };
+    let loaded = libcryptos_of(child.0.id());
+    assert_eq!(loaded.len(), 1);
+    assert_eq!(loaded[0].build_id(), samples.libcryptos()[0].build_id());
+    let profile = samples.profile(&Calibrations::without_cache());
+    assert_eq!(profile.notes.len(), 1, "{:?}", profile.notes);
+    let unknown = own(&profile, |class| class == Class::CryptoUnknown);
+    assert!(unknown.high > 0.5, "{}", shares(&profile));
+}
+
+#[test]
+fn children_are_followed() {
+    // The shell starts what computes after the sampler has begun.
+    let child = Command::new("/bin/sh")
+        .args([
+            "-c",
+            "read go; openssl speed -seconds 600 -bytes 8192 -evp aes-128-gcm & wait",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .expect("a shell");
+    let mut shell = Group(child);
+    let sampler = match Sampler::start(&[shell.0.id()], DEFAULT_FREQUENCY) {
+        Err(error @ SampleError::NotPermitted { .. }) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        other => other.expect("a sampler"),
+    };
+    drop(shell.0.stdin.take());
+    let deadline = Instant::now() + PATIENCE;
+    // Until what it started has used enough of a processor for a thousand samples, however busy that is.
+    let busy = |pid: &u32| cpu_time(*pid) > Duration::from_secs(1);
+    while !children(shell.0.id()).iter().any(busy) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let samples = sampler.stop().expect("samples");
+    assert!(samples.total() > 100, "{samples:?}");
+    assert_eq!(samples.libcryptos().len(), 1, "{samples:?}");
+}
+
+/// A child and what it started, a group of their own, that do not outlive this value.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = i32::try_from(self.0.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        drop(self.0.wait());
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let text = text.unwrap_or_default();
+    text.split_ascii_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+fn cpu_time(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let nanos = text.split_ascii_whitespace().next().unwrap_or("0");
+    Duration::from_nanos(nanos.parse().unwrap_or(0))
+}
