@@ -24,7 +24,10 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let engine =
         Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
     let sink = Arc::new(Collector::default());
-    let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
+    let session = engine.open_session(
+        Arc::clone(&sink) as Arc<dyn CompletionSink>,
+        Owner::new(1, 1),
+    );
     let key = engine
         .load_key(&keys::rsa_2048().private_key())
         .expect("a good key");

@@ -28,7 +28,7 @@ use thiserror::Error;
 
 use crate::backend::{Backend, BackendKey, BackendKind, Description};
 use crate::error::{JobError, KeyError};
-use crate::key::{Curve, KeyInfo, KeyType, PrivateKey};
+use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Class, Operation, OperationKind, Output};
 use crate::queue::{Contention, FairQueue, Owner, Waiting};
 use crate::stats::{Snapshot, Statistics};
@@ -294,15 +294,11 @@ impl Waiting for Queued {
 /// About how long an operation with a key of this type takes, in units of 10 µs on one core. Only the ratios
 /// within a class matter: an owner with large keys must not get more of the cores than one with small keys.
 fn cost_of(key_type: KeyType) -> u32 {
-    // Never 0: RSA, DH and DSA keys have at least 2048 bits.
-    let steps = |bits: u16| u32::from(bits.div_ceil(512)).max(2);
-    match key_type {
-        KeyType::Ec(Curve::P256) | KeyType::X25519 | KeyType::Ed25519 => 2,
-        KeyType::Ec(Curve::P384) => 16,
-        KeyType::Ec(Curve::P521) => 32,
-        KeyType::Dsa { bits } => steps(bits).pow(2) * 2,
+    match (Class::of(key_type), key_type.bits()) {
+        (Class::Fast, _) => 2,
+        (Class::Medium | Class::Slow, 0) => 24,
         // An exponentiation takes the cube of the size of the modulus: 2048 bits 320 µs.
-        KeyType::Rsa { bits } | KeyType::Dh { bits } => steps(bits).pow(3) / 2,
+        (Class::Medium | Class::Slow, bits) => u32::from(bits.div_ceil(512)).max(2).pow(3) / 2,
     }
 }
 
