@@ -3,10 +3,10 @@
 
 //! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
 //!
-//! They stand beside OpenSSL's own in every load of a key file, so whatever is not a stub is "carry on"
-//! (1), never an error; and a PEM block of somebody else is consumed whole, as OpenSSL's decoder does,
-//! because the loader goes on from where the last decoder stopped. No connection is made: a stub
-//! has the public half.
+//! They stand beside OpenSSL's own in every load of a key file, so input that is no stub is "carry on"
+//! (1), never an error; and a PEM block of another type is consumed whole, as OpenSSL's decoder does,
+//! because the loader continues where the last decoder stopped. No connection is made: a stub has the
+//! public half.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::error::Result;
 
 type Passphrase = *const c_void;
 
-/// "Not mine": the next decoder is tried.
+/// "Not a stub": the next decoder is tried.
 const CARRY_ON: c_int = 1;
 
 /// Structure of the DER in a stub.
@@ -36,7 +36,7 @@ const STRUCTURE: &CStr = c"millrace";
 /// Longest line that is read at once; longer ones come in pieces.
 const LINE: usize = 1024;
 
-/// Bound on what is read in search of a PEM block: certificate bundles of system size fit.
+/// Bound on the bytes that are read in search of a PEM block: certificate bundles of system size fit.
 const MAX_SEARCH: usize = 16 * 1024 * 1024;
 
 /// A decoder.
@@ -93,7 +93,7 @@ unsafe extern "C" fn does_selection<const ID: i32>(_provctx: Ptr, selection: c_i
     c_int::from(selects_a_key(selection))
 }
 
-/// Whether a key is wanted, and not parameters alone. Nothing selected means: whatever there is.
+/// Whether a key is wanted, and not parameters alone. An empty selection allows anything.
 fn selects_a_key(selection: c_int) -> bool {
     let key = ids::select::PRIVATE_KEY | ids::select::PUBLIC_KEY;
     selection == 0 || selection & key != 0
@@ -108,7 +108,7 @@ unsafe extern "C" fn decode_pem(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: libcrypto passes what `newctx` returned, and does not free it meanwhile.
+    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
     let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
         return CARRY_ON;
     };
@@ -172,7 +172,7 @@ unsafe extern "C" fn decode_der<const A: usize>(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: libcrypto passes what `newctx` returned, and does not free it meanwhile.
+    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
     let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
         return CARRY_ON;
     };

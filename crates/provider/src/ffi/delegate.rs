@@ -278,7 +278,7 @@ macro_rules! delegates {
             $($argument: $type),*
         ) -> $result {
             // SAFETY: libcrypto calls a function of this table with null or with a pointer that the
-            // table's constructor returned, which leads to an `H`, and does not free it meanwhile.
+            // table's constructor returned, which leads to an `H`, and does not free it during the call.
             let Some(handle) = (unsafe { pointer.cast::<H>().as_ref() }) else {
                 return Failure::VALUE;
             };

@@ -94,7 +94,7 @@ unsafe fn with_key<T: Failure>(object: *const c_void, entry: impl FnOnce(&Key) -
     }
 }
 
-/// What of a selection the inner key data can be asked for: a resident key has no private part there.
+/// The part of a selection that the inner key data can have: that of a resident key has no private part.
 fn here(key: &Key, selection: c_int) -> c_int {
     if key.origin() == Origin::Resident {
         selection & !ids::select::PRIVATE_KEY

@@ -14,12 +14,14 @@ use crate::error::{Error, Reason, Result};
 use crate::remote::FailureKind;
 use crate::route::Request;
 
-/// Tries the pool. `None` means: do it with the inner key data, which has the private part.
+/// Does a private operation in the pool. `None` means that the caller has to do it with the inner key
+/// data, which has the private part then.
 ///
-/// `operation` is the typed operation with its input, if there is one for what the application wants.
+/// `operation` is the typed operation with its input; `None` if the pool has none for the application's
+/// settings. `check` says whether a result is right.
 ///
 /// # Errors
-/// If the pool did not do it and nobody else can.
+/// If the pool did not do it and the private key is not here.
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,
@@ -55,7 +57,7 @@ pub(crate) fn run(
         _ => None,
     };
     if job.is_some() {
-        preload::attend(process);
+        preload::offer_host_loop(process);
     }
     let request = Request {
         process,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The entry point, and what the provider tells about itself.
+//! The entry point, the provider's parameters, and its tables of algorithms.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
@@ -74,7 +74,7 @@ struct Tables {
     stores: Table<Algorithm>,
 }
 
-/// Asks for a line on standard error about every operation that the pool did not do.
+/// Environment variable: if set, a line on standard error for each operation that the pool did not do.
 const LOG_VARIABLE: &str = "MILLRACE_LOG";
 
 /// Every algorithm carries them, so that `provider=millrace` selects it; or `millrace.pool=yes`,
@@ -89,7 +89,7 @@ impl Provider {
     /// # Safety
     /// `provctx` is what `OSSL_provider_init` gave out.
     pub(crate) unsafe fn of(provctx: Ptr) -> &'static Self {
-        // SAFETY: the caller's promise; providers are never freed.
+        // SAFETY: by this function's contract; providers are never freed.
         unsafe { &*provctx.cast::<Self>() }
     }
 
@@ -107,17 +107,17 @@ impl Provider {
         self.config.pool().report(source)
     }
 
-    /// Lets go of keys at the pool that have no key object any more.
+    /// Closes keys at the pool that have no key object any more.
     pub(crate) fn forget_unused(&self) {
         if let Some(process) = self.shared.process.existing() {
             process.sweep();
         }
     }
 
-    /// A line on standard error, if `MILLRACE_LOG` is set.
+    /// Writes a line to standard error if `MILLRACE_LOG` is set.
     pub(crate) fn log(&self, line: &str) {
         if self.verbose {
-            // Nobody to tell if it fails.
+            // Nothing can be done if standard error is closed.
             let _ = writeln!(std::io::stderr(), "millrace: {line}");
         }
     }
@@ -147,7 +147,7 @@ struct Owned {
 
 impl ProcessCell {
     fn existing(&self) -> Option<&'static Arc<Process>> {
-        // SAFETY: what is in there is null, or from `get`.
+        // SAFETY: the cell holds null or a pointer that `get` has put there.
         unsafe { Self::of_this_process(self.0.load(Ordering::Acquire)) }
     }
 
@@ -161,9 +161,9 @@ impl ProcessCell {
     }
 
     fn get(&self, make: impl FnOnce() -> Process) -> &'static Arc<Process> {
-        // Looked at once: if another thread puts its own there from now on, the exchange must fail.
+        // Read once: if another thread replaces it from now on, the exchange must fail.
         let old = self.0.load(Ordering::Acquire);
-        // SAFETY: what is in there is null, or from this function.
+        // SAFETY: the cell holds null or a pointer that this function has put there.
         if let Some(process) = unsafe { Self::of_this_process(old) } {
             return process;
         }
@@ -177,11 +177,11 @@ impl ProcessCell {
             .0
             .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire)
         {
-            // SAFETY: made above and never freed from now on. The parent's, if there was one, stays
-            // too: its locks may be held for ever.
+            // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
+            // freed either: its locks may be held for ever.
             Ok(_) => unsafe { &(*fresh).process },
             Err(winner) => {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and the failed exchange has not shared it.
                 drop(unsafe { Box::from_raw(fresh) });
                 // SAFETY: not null, from another call of this function, never freed.
                 unsafe { &(*winner).process }
@@ -290,7 +290,7 @@ fn start(core: Core) -> Result<&'static Provider> {
 
 /// An environment variable, unless the program runs with more rights than its user.
 fn variable(name: &str) -> Option<std::ffi::OsString> {
-    // SAFETY: takes a number.
+    // SAFETY: takes any number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return None;
     }
@@ -321,10 +321,10 @@ unsafe extern "C" fn query_operation<const ID: i32>(
     operation: c_int,
     no_cache: *mut c_int,
 ) -> *const Algorithm {
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
-        // SAFETY: a writable place.
+        // SAFETY: libcrypto passes a writable place.
         unsafe { no_cache.write(0) };
         let table = match operation {
             ids::op::KEYMGMT => &provider.tables()?.keys,
@@ -339,19 +339,21 @@ unsafe extern "C" fn query_operation<const ID: i32>(
     })
 }
 
-/// What the inner provider can, above all its TLS groups: libssl takes a group only from the provider
-/// whose key type it fetches, and that is this one wherever it is preferred.
+/// The capabilities of the inner provider: TLS groups and, since OpenSSL 3.5, TLS signature algorithms.
+/// libssl takes one only from the provider whose key type it fetches, and that is this one wherever it
+/// is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,
     callback: Callback,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
         let context = inner::context()?;
-        // SAFETY: a loaded provider that is never unloaded; the rest is handed through.
+        // SAFETY: takes a loaded provider, which is never unloaded; the rest is libcrypto's for this very
+        // function.
         Ok(unsafe {
             (provider.lib.OSSL_PROVIDER_get_capabilities)(
                 context.provider,
@@ -365,7 +367,7 @@ unsafe extern "C" fn get_capabilities<const ID: i32>(
 
 unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Param {
     static LIST: OnceLock<Table<Param>> = OnceLock::new();
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
@@ -397,18 +399,18 @@ const VERSION: &CStr =
     };
 
 unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
-        // SAFETY: the caller's array.
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
         let count = unsafe { params::entries(request) }.count();
         for index in 0..count {
-            // SAFETY: one of the entries counted above, which the caller lets us write.
+            // SAFETY: one of the entries counted above, which the application has passed to be written.
             let param = unsafe { &mut *request.add(index) };
-            // SAFETY: a C string.
+            // SAFETY: the key of a counted entry is not null, and so a C string.
             let key = unsafe { CStr::from_ptr(param.key) };
             let counter = provider.stats.each().find(|(name, _)| *name == key);
-            // SAFETY: the entry describes writable memory.
+            // SAFETY: each entry describes memory that the application has passed to be written.
             let answered = unsafe {
                 match (key.to_bytes(), counter) {
                     (b"name", _) => set_string_ptr(param, c"Millrace provider"),
@@ -435,7 +437,7 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
 /// As [`set_unsigned`].
 unsafe fn set_status(param: &mut Param) -> bool {
     param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
-    // SAFETY: the caller's promise; a one is the same in both types.
+    // SAFETY: by this function's contract; a one is the same in both types.
     unsafe { set_unsigned(param, 1) }
 }
 
@@ -468,16 +470,16 @@ mod tests {
     use super::*;
     use crate::remote::{FailureKind, Pool, PoolError, Remote};
 
-    /// A pool that is never asked.
-    struct Nobody;
+    /// A pool that is never used.
+    struct UnusedPool;
 
-    impl Pool for Nobody {
+    impl Pool for UnusedPool {
         fn open(
             &self,
             _: &str,
             _: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            Err(PoolError::new(FailureKind::NoNode, "nobody"))
+            Err(PoolError::new(FailureKind::NoNode, "unused"))
         }
 
         fn import(
@@ -490,14 +492,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_come_first_together_get_one_process() {
+    fn threads_that_race_for_the_process_get_the_same_one() {
         const THREADS: usize = 4;
         for _ in 0..500 {
             let cell = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
             let start = Barrier::new(THREADS);
             let first = || {
                 start.wait();
-                Arc::as_ptr(cell.get(|| Process::new(Arc::new(Nobody)))) as usize
+                Arc::as_ptr(cell.get(|| Process::new(Arc::new(UnusedPool)))) as usize
             };
             let found: Vec<usize> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();

@@ -142,7 +142,7 @@ unsafe extern "C" fn load<const ID: i32>(
 }
 
 unsafe extern "C" fn eof<const ID: i32>(pointer: Ptr) -> c_int {
-    // SAFETY: libcrypto passes what `open` returned, and does not free it meanwhile.
+    // SAFETY: libcrypto passes what `open` returned, and does not free it during the call.
     let loader = unsafe { pointer.cast::<Loader>().as_ref() };
     c_int::from(loader.is_none_or(|loader| loader.done))
 }
