@@ -32,6 +32,8 @@ NEEDS=(
     "openvpn openvpn"
     "gnutls-cli gnutls-bin"
     "git git"
+    "valgrind valgrind"
+    "objdump binutils"
 )
 
 present() {

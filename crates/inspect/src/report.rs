@@ -25,11 +25,10 @@
 //! Names of fields carry their units (`_khz`, `_bytes`); the JSON schema is
 //! `docs/reference/inspect.schema.json`.
 
-use std::fmt;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
@@ -39,7 +38,7 @@ use crate::live::{Answer, Question};
 use crate::machine::{self, Machine};
 use crate::network::{self, Network};
 use crate::qat::{self, Qat};
-use crate::root::{ATTRIBUTE_BYTES, Kind, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
+use crate::root::{ATTRIBUTE_BYTES, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
 
 /// Unread things that one section names; a hostile tree may have any number. The others are counted in
 /// its last entry.
@@ -119,71 +118,7 @@ pub struct Unread {
     pub why: Why,
 }
 
-/// Why something could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "why", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Why {
-    /// It is not there
-    Missing,
-    /// This user may not read it, or the kernel forbids it to everybody
-    Denied,
-    /// It is there, but is no ordinary file
-    #[serde(rename_all = "snake_case")]
-    NotRegular {
-        /// What it is
-        kind: Kind,
-    },
-    /// It is larger than such a file can sensibly be
-    TooLarge {
-        /// How much would have been read
-        limit_bytes: usize,
-    },
-    /// The system gave an error, or no answer in time
-    Unreadable {
-        /// In words
-        reason: String,
-    },
-    /// It was read, and does not say what such a file says
-    Malformed {
-        /// In words
-        reason: String,
-    },
-    /// Files do not say it: it is known of the machine itself only, not below `--root`
-    NotInFiles,
-    /// The bundle does not hold it
-    NotCollected,
-}
-
-impl Why {
-    /// An error of the system, in words.
-    pub(crate) fn unreadable(reason: impl Into<String>) -> Self {
-        Self::Unreadable {
-            reason: reason.into(),
-        }
-    }
-
-    /// What is wrong with a content, in words.
-    pub(crate) fn malformed(reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            reason: reason.into(),
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("not there"),
-            Self::Denied => f.write_str("permission denied; root may be needed"),
-            Self::NotRegular { kind } => write!(f, "it is {kind}"),
-            Self::TooLarge { limit_bytes } => write!(f, "larger than {limit_bytes} bytes"),
-            Self::Unreadable { reason } | Self::Malformed { reason } => f.write_str(reason),
-            Self::NotInFiles => f.write_str("not known from files"),
-            Self::NotCollected => f.write_str("the bundle does not hold it"),
-        }
-    }
-}
+pub use millrace_hostfs::Why;
 
 /// Reads for one section, and keeps the book of what could not be read.
 #[derive(Debug)]

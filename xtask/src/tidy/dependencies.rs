@@ -20,24 +20,28 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &["engine"]),
     ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
-    ("server", &["wire", "engine"]),
+    ("service", &["wire", "engine"]),
+    ("server", &["service", "wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("inspect", &[]),
+    ("hostfs", &[]),
+    ("inspect", &["hostfs"]),
     ("sampler", &[]),
-    ("gateway", &[]),
+    ("gateway", &["hostfs"]),
     (
         "bench",
-        &["backends", "client", "engine", "inspect", "sampler"],
+        &[
+            "backends", "client", "engine", "hostfs", "inspect", "sampler",
+        ],
     ),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
-    ("tests", &["wire", "engine"]),
+    ("tests", &["wire", "engine", "testkit"]),
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "sampler",
-            "gateway",
+            "engine", "backends", "wire", "client", "service", "server", "bench", "hostfs",
+            "inspect", "sampler", "gateway",
         ],
     ),
 ];
@@ -52,6 +56,11 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
         "provider",
         "backends",
+        "the tests load the module against a real node",
+    ),
+    (
+        "provider",
+        "service",
         "the tests load the module against a real node",
     ),
     (

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::libcrypto::{Key, KeyKind, Libcrypto};
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement;
 use aws_lc_rs::cipher::{self, EncryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey};
@@ -24,7 +25,6 @@ use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
     self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, PqdsaKeyPair, RsaKeyPair, UnparsedPublicKey,
 };
-use millrace_backends::libcrypto::{Key, KeyKind, Libcrypto};
 
 use super::rows::{Row, Work};
 
@@ -295,7 +295,7 @@ fn libcrypto_public(key: Rc<RefCell<Key>>, work: Work) -> Result<Operation, Stri
     Ok(run)
 }
 
-/// Counts nonces up from one, as [`millrace_backends::libcrypto::PacketCipher`] does.
+/// Counts nonces up from one, as [`crate::libcrypto::PacketCipher`] does.
 struct Counter<const LEN: usize>([u8; LEN]);
 
 impl<const LEN: usize> Counter<LEN> {

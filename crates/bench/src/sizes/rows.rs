@@ -4,7 +4,7 @@
 //! What is measured: one row per algorithm. Names are those of the command line, of the tables and of
 //! the files.
 
-use millrace_backends::libcrypto::KeyKind;
+use crate::libcrypto::KeyKind;
 
 /// One algorithm, as it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,377 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Any libcrypto of this machine, opened at run time and called directly.
+//!
+//! No backend: it is the peer that measurements compare with, and it is exactly the file that the
+//! gateways of this machine use (or a slow build of it, or one for another purpose). OpenSSL 3.0 and
+//! later; nothing is linked.
+//!
+//! ```text
+//!  Libcrypto::open ─► cipher(name, key) ─► seal one packet ─┐
+//!                  ─► digest(name)      ─► hash one block   ├─ each as an application does it: fresh
+//!                  ─► key(kind)         ─► sign, verify, …  ┘  nonce, whole call, result checked
+//! ```
+//!
+//! One handle belongs to one thread; nothing here is shared.
+
+#[expect(
+    unsafe_code,
+    reason = "calls into a library opened at run time; the only unsafe code of this crate"
+)]
+mod sys;
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use self::sys::{Context, Digester, Lib, PublicKeyContext};
+
+/// Bytes of an authentication tag.
+const TAG_LEN: usize = 16;
+
+/// Bytes of the longest IV of a cipher that is offered here.
+const MAX_IV_LEN: usize = 16;
+
+/// Why something cannot be measured with this library.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum LibcryptoError {
+    /// Resource: there is no such library, or it is not one.
+    #[error("cannot open {path}: {reason}")]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// Caller: this library has no such algorithm.
+    #[error("this libcrypto has no {0}")]
+    Missing(String),
+    /// A call failed that must not.
+    #[error("libcrypto failed in {0}")]
+    Failed(&'static str),
+}
+
+/// An opened library.
+#[derive(Debug)]
+pub(crate) struct Libcrypto {
+    lib: &'static Lib,
+}
+
+/// What kind of key to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum KeyKind {
+    /// RSA of so many bits.
+    Rsa(u32),
+    /// DSA, 2048 bits with a 256-bit group.
+    Dsa,
+    /// ECDSA and ECDH on NIST P-256.
+    P256,
+    /// X25519.
+    X25519,
+    /// Ed25519.
+    Ed25519,
+    /// Diffie-Hellman in ffdhe2048.
+    Dh,
+    /// ML-KEM-768, from OpenSSL 3.5 on.
+    MlKem768,
+    /// ML-DSA-65, from OpenSSL 3.5 on.
+    MlDsa65,
+}
+
+impl std::fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rsa(bits) => write!(f, "RSA-{bits}"),
+            Self::Dsa => f.write_str("DSA-2048"),
+            Self::P256 => f.write_str("P-256"),
+            Self::X25519 => f.write_str("X25519"),
+            Self::Ed25519 => f.write_str("Ed25519"),
+            Self::Dh => f.write_str("Diffie-Hellman"),
+            Self::MlKem768 => f.write_str("ML-KEM-768"),
+            Self::MlDsa65 => f.write_str("ML-DSA-65"),
+        }
+    }
+}
+
+impl Libcrypto {
+    /// Opens a library, which stays mapped as long as the process lives.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Open`].
+    pub(crate) fn open(path: &Path) -> Result<Self, LibcryptoError> {
+        let lib = Lib::open(path).map_err(|reason| LibcryptoError::Open {
+            path: path.to_owned(),
+            reason,
+        })?;
+        Ok(Self {
+            lib: Box::leak(Box::new(lib)),
+        })
+    }
+
+    /// `OpenSSL 3.0.17 1 Jul 2025`
+    #[must_use]
+    pub(crate) fn version(&self) -> String {
+        self.lib.text(sys::VERSION)
+    }
+
+    /// What it says of the processor; `CPUINFO: N/A` where it was built without assembly.
+    #[must_use]
+    pub(crate) fn processor(&self) -> String {
+        self.lib.text(sys::CPU_INFO)
+    }
+
+    /// A cipher for packets: AEAD (`AES-256-GCM`, `ChaCha20-Poly1305`) or `AES-256-CBC`.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Missing`].
+    pub(crate) fn cipher(&self, name: &str, key: &[u8]) -> Result<PacketCipher, LibcryptoError> {
+        let missing = || LibcryptoError::Missing(name.to_owned());
+        let text = CString::new(name).map_err(|_| missing())?;
+        let (context, iv_len) = Context::new(self.lib, &text, key).ok_or_else(missing)?;
+        if iv_len > MAX_IV_LEN {
+            return Err(missing());
+        }
+        Ok(PacketCipher {
+            context,
+            iv: [0; MAX_IV_LEN],
+            iv_len,
+            aead: !name.ends_with("CBC"),
+        })
+    }
+
+    /// A hash function.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Missing`].
+    pub(crate) fn digest(&self, name: &str) -> Result<BlockDigest, LibcryptoError> {
+        let missing = || LibcryptoError::Missing(name.to_owned());
+        let text = CString::new(name).map_err(|_| missing())?;
+        let digester = Digester::new(self.lib, &text).ok_or_else(missing)?;
+        Ok(BlockDigest { digester })
+    }
+
+    /// A new key.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Missing`] if the library has no such algorithm.
+    pub(crate) fn key(&self, kind: KeyKind) -> Result<Key, LibcryptoError> {
+        let missing = || LibcryptoError::Missing(kind.to_string());
+        let own = PublicKeyContext::generate(self.lib, kind).ok_or_else(missing)?;
+        // A peer for agreements; its public half is what a client would send.
+        let peer = match kind {
+            KeyKind::P256 | KeyKind::X25519 | KeyKind::Dh => {
+                Some(own.sibling(kind).ok_or_else(missing)?)
+            }
+            _ => None,
+        };
+        Ok(Key { own, peer, kind })
+    }
+}
+
+/// Seals packets under one key, each with a nonce of its own.
+#[derive(Debug)]
+pub(crate) struct PacketCipher {
+    context: Context,
+    iv: [u8; MAX_IV_LEN],
+    iv_len: usize,
+    aead: bool,
+}
+
+impl PacketCipher {
+    /// Encrypts one packet into `output`, replacing what is there; the tag follows if the cipher has
+    /// one. The nonce counts up with each call, from one.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn seal(
+        &mut self,
+        packet: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
+        for byte in self.iv[..self.iv_len].iter_mut().rev() {
+            *byte = byte.wrapping_add(1);
+            if *byte != 0 {
+                break;
+            }
+        }
+        let tag = if self.aead { TAG_LEN } else { 0 };
+        self.context
+            .seal(&self.iv[..self.iv_len], packet, tag, output)
+            .ok_or(LibcryptoError::Failed("encryption"))
+    }
+}
+
+/// Hashes blocks.
+#[derive(Debug)]
+pub(crate) struct BlockDigest {
+    digester: Digester,
+}
+
+impl BlockDigest {
+    /// The hash of one block.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn hash(
+        &mut self,
+        block: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
+        self.digester
+            .hash(block, output)
+            .ok_or(LibcryptoError::Failed("hashing"))
+    }
+}
+
+/// A key, and the operations that it can do.
+#[derive(Debug)]
+pub(crate) struct Key {
+    own: PublicKeyContext,
+    peer: Option<PublicKeyContext>,
+    kind: KeyKind,
+}
+
+impl Key {
+    /// Signs a message (SHA-256 where the algorithm has no hash of its own), as TLS does.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn sign(
+        &mut self,
+        message: &[u8],
+        signature: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
+        self.own
+            .sign(self.hash(), message, signature)
+            .ok_or(LibcryptoError::Failed("signing"))
+    }
+
+    /// Whether a signature is good.
+    pub(crate) fn verify(&mut self, message: &[u8], signature: &[u8]) -> bool {
+        self.own.verify(self.hash(), message, signature)
+    }
+
+    /// The secret agreed on with the peer.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+        let peer = self.peer.as_ref();
+        peer.and_then(|peer| self.own.derive(peer, secret))
+            .ok_or(LibcryptoError::Failed("agreement"))
+    }
+
+    /// The same secret from the peer's side.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+        let peer = self.peer.as_ref();
+        peer.and_then(|peer| peer.derive(&self.own, secret))
+            .ok_or(LibcryptoError::Failed("agreement"))
+    }
+
+    /// A new secret and its capsule for this key.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn encapsulate(
+        &mut self,
+        capsule: &mut Vec<u8>,
+        secret: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
+        self.own
+            .encapsulate(capsule, secret)
+            .ok_or(LibcryptoError::Failed("encapsulation"))
+    }
+
+    /// The secret in a capsule.
+    ///
+    /// # Errors
+    /// [`LibcryptoError::Failed`].
+    pub(crate) fn decapsulate(
+        &mut self,
+        capsule: &[u8],
+        secret: &mut Vec<u8>,
+    ) -> Result<(), LibcryptoError> {
+        self.own
+            .decapsulate(capsule, secret)
+            .ok_or(LibcryptoError::Failed("decapsulation"))
+    }
+
+    /// The hash that goes before the signature, unless the algorithm has its own.
+    fn hash(&self) -> Option<&'static std::ffi::CStr> {
+        match self.kind {
+            KeyKind::Ed25519 | KeyKind::MlDsa65 => None,
+            _ => Some(c"SHA256"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system() -> Libcrypto {
+        Libcrypto::open(Path::new("libcrypto.so.3")).expect("the system's OpenSSL 3")
+    }
+
+    #[test]
+    fn packets_are_sealed_as_the_test_vector_says() {
+        // NIST GCM test case 14 has an all-zero nonce; with ours, counted from one, the tag differs but
+        // the length does not. The known answer is that of AWS-LC, compared in millrace-bench.
+        let mut cipher = system().cipher("AES-256-GCM", &[0; 32]).expect("cipher");
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        cipher.seal(&[0; 16], &mut one).expect("sealed");
+        cipher.seal(&[0; 16], &mut two).expect("sealed");
+        assert_eq!((one.len(), two.len()), (32, 32));
+        assert_ne!(one, two, "a nonce is never used twice");
+    }
+
+    #[test]
+    fn hashes_are_right() {
+        let mut digest = system().digest("SHA256").expect("hash");
+        let mut output = Vec::new();
+        digest.hash(b"abc", &mut output).expect("hashed");
+        assert_eq!(output[..4], [0xba, 0x78, 0x16, 0xbf]);
+        assert_eq!(output.len(), 32);
+    }
+
+    #[test]
+    fn keys_sign_verify_and_agree() {
+        let lib = system();
+        for kind in [KeyKind::Rsa(2048), KeyKind::P256, KeyKind::Ed25519] {
+            let mut key = lib.key(kind).expect("key");
+            let mut signature = Vec::new();
+            key.sign(b"message", &mut signature).expect("signature");
+            assert!(key.verify(b"message", &signature), "{kind:?}");
+            assert!(!key.verify(b"massage", &signature), "{kind:?}");
+        }
+        for kind in [KeyKind::P256, KeyKind::X25519, KeyKind::Dh] {
+            let mut key = lib.key(kind).expect("key");
+            let (mut here, mut there) = (Vec::new(), Vec::new());
+            key.derive(&mut here).expect("secret");
+            key.derive_as_peer(&mut there).expect("secret");
+            assert!(!here.is_empty() && here == there, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let lib = system();
+        assert!(matches!(
+            lib.cipher("ROT-13", &[0; 16]),
+            Err(LibcryptoError::Missing(_))
+        ));
+        assert!(matches!(lib.digest("CRC"), Err(LibcryptoError::Missing(_))));
+        let none = Libcrypto::open(Path::new("/nonexistent/libcrypto.so"));
+        assert!(matches!(none, Err(LibcryptoError::Open { .. })));
+        let other = Libcrypto::open(Path::new("libc.so.6"));
+        assert!(
+            matches!(other, Err(LibcryptoError::Open { .. })),
+            "no libcrypto at all"
+        );
+    }
+}
