@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use millrace_inspect::doctor::diagnose;
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::RngSeed;

@@ -12,8 +12,8 @@ use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
 use crate::network::Network;
 use crate::qat::Qat;
 use crate::report::{Report, Section, Unread};
-use crate::root::Root;
 use crate::{kernel, network, qat};
+use millrace_hostfs::Root;
 
 /// Time between two readings of a device with open requests: a healthy device answers within microseconds.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);

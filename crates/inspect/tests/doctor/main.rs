@@ -11,10 +11,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{
     CHECKS, Diagnosis, Finding, Observation, Remedy, Severity, diagnose, system,
 };
-use millrace_inspect::root::Root;
 
 use self::cases::{A9_LIBRARY, CASES, Case, OPENVPN, QAT_FOLDER, SWANCTL};
 use self::machine::Change::{Edit, File, Gone};
@@ -340,7 +340,7 @@ fn secrets_appear_neither_in_diagnosis_nor_bundle() {
     let replay = Root::from_bundle(bundle.as_slice()).expect("a bundle");
     let mut kept = String::new();
     for path in [SWANCTL, OPENVPN, "etc/haproxy/haproxy.cfg"] {
-        kept.push_str(&replay.read(path, 1 << 20).text().unwrap_or_default());
+        kept.push_str(&replay.text(path, 1 << 20).unwrap_or_default());
     }
     assert!(
         kept.contains("dpd_delay") && kept.contains("comp-lzo"),

@@ -6,8 +6,8 @@
 mod page;
 
 use anyhow::Result;
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{self, CHECKS, Check, Diagnosis, Severity, diagnose};
-use millrace_inspect::root::Root;
 use serde_json::json;
 
 use crate::args::{DoctorArgs, WatchArgs};

@@ -10,10 +10,10 @@ use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher};
 use millrace_inspect::doctor::{self, Observation};
 use millrace_inspect::qat::formats::Heartbeat;
-use millrace_inspect::root::Root;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::channels::send;
