@@ -9,6 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::diagnose;
 use millrace_inspect::report::Report;
 use proptest::prelude::*;
