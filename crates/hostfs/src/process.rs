@@ -272,6 +272,16 @@ mod tests {
     }
 
     #[test]
+    fn soft_limits_are_read_by_name() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max core file size        unlimited            unlimited            bytes     \n\
+                      Max open files            1024                 524288               files     \n";
+        assert_eq!(soft_limit(limits, "Max open files"), Some("1024"));
+        assert_eq!(soft_limit(limits, "Max core file size"), Some("unlimited"));
+        assert_eq!(soft_limit("Max core file size", "Max core file size"), None);
+    }
+
+    #[test]
     fn status_without_required_lines_is_refused() {
         for text in [
             "",
