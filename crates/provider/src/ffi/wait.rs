@@ -32,8 +32,8 @@ use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
 use super::provider::Provider;
+use crate::oneshot::{Pause, Wake};
 use crate::process::Process;
-use crate::slot::{Pause, Wake};
 use crate::stats::Stats;
 
 /// Its address names our descriptor among those of a wait context.
