@@ -63,6 +63,12 @@ impl Hedging {
         self.after.unwrap_or_else(|| self.latencies.slow())
     }
 
+    /// Whether no job is queued for a hedge.
+    #[cfg(test)]
+    pub(super) fn waits_for_none(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Counts a job towards the budget.
     pub(super) fn deposit(&mut self) {
         self.budget.deposit();

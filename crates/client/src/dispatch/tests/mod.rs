@@ -5,6 +5,7 @@
 //! nodes do to jobs is tested in `tests/`, over sockets.
 
 mod hedging;
+mod simulation;
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};

@@ -238,14 +238,10 @@ fn io_thread_keeps_the_clock_of_a_host_loop() {
 
 #[test]
 fn io_thread_that_dies_as_leader_leaves_the_role() {
-    let mut driver = driver(leader(Role::IoThread, None), IoThread::Working);
-    assert_eq!(driver.io_thread_ended(), Wake::Leader);
-    assert!(!driver.has_leader() && driver.is_closing());
-    let mut driver = super::tests::driver(leader(Role::Caller, None), IoThread::Working);
-    assert_eq!(
-        driver.io_thread_ended(),
-        Wake::Leader,
-        "finds its job ended"
-    );
-    assert!(driver.caller_leads());
+    let mut dying = driver(leader(Role::IoThread, None), IoThread::Working);
+    assert_eq!(dying.io_thread_ended(), Wake::Leader);
+    assert!(!dying.has_leader() && dying.is_closing());
+    let mut led = driver(leader(Role::Caller, None), IoThread::Working);
+    assert_eq!(led.io_thread_ended(), Wake::Leader, "finds its job ended");
+    assert!(led.caller_leads());
 }
