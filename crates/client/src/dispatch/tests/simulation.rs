@@ -34,7 +34,7 @@ use super::*;
 use crate::config::Hedge;
 
 /// Schedules of a default run: about 4 s without optimization.
-const SCHEDULES: u64 = 2_500;
+const SCHEDULES: u64 = 2_000;
 
 /// Schedules with `MILLRACE_LONG=1`.
 const SCHEDULES_LONG: u64 = 200_000;
@@ -284,11 +284,11 @@ impl World {
     /// Fills the agenda: jobs in bursts, and trouble.
     fn script(&mut self) {
         for client in 0..self.clients.len() {
-            let bursts = 1 + self.below(5);
+            let bursts = 1 + self.below(4);
             for _ in 0..bursts {
                 let at = self.below(SCRIPT_MS);
                 let spread = 1 + self.below(200);
-                for _ in 0..1 + self.below(12) {
+                for _ in 0..1 + self.below(10) {
                     let at = at + self.below(spread);
                     self.at(at, Happening::Submit { client });
                 }
