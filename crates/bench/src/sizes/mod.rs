@@ -149,7 +149,7 @@ impl Plan {
 
     /// Every algorithm at every size it has.
     fn points(&self) -> Vec<(&'static Row, usize)> {
-        let sizes = |row: &'static Row| match row.work.sized() {
+        let sizes = |row: &'static Row| match row.request.sized() {
             true => self.sizes.clone(),
             false => vec![0],
         };

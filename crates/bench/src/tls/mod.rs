@@ -96,16 +96,11 @@ pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     if let Some(path) = &args.svg {
         plot::write(&plots::render(&results)?, path)?;
     }
-    match &args.json {
-        Some(path) if path.as_os_str() == "-" => report::write_json(&results, path)?,
-        json => {
-            report::print(&tables::render(&results, args.demo, args.profile))?;
-            if let Some(path) = json {
-                report::write_json(&results, path)?;
-            }
-        }
-    }
-    results.verdict()
+    report::deliver(&results, args.json.as_deref(), || {
+        tables::render(&results, args.demo, args.profile)
+    })?;
+    results.verdict()?;
+    results.goals.require(args.require)
 }
 
 fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {

@@ -15,7 +15,7 @@ use super::{Mode, Part, Server, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
-use crate::keys::KeyKind;
+use crate::workload::BenchKey;
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
@@ -30,7 +30,7 @@ const PRELOAD_PLACES: [&str; 2] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Cell {
     pub(super) server: Server,
-    pub(super) key: KeyKind,
+    pub(super) key: BenchKey,
     pub(super) tls: TlsVersion,
     pub(super) mode: Mode,
 }
@@ -50,7 +50,7 @@ impl fmt::Display for Cell {
 pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
     pub(super) servers: Vec<Server>,
-    pub(super) keys: Vec<KeyKind>,
+    pub(super) keys: Vec<BenchKey>,
     pub(super) versions: Vec<TlsVersion>,
     pub(super) modes: Vec<Mode>,
     pub(super) rounds: u64,
@@ -98,8 +98,8 @@ impl Plan {
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
             latency: Duration::from_millis(args.latency),
-            concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
-            request_concurrency: usize::try_from(args.request_concurrency).unwrap_or(usize::MAX),
+            concurrency: args.concurrency,
+            request_concurrency: args.request_concurrency,
             gateway_core,
             load_core,
             provider: args.provider.clone(),
@@ -177,10 +177,10 @@ impl Plan {
     }
 
     /// The keys that gateways have: those that are measured, and the one of short connections.
-    pub(super) fn keys_to_make(&self) -> Vec<KeyKind> {
+    pub(super) fn keys_to_make(&self) -> Vec<BenchKey> {
         let mut keys = self.keys.clone();
         if self.parts.contains(&Part::Short) {
-            keys.push(KeyKind::Rsa2048);
+            keys.push(BenchKey::Rsa2048);
         }
         unique(&keys)
     }
@@ -192,7 +192,7 @@ impl Plan {
     }
 
     /// The keys that `openssl speed` is asked about, as a second opinion.
-    pub(super) fn speeds(&self) -> Vec<KeyKind> {
+    pub(super) fn speeds(&self) -> Vec<BenchKey> {
         if self.parts.contains(&Part::Handshakes) {
             self.keys.clone()
         } else {
@@ -257,7 +257,7 @@ mod tests {
     fn parts_say_which_cells_and_keys_there_are() {
         let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
         assert!(handshakes.short_order(0).is_empty());
-        assert_eq!(handshakes.keys_to_make(), [KeyKind::P256]);
+        assert_eq!(handshakes.keys_to_make(), [BenchKey::P256]);
         assert_eq!(handshakes.steps(), 5 * (2 * (3 + 3) + 1));
         if short::need_ab().is_err() {
             eprintln!("skipped: no ab");
@@ -266,6 +266,6 @@ mod tests {
         let short = plan(&["--part", "short", "--key", "p-256"]);
         assert!(short.order(0).is_empty() && short.speeds().is_empty());
         assert_eq!(short.short_order(0).len(), 2 * (3 + 3));
-        assert_eq!(short.keys_to_make(), [KeyKind::Rsa2048, KeyKind::P256]);
+        assert_eq!(short.keys_to_make(), [BenchKey::Rsa2048, BenchKey::P256]);
     }
 }

@@ -14,10 +14,10 @@ use super::short::{ShortCell, ShortLoad};
 use super::testbed::{Load, Measurement};
 use super::{Mode, Server};
 use crate::error::BenchError;
-use crate::goals::Goal;
-use crate::keys::KeyKind;
+use crate::goals::{Goal, Goals};
 use crate::machine::Machine;
 use crate::stats::Spread;
+use crate::workload::BenchKey;
 
 /// Version of the JSON report: raised when a field changes its meaning.
 const SCHEMA: u32 = 2;
@@ -44,13 +44,13 @@ pub(super) struct Results {
     /// Why the ceilings are not sampled but those of `openssl speed`.
     pub(super) not_sampled: Option<String>,
     /// By key: microseconds that one signature takes OpenSSL on the gateway's core, per round.
-    openssl_sign_us: BTreeMap<KeyKind, Vec<f64>>,
+    openssl_sign_us: BTreeMap<BenchKey, Vec<f64>>,
     pub(super) cells: Vec<Rounds>,
     pub(super) short_cells: Vec<ShortRounds>,
     pub(super) savings: Vec<Saving>,
     pub(super) short_gains: Vec<ShortGain>,
     pub(super) profiles: Vec<CellProfile>,
-    pub(super) goals: Vec<Goal>,
+    pub(super) goals: Goals,
 }
 
 /// All rounds of one cell.
@@ -137,11 +137,11 @@ impl Results {
             savings: Vec::new(),
             short_gains: Vec::new(),
             profiles: Vec::new(),
-            goals: Vec::new(),
+            goals: Goals::default(),
         }
     }
 
-    pub(super) fn add_operation(&mut self, key: KeyKind, rate: f64) {
+    pub(super) fn add_operation(&mut self, key: BenchKey, rate: f64) {
         self.openssl_sign_us
             .entry(key)
             .or_default()
@@ -263,11 +263,11 @@ impl Results {
     }
 
     /// The numbers to reach, for RSA and for the pooled mode that counts.
-    fn goals(&self) -> Vec<Goal> {
+    fn goals(&self) -> Goals {
         if !self.plan.latency.is_zero() {
             return self.gains_by_waiting();
         }
-        let mut goals = Vec::new();
+        let mut goals = Goals::default();
         for saving in &self.savings {
             let Cell {
                 server,
@@ -275,34 +275,34 @@ impl Results {
                 tls,
                 mode,
             } = saving.pooled;
-            if key != KeyKind::Rsa2048 || !self.plan.counts(server, mode) {
+            if key != BenchKey::Rsa2048 || !self.plan.counts(server, mode) {
                 continue;
             }
             for (load, saved) in [("equal load", &saving.equal), ("full load", &saving.full)] {
-                goals.push(Goal::at_least(
+                goals.extend([Goal::at_least(
                     format!("gateway CPU saved / ceiling, {server}, {key}, TLS {tls}, {load}"),
                     MUST_SAVE,
                     AIM_TO_SAVE,
                     saved.saved_of_ceiling,
-                ));
+                )]);
             }
         }
         for gain in &self.short_gains {
             let ShortCell { server, path, mode } = gain.pooled;
             if let (Some(measured), true) = (gain.of_allowed, self.plan.counts(server, mode)) {
-                goals.push(Goal::at_least(
+                goals.extend([Goal::at_least(
                     format!("requests per gateway core / ceiling, {server}, AES128-SHA, {path}"),
                     MUST_REACH,
                     AIM_TO_REACH,
                     measured,
-                ));
+                )]);
             }
         }
         goals
     }
 
     /// What it brings that a worker of nginx does not block, when answers come late.
-    fn gains_by_waiting(&self) -> Vec<Goal> {
+    fn gains_by_waiting(&self) -> Goals {
         let rates = |cell: Cell| {
             let rounds = self.cells.iter().find(|rounds| rounds.cell == cell)?;
             let closed = rounds

@@ -12,7 +12,6 @@ use super::results::{CellProfile, Results, Rounds, Saved, Saving, ShortGain, Sho
 use super::short::ShortCell;
 use super::testbed::{Load, Measurement};
 use super::{Mode, Part, Server};
-use crate::goals;
 use crate::report::Table;
 use crate::stats::{Latencies, Spread};
 
@@ -48,10 +47,7 @@ pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
     if profile {
         text.push_str(&profiles(results));
     }
-    if !results.goals.is_empty() {
-        text.push_str("\nNumbers to reach, median (range over the rounds)\n");
-        text.push_str(&goals::table(&results.goals).render());
-    }
+    text.push_str(&results.goals.render());
     if let Some(reason) = &results.not_sampled {
         text.push_str(&format!(
             "\nCeilings are those of `openssl speed`, not sampled: {reason}\n"
@@ -387,7 +383,7 @@ mod tests {
     fn what_is_quoted_is_what_was_published() {
         assert!(QUOTED.contains("130"));
         let odd = published(
-            crate::keys::KeyKind::P256,
+            crate::workload::BenchKey::P256,
             super::super::TlsVersion::Tls12,
             false,
         );
