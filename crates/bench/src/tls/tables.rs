@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millrace_sampler::Class;
 
 use super::reference::{published, published_short};
-use super::results::{CellProfile, Results, Rounds, Saved, Saving, ShortGain, ShortRounds};
+use super::results::{CellProfile, TlsReport, Rounds, Saved, Saving, ShortGain, ShortRounds};
 use super::short::ShortCell;
 use super::testbed::{Load, Measurement};
 use super::{Mode, Part, Server};
@@ -16,7 +16,7 @@ use crate::report::Table;
 use crate::stats::{Latencies, Spread};
 
 /// The tables, and what they mean.
-pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
+pub(super) fn render(results: &TlsReport, demo: bool, profile: bool) -> String {
     let mut text = format!("{}\n\n{}\n", results.machine.describe(), setting(results));
     if results.plan.parts.contains(&Part::Handshakes) {
         for &server in &results.plan.servers {
@@ -53,13 +53,18 @@ pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
             "\nCeilings are those of `openssl speed`, not sampled: {reason}\n"
         ));
     }
+    let left_out: Vec<String> = results.plan.left_out().map(|mode| mode.to_string()).collect();
+    if !left_out.is_empty() {
+        let modes = left_out.join(",");
+        text.push_str(&format!("\nNot measured in the demonstration: {modes} (--mode selects it)\n"));
+    }
     if demo {
         text.push_str(EXPLANATION);
     }
     text
 }
 
-fn setting(results: &Results) -> String {
+fn setting(results: &TlsReport) -> String {
     let plan = &results.plan;
     let sharing = if plan.gateway_core == plan.load_core {
         format!(
@@ -90,7 +95,7 @@ fn median(rounds: &[Measurement], value: impl Fn(&Measurement) -> Option<f64>) -
     Spread::of(rounds.iter().filter_map(value)).map_or(0.0, |spread| spread.median)
 }
 
-fn handshakes(results: &Results, server: Server) -> Table {
+fn handshakes(results: &TlsReport, server: Server) -> Table {
     let mut table = Table::new(&[
         "key",
         "TLS",
@@ -136,7 +141,7 @@ fn handshakes(results: &Results, server: Server) -> Table {
     table
 }
 
-fn savings(results: &Results) -> Table {
+fn savings(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "key",
@@ -183,7 +188,7 @@ fn savings(results: &Results) -> Table {
     table
 }
 
-fn requests(results: &Results) -> Table {
+fn requests(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "key",
@@ -251,7 +256,7 @@ fn requests(results: &Results) -> Table {
     table
 }
 
-fn short(results: &Results) -> Table {
+fn short(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "path",
@@ -310,7 +315,7 @@ fn quoted_short(cell: ShortCell) -> (String, String) {
 }
 
 /// Where the CPU time goes: one table per group, one column per mode.
-fn profiles(results: &Results) -> String {
+fn profiles(results: &TlsReport) -> String {
     let mut groups: BTreeMap<&str, Vec<&CellProfile>> = BTreeMap::new();
     for profile in &results.profiles {
         groups.entry(&profile.group).or_default().push(profile);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::gateway::{Edge, Gateway, Origin};
 use super::load::{Offer, Outcome, Target, drive};
 use super::observer::{Observer, Seen};
-use super::plan::{Cell, Plan};
+use super::plan::{Cell, TlsPlan};
 use super::short::{self, Path, ShortCell, ShortLoad};
 use super::{Mode, Part, Server, TlsVersion};
 use crate::cores;
@@ -92,13 +92,13 @@ pub(super) struct Testbed {
     /// Handshakes per second of paced loads, the same in every round and mode.
     paces: BTreeMap<(Server, BenchKey, TlsVersion), f64>,
     pub(super) observer: Observer,
-    plan: Plan,
+    plan: TlsPlan,
     _dir: TempDir,
 }
 
 impl Testbed {
     /// Makes keys, starts the node (if something is pooled) and all gateways.
-    pub(super) fn start(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Self, BenchError> {
+    pub(super) fn start(plan: &TlsPlan, progress: &mut dyn FnMut(&str)) -> Result<Self, BenchError> {
         let dir = temporary_folder()?;
         let made: Result<Vec<_>, _> = plan
             .keys_to_make()
@@ -353,7 +353,7 @@ impl Testbed {
 /// Starts a node that holds the keys, far away if the plan says so, and writes what gateways need to use
 /// them.
 fn start_pool(
-    plan: &Plan,
+    plan: &TlsPlan,
     identities: &[Identity],
     dir: &TempDir,
 ) -> Result<(Node, Option<Relay>, Edge), BenchError> {
