@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_server::store::pem::{MAX_PEM_LEN, read_private_key};
+use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(key) = read_private_key(data) else { return };

@@ -7,4 +7,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| millrace_server::fuzzing::session(data));
+fuzz_target!(|data: &[u8]| millrace_service::fuzzing::session(data));

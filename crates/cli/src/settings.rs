@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
-use millrace_server::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
+use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
 
 use crate::args::{CheckArgs, LogFormat, StatusArgs, StoreArgs, UpArgs};
 use crate::exit::{ContextCode, Failure};

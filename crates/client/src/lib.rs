@@ -34,7 +34,7 @@ mod config;
 mod connection;
 mod dispatch;
 mod error;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod io;
@@ -54,7 +54,7 @@ pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfi
 pub use error::ClientError;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
-pub use pool::{Attendance, Pool, Ticket};
+pub use pool::{HostLoop, JobHandle, Pool};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};
 pub use task::Reply;

@@ -44,30 +44,40 @@ pub struct Pool {
 
 /// A job that was submitted: for [`Pool::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct JobHandle {
     task: TaskId,
     pid: u32,
 }
 
-/// How the event loop of a host looks after the sockets of its pool, in this process. That saves two
-/// thread switches and a part of the writes per job. From [`Self::begin`] on, jobs that the same thread
-/// submits are collected until [`Self::before_wait`], and callbacks run on it, in either of the two
-/// calls. It cannot be ended, and a forked child must forget it.
-pub struct Attendance {
+/// Lets the host's own event loop drive the pool's sockets in this process, instead of the I/O thread.
+/// That saves two thread switches and part of the writes per job.
+///
+/// ```text
+/// once                     host_loop.drive_from_host()
+/// before each wait         host_loop.before_wait()      sends the jobs that this thread submitted
+/// epoll_wait, poll …       on host_loop.fd()
+/// when fd() is readable    host_loop.on_readable()      reads answers, runs callbacks
+/// ```
+///
+/// From [`Self::drive_from_host`] on, jobs submitted by that thread are collected until
+/// [`Self::before_wait`], and callbacks run on it, in either of the two calls. This cannot be ended, and
+/// a forked child must forget it. See `docs/adr/0016`.
+pub struct HostLoop {
     instance: Arc<Instance>,
 }
 
-impl Attendance {
-    /// Readable when [`Self::ready`] should be called; level-triggered.
+impl HostLoop {
+    /// The descriptor that the loop waits for (level-triggered): when it is readable, call
+    /// [`Self::on_readable`].
     #[must_use]
-    pub fn readiness(&self) -> BorrowedFd<'_> {
-        self.instance.readiness()
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.instance.epoll_fd()
     }
 
-    /// The calling thread promises that its loop waits for [`Self::readiness`], and makes the two calls.
-    /// Another thread's attendance ends.
-    pub fn begin(&self) {
-        self.instance.attend();
+    /// Makes the calling thread's loop the driver. The thread promises that it waits for [`Self::fd`]
+    /// and makes the two calls. Another thread that drove before stops driving.
+    pub fn drive_from_host(&self) {
+        self.instance.drive_from_host();
     }
 
     /// To be called before the loop waits for its descriptors. Never blocks.
@@ -75,16 +85,16 @@ impl Attendance {
         self.instance.before_wait();
     }
 
-    /// To be called when [`Self::readiness`] is readable. Never blocks. What came may not have been
-    /// complete: no callback need have been called.
-    pub fn ready(&self) {
-        self.instance.take_turn();
+    /// To be called when [`Self::fd`] is readable. Never blocks. An answer may have arrived in part, so
+    /// it may run no callback.
+    pub fn on_readable(&self) {
+        self.instance.on_readable();
     }
 }
 
-impl std::fmt::Debug for Attendance {
+impl std::fmt::Debug for HostLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Attendance")
+        f.write_str("HostLoop")
     }
 }
 
@@ -208,10 +218,9 @@ impl Pool {
             .ok_or(ClientError::Closed)
     }
 
-    /// Starts one job. `done` is called exactly once, on the I/O thread or by an [`Attendance`], by
+    /// Starts one job. `done` is called exactly once, on the I/O thread or by a [`HostLoop`], by
     /// `deadline` or soon after; it must be quick and must not block, since every other callback waits
-    /// for it. A panic in it is
-    /// caught and counted.
+    /// for it. A panic in it is caught and counted.
     ///
     /// # Errors
     /// The job was not taken, and `done` is dropped without being called.
@@ -222,7 +231,7 @@ impl Pool {
         input: Vec<u8>,
         deadline: Instant,
         done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
-    ) -> Result<Ticket, ClientError> {
+    ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
         let work = Work::Job { operation, input };
         let owner = Owner::Callback(done);
@@ -234,21 +243,17 @@ impl Pool {
             Instant::now(),
         );
         let task = self.shared.instance()?.submit(task)?;
-        Ok(Ticket {
+        Ok(JobHandle {
             task,
             pid: process::id(),
         })
     }
 
     /// Ends a job early: its callback is called with [`ClientError::Cancelled`], unless it ended
-    /// before. A ticket from before a fork means nothing after it.
-    pub fn cancel(&self, ticket: Ticket) {
-        if let Some(instance) = self
-            .shared
-            .existing()
-            .filter(|_| ticket.pid == process::id())
-        {
-            instance.cancel(ticket.task);
+    /// before. A handle from before a fork has no effect after it.
+    pub fn cancel(&self, job: JobHandle) {
+        if let Some(instance) = self.shared.existing().filter(|_| job.pid == process::id()) {
+            instance.cancel(job.task);
         }
     }
 
@@ -260,11 +265,11 @@ impl Pool {
         }
     }
 
-    /// For a host whose event loop may look after the sockets; none before the first use.
+    /// For a host whose event loop can drive the sockets; none before the first use.
     #[must_use]
-    pub fn attendance(&self) -> Option<Attendance> {
+    pub fn host_loop(&self) -> Option<HostLoop> {
         let instance = Arc::clone(self.shared.existing()?);
-        Some(Attendance { instance })
+        Some(HostLoop { instance })
     }
 
     /// What this process has done with the pool so far.

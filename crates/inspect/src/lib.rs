@@ -3,12 +3,10 @@
 
 //! What hardware and crypto this machine has, whether it is used, and what it could ever give.
 //!
-//! A leaf, and read-only: it looks at files below one root (`/`, a fixture, an unpacked firmware, a
+//! Read-only, on top of `hostfs`: it looks at files below one root (`/`, a fixture, an unpacked firmware, a
 //! support bundle), and never changes what it looks at.
 //!
 //! ```text
-//! root/      the one reader of files: bounds, no way out of the root, reasons instead of errors
-//! live.rs    what no file says and a program of the machine does
 //! report.rs  sections: what is known, what could not be read, and why
 //! machine.rs maker, system, kernel, memory
 //! cpu/       the processors, their extensions for cryptography, and who hides some
@@ -34,10 +32,8 @@ pub mod doctor;
 pub mod elf;
 pub mod kernel;
 pub mod libcrypto;
-pub mod live;
 pub mod machine;
 pub mod network;
 pub mod qat;
 pub mod report;
-pub mod root;
 pub mod used;

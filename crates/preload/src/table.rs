@@ -8,7 +8,7 @@
 //! handshake at once when data came with the connection, and registers the socket when it is told
 //! to wait): twins are armed as soon as both are known.
 //!
-//! Where the program's event loop attends to the provider (see `ffi::attend`) no eventfd is needed: a
+//! Where the program's event loop attends to the provider (see `ffi::host_loop`) no eventfd is needed: a
 //! connection has a *ticket*, by which it is *rung* when its job can go on, and the loop is told that
 //! its socket is readable. All such jobs name one eventfd, the *bell*, which nobody waits for in their
 //! stead.

@@ -24,7 +24,7 @@
 //! - [`config`]: where the configuration comes from and what it may say.
 //! - [`route`]: from a private operation to a verified result, without any pointer.
 //! - [`process`]: what belongs to one process: open keys, circuit breaker.
-//! - [`plan`]: which parameters of OpenSSL make which typed operation.
+//! - [`operation_params`]: which parameters of OpenSSL make which typed operation.
 //! - `ffi`: the C boundary; the only room with `unsafe`.
 //!
 //! # Keys
@@ -53,11 +53,15 @@ pub mod breaker;
 pub mod config;
 pub mod error;
 pub mod names;
-pub mod plan;
+pub mod oneshot;
+pub mod operation_params;
 pub mod process;
 pub mod remote;
 pub mod route;
-pub mod slot;
 pub mod stats;
 
+#[expect(
+    unsafe_code,
+    reason = "OpenSSL and this module call each other through C pointers"
+)]
 mod ffi;

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use millrace_client::Attendance;
+use millrace_client::HostLoop;
 use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
-use crate::remote::{Pool, PoolError, Remote, Trouble};
-use crate::slot::{Pause, Slot};
+use crate::oneshot::{Oneshot, Pause};
+use crate::remote::{FailureKind, Pool, PoolError, Remote};
 use crate::stats::Stats;
 
 /// For how long a refusal is believed before the pool is asked again: a node may be reconfigured.
@@ -37,16 +37,16 @@ pub struct Identity {
 /// How a key gets into the pool.
 pub enum Source {
     /// It is there, under the name in its [`Identity`].
-    Held,
+    Resident,
     /// It is brought from here.
-    Brought(PrivateKey),
+    Imported(PrivateKey),
 }
 
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Held => "Held",
-            Self::Brought(_) => "Brought",
+            Self::Resident => "Resident",
+            Self::Imported(_) => "Imported",
         })
     }
 }
@@ -58,7 +58,7 @@ pub struct Process {
     pool: Arc<dyn Pool>,
     /// Opens and closes with the pool's signs of life.
     pub breaker: Breaker,
-    attendance: OnceLock<Option<&'static Attendance>>,
+    host_loop: OnceLock<Option<&'static HostLoop>>,
     keys: Mutex<HashMap<Arc<Identity>, Entry>>,
 }
 
@@ -77,7 +77,7 @@ struct Entry {
 }
 
 enum State {
-    Opening(Vec<Arc<Slot<Opened>>>),
+    Opening(Vec<Arc<Oneshot<Opened>>>),
     Open(Arc<dyn Remote>),
     Refused(PoolError, Instant),
 }
@@ -89,7 +89,7 @@ impl Process {
         Self {
             pool,
             breaker: Breaker::default(),
-            attendance: OnceLock::new(),
+            host_loop: OnceLock::new(),
             keys: Mutex::default(),
         }
     }
@@ -102,18 +102,18 @@ impl Process {
 
     /// How the application's event loop looks after the pool's sockets, if it does.
     #[must_use]
-    pub fn attendance(&self) -> Option<&'static Attendance> {
-        self.attendance.get().copied().flatten()
+    pub fn host_loop(&self) -> Option<&'static HostLoop> {
+        self.host_loop.get().copied().flatten()
     }
 
     /// Has `ask` say once whether the application's event loop looks after the pool's sockets, as soon as
     /// there are some.
-    pub fn ask_to_attend(&self, ask: impl FnOnce(Attendance) -> Option<&'static Attendance>) {
-        if self.attendance.get().is_some() {
+    pub fn ask_to_drive(&self, ask: impl FnOnce(HostLoop) -> Option<&'static HostLoop>) {
+        if self.host_loop.get().is_some() {
             return;
         }
-        if let Some(attendance) = self.pool.attendance() {
-            self.attendance.get_or_init(|| ask(attendance));
+        if let Some(host_loop) = self.pool.host_loop() {
+            self.host_loop.get_or_init(|| ask(host_loop));
         }
     }
 
@@ -129,12 +129,12 @@ impl Process {
         pause: Option<&dyn Pause>,
         deadline: Instant,
     ) -> Opened {
-        let slot = {
+        let oneshot = {
             let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
             match keys.get_mut(user.as_ref()) {
                 Some(entry) => match entry.join(user, pause) {
                     Joined::Now(opened) => return opened,
-                    Joined::Wait(slot) => Some(slot),
+                    Joined::Wait(oneshot) => Some(oneshot),
                     Joined::Open => None,
                 },
                 None => {
@@ -152,8 +152,8 @@ impl Process {
                 }
             }
         };
-        match slot {
-            Some(slot) => slot
+        match oneshot {
+            Some(oneshot) => oneshot
                 .wait(pause, deadline)
                 .unwrap_or_else(|| Err(unanswered(pause))),
             None => self.open(user, source, stats, pause, deadline),
@@ -188,8 +188,8 @@ impl Process {
         let Some(pause) = pause else {
             return opening.run(source, &stats, deadline);
         };
-        let slot = Slot::new(Some(pause.waker()));
-        let result = Arc::clone(&slot);
+        let oneshot = Oneshot::new(Some(pause.waker()));
+        let result = Arc::clone(&oneshot);
         let thread = crate::ffi::with_signals_blocked(|| {
             std::thread::Builder::new()
                 .name("millrace-open".to_owned())
@@ -198,18 +198,19 @@ impl Process {
         });
         if let Err(error) = thread {
             return Err(PoolError::new(
-                Trouble::Busy,
+                FailureKind::Busy,
                 format!("no thread to open the key: {error}"),
             ));
         }
-        slot.wait(Some(pause), deadline)
+        oneshot
+            .wait(Some(pause), deadline)
             .unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 }
 
 enum Joined {
     Now(Opened),
-    Wait(Arc<Slot<Opened>>),
+    Wait(Arc<Oneshot<Opened>>),
     Open,
 }
 
@@ -229,9 +230,9 @@ impl Entry {
                 Joined::Now(Err(error.clone()))
             }
             State::Opening(waiting) => {
-                let slot = Slot::new(pause.map(Pause::waker));
-                waiting.push(Arc::clone(&slot));
-                Joined::Wait(slot)
+                let oneshot = Oneshot::new(pause.map(Pause::waker));
+                waiting.push(Arc::clone(&oneshot));
+                Joined::Wait(oneshot)
             }
             State::Refused(..) => {
                 self.state = State::Opening(Vec::new());
@@ -252,8 +253,8 @@ impl Opening {
     fn run(self, source: Source, stats: &Stats, deadline: Instant) -> Opened {
         let pool = &self.process.pool;
         let opened = match source {
-            Source::Brought(key) => pool.import(key, deadline),
-            Source::Held => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
+            Source::Imported(key) => pool.import(key, deadline),
+            Source::Resident => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
         };
         let opened = opened.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
@@ -261,7 +262,7 @@ impl Opening {
                 Ok(remote)
             } else {
                 let text = "the pool holds another key under this name; make the stub again";
-                Err(PoolError::new(Trouble::Refused, text))
+                Err(PoolError::new(FailureKind::Refused, text))
             }
         });
         self.tell(opened)
@@ -283,10 +284,10 @@ impl Opening {
             let Some(entry) = keys.get_mut(&self.identity) else {
                 return;
             };
-            // A trouble that may pass is not remembered: until the breaker opens, each asks again.
+            // A kind that may pass is not remembered: until the breaker opens, each asks again.
             let state = match opened {
                 Ok(remote) => State::Open(Arc::clone(remote)),
-                Err(error) if error.trouble == Trouble::Refused => {
+                Err(error) if error.kind == FailureKind::Refused => {
                     State::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
                 }
                 Err(error) => State::Refused(error.clone(), Instant::now()),
@@ -296,8 +297,8 @@ impl Opening {
                 _ => Vec::new(),
             }
         };
-        for slot in waiting {
-            slot.put(opened.clone());
+        for oneshot in waiting {
+            oneshot.put(opened.clone());
         }
     }
 }
@@ -306,7 +307,7 @@ impl Drop for Opening {
     fn drop(&mut self) {
         if !self.told {
             self.settle(&Err(PoolError::new(
-                Trouble::Failed,
+                FailureKind::Failed,
                 "opening the key was interrupted",
             )));
         }
@@ -318,7 +319,7 @@ fn unanswered(pause: Option<&dyn Pause>) -> PoolError {
     match pause {
         Some(_) => PoolError::abandoned(),
         None => PoolError::new(
-            Trouble::TimedOut,
+            FailureKind::TimedOut,
             "the key could not be opened by the deadline",
         ),
     }

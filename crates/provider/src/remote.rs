@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_client::{Attendance, ClientError, Pool as ClientPool, PoolConfig, RemoteKey};
+use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, RemoteKey};
 use millrace_client::{KeyRefusal, KeySelector};
 use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 
 /// Why the pool did not do something, by what it means for the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum FailureKind {
     /// No node could be reached.
     NoNode,
     /// No answer by the deadline.
@@ -38,33 +38,36 @@ pub enum Trouble {
     Abandoned,
 }
 
-/// One trouble with its sentence.
+/// One kind with its sentence.
 #[derive(Clone, Debug)]
 pub struct PoolError {
     /// What it means for the edge.
-    pub trouble: Trouble,
+    pub kind: FailureKind,
     /// What happened.
     pub text: String,
 }
 
 impl PoolError {
-    /// A trouble with a sentence.
-    pub fn new(trouble: Trouble, text: impl Into<String>) -> Self {
+    /// A kind with a sentence.
+    pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         Self {
-            trouble,
+            kind,
             text: text.into(),
         }
     }
 
     /// Nobody waits any more.
     pub(crate) fn abandoned() -> Self {
-        Self::new(Trouble::Abandoned, "the connection was given up meanwhile")
+        Self::new(
+            FailureKind::Abandoned,
+            "the connection was given up meanwhile",
+        )
     }
 
     /// Whether the pool showed no sign of life.
     #[must_use]
     pub fn silent(&self) -> bool {
-        matches!(self.trouble, Trouble::NoNode | Trouble::TimedOut)
+        matches!(self.kind, FailureKind::NoNode | FailureKind::TimedOut)
     }
 }
 
@@ -76,20 +79,20 @@ impl fmt::Display for PoolError {
 
 impl From<ClientError> for PoolError {
     fn from(error: ClientError) -> Self {
-        let trouble = match &error {
-            ClientError::TimedOut | ClientError::Job(JobError::Expired) => Trouble::TimedOut,
+        let kind = match &error {
+            ClientError::TimedOut | ClientError::Job(JobError::Expired) => FailureKind::TimedOut,
             ClientError::Busy
             | ClientError::TooManyKeys
             | ClientError::Key(KeyRefusal::Draining | KeyRefusal::TooManyKeys)
-            | ClientError::Job(JobError::Busy | JobError::Draining) => Trouble::Busy,
-            ClientError::Job(JobError::OverQuota) => Trouble::Quota,
-            ClientError::Key(_) => Trouble::Refused,
-            ClientError::Job(JobError::Denied | JobError::NotOffered) => Trouble::Denied,
-            ClientError::Job(_) | ClientError::Cancelled => Trouble::Failed,
-            _ => Trouble::NoNode,
+            | ClientError::Job(JobError::Busy | JobError::Draining) => FailureKind::Busy,
+            ClientError::Job(JobError::OverQuota) => FailureKind::Quota,
+            ClientError::Key(_) => FailureKind::Refused,
+            ClientError::Job(JobError::Denied | JobError::NotOffered) => FailureKind::Denied,
+            ClientError::Job(_) | ClientError::Cancelled => FailureKind::Failed,
+            _ => FailureKind::NoNode,
         };
         Self {
-            trouble,
+            kind,
             text: error.to_string(),
         }
     }
@@ -116,7 +119,7 @@ pub trait Pool: Send + Sync {
     fn counted(&self) {}
 
     /// For an event loop that may look after the pool's sockets; none before the first key is open.
-    fn attendance(&self) -> Option<Attendance> {
+    fn host_loop(&self) -> Option<HostLoop> {
         None
     }
 }
@@ -192,8 +195,8 @@ impl Pool for Client {
         self.0.counted();
     }
 
-    fn attendance(&self) -> Option<Attendance> {
-        self.0.attendance()
+    fn host_loop(&self) -> Option<HostLoop> {
+        self.0.host_loop()
     }
 }
 
@@ -244,8 +247,8 @@ mod tests {
 
     #[test]
     fn every_answer_of_the_client_has_its_trouble() {
-        use Trouble::*;
-        for (error, trouble) in [
+        use FailureKind::*;
+        for (error, kind) in [
             (ClientError::TimedOut, TimedOut),
             (ClientError::Busy, Busy),
             (ClientError::TooManyKeys, Busy),
@@ -257,10 +260,10 @@ mod tests {
             (ClientError::Key(KeyRefusal::TooManyKeys), Busy),
             (ClientError::Key(KeyRefusal::Draining), Busy),
         ] {
-            assert_eq!(PoolError::from(error).trouble, trouble);
+            assert_eq!(PoolError::from(error).kind, kind);
         }
         for error in JobError::ALL {
-            let trouble = match error {
+            let kind = match error {
                 JobError::NoSuchKey
                 | JobError::BadInput
                 | JobError::Failed
@@ -269,9 +272,8 @@ mod tests {
                 JobError::Busy | JobError::Draining => Busy,
                 JobError::Expired => TimedOut,
                 JobError::OverQuota => Quota,
-                other => panic!("{other:?} has no trouble"),
             };
-            assert_eq!(PoolError::from(ClientError::Job(*error)).trouble, trouble);
+            assert_eq!(PoolError::from(ClientError::Job(*error)).kind, kind);
         }
     }
 }

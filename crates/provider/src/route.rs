@@ -12,9 +12,9 @@ use std::time::Instant;
 use millrace_engine::{Operation, Output};
 
 use crate::config::Config;
+use crate::oneshot::{Oneshot, Pause};
 use crate::process::{Identity, Process, Source};
-use crate::remote::{PoolError, Remote, Trouble};
-use crate::slot::{Pause, Slot};
+use crate::remote::{FailureKind, PoolError, Remote};
 use crate::stats::Stats;
 
 /// Where a private operation is to be done, and what is known about its key.
@@ -57,7 +57,7 @@ impl Request<'_> {
         let breaker = &self.process.breaker;
         if self.local && !breaker.admits(Instant::now()) {
             let result = Err(PoolError::new(
-                Trouble::Breaker,
+                FailureKind::Breaker,
                 "the pool did not answer lately",
             ));
             self.count(&result);
@@ -66,7 +66,7 @@ impl Request<'_> {
         }
         let result = self.attempts(operation, input, source, check);
         match &result {
-            Err(error) if error.trouble == Trouble::Abandoned => {}
+            Err(error) if error.kind == FailureKind::Abandoned => {}
             Err(error) if error.silent() => breaker.dead(Instant::now()),
             _ => breaker.alive(),
         }
@@ -96,7 +96,7 @@ impl Request<'_> {
             .remote(self.key, source, self.stats, self.pause, deadline)?;
         if !permits(remote.as_ref(), operation) {
             let text = format!("the pool does not allow {} with this key", operation.kind());
-            return Err(PoolError::new(Trouble::Denied, text));
+            return Err(PoolError::new(FailureKind::Denied, text));
         }
         for attempt in 0..if self.local { 1 } else { 2 } {
             let result = self.once(&remote, operation, input, deadline);
@@ -110,7 +110,7 @@ impl Request<'_> {
             self.stats.wrong_results.add();
         }
         Err(PoolError::new(
-            Trouble::WrongResult,
+            FailureKind::WrongResult,
             "the pool answered with a wrong result",
         ))
     }
@@ -125,11 +125,12 @@ impl Request<'_> {
         let Some(pause) = self.pause else {
             return remote.call(operation, input, deadline);
         };
-        let slot = Slot::new(Some(pause.waker()));
-        let result = Arc::clone(&slot);
+        let oneshot = Oneshot::new(Some(pause.waker()));
+        let result = Arc::clone(&oneshot);
         let done = Box::new(move |output| result.put(output));
         remote.submit(operation.clone(), input.to_vec(), deadline, done)?;
-        slot.wait(Some(pause), deadline)
+        oneshot
+            .wait(Some(pause), deadline)
             .unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 
@@ -147,21 +148,21 @@ impl Request<'_> {
             return self.stats.pooled.add();
         };
         let stats = self.stats;
-        if error.trouble == Trouble::Abandoned {
+        if error.kind == FailureKind::Abandoned {
             return stats.abandoned.add();
         }
         if !self.local {
             return stats.failed.add();
         }
-        match error.trouble {
-            Trouble::NoNode => &stats.fallback_no_node,
-            Trouble::TimedOut => &stats.fallback_timed_out,
-            Trouble::Busy => &stats.fallback_busy,
-            Trouble::Quota => &stats.fallback_quota,
-            Trouble::Refused | Trouble::Denied => &stats.fallback_refused,
-            Trouble::Failed | Trouble::Abandoned => &stats.fallback_failed,
-            Trouble::WrongResult => &stats.fallback_wrong_result,
-            Trouble::Breaker => &stats.fallback_breaker,
+        match error.kind {
+            FailureKind::NoNode => &stats.fallback_no_node,
+            FailureKind::TimedOut => &stats.fallback_timed_out,
+            FailureKind::Busy => &stats.fallback_busy,
+            FailureKind::Quota => &stats.fallback_quota,
+            FailureKind::Refused | FailureKind::Denied => &stats.fallback_refused,
+            FailureKind::Failed | FailureKind::Abandoned => &stats.fallback_failed,
+            FailureKind::WrongResult => &stats.fallback_wrong_result,
+            FailureKind::Breaker => &stats.fallback_breaker,
         }
         .add();
         stats.fallback.add();
@@ -169,17 +170,12 @@ impl Request<'_> {
 }
 
 fn permits(remote: &dyn Remote, operation: &Operation) -> bool {
-    let mgf = match operation {
-        Operation::RsaPssSign { mgf_hash, .. } | Operation::RsaOaepDecrypt { mgf_hash, .. } => {
-            Some(*mgf_hash)
-        }
-        _ => None,
-    };
     remote.operations().contains(operation.kind())
         && operation
-            .hash()
-            .is_none_or(|hash| remote.hashes().contains(hash))
-        && mgf.is_none_or(|hash| remote.hashes().contains(hash))
+            .hashes()
+            .into_iter()
+            .flatten()
+            .all(|hash| remote.hashes().contains(hash))
 }
 
 #[cfg(test)]
@@ -192,7 +188,7 @@ mod tests {
     use super::*;
     use crate::remote::{Done, Pool};
 
-    type Script = Arc<Mutex<VecDeque<Result<Vec<u8>, Trouble>>>>;
+    type Script = Arc<Mutex<VecDeque<Result<Vec<u8>, FailureKind>>>>;
 
     /// Answers what its script says; nothing is computed.
     struct Scripted(Script);
@@ -238,7 +234,7 @@ mod tests {
                 .pop_front()
                 .expect("one more answer");
             next.map(Output::new)
-                .map_err(|trouble| PoolError::new(trouble, "scripted"))
+                .map_err(|kind| PoolError::new(kind, "scripted"))
         }
 
         fn submit(
@@ -262,7 +258,7 @@ mod tests {
     }
 
     impl Bench {
-        fn new(answers: impl IntoIterator<Item = Result<Vec<u8>, Trouble>>) -> Self {
+        fn new(answers: impl IntoIterator<Item = Result<Vec<u8>, FailureKind>>) -> Self {
             let script: Script = Arc::new(Mutex::new(answers.into_iter().collect()));
             Self {
                 process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
@@ -276,7 +272,7 @@ mod tests {
             }
         }
 
-        fn sign(&self, local: bool, hash: Hash) -> Result<Output, Trouble> {
+        fn sign(&self, local: bool, hash: Hash) -> Result<Output, FailureKind> {
             let request = Request {
                 process: &self.process,
                 config: &self.config,
@@ -287,10 +283,10 @@ mod tests {
             };
             let operation = Operation::RsaPkcs1Sign { hash };
             request
-                .perform(&operation, &[0; 32], || Ok(Source::Held), &|output| {
+                .perform(&operation, &[0; 32], || Ok(Source::Resident), &|output| {
                     output == b"right"
                 })
-                .map_err(|error| error.trouble)
+                .map_err(|error| error.kind)
         }
 
         fn left(&self) -> usize {
@@ -298,11 +294,11 @@ mod tests {
         }
     }
 
-    fn right() -> Result<Vec<u8>, Trouble> {
+    fn right() -> Result<Vec<u8>, FailureKind> {
         Ok(b"right".to_vec())
     }
 
-    fn wrong() -> Result<Vec<u8>, Trouble> {
+    fn wrong() -> Result<Vec<u8>, FailureKind> {
         Ok(b"wrong".to_vec())
     }
 
@@ -321,7 +317,7 @@ mod tests {
         let bench = Bench::new([wrong(), right()]);
         assert_eq!(
             bench.sign(true, Hash::Sha256).err(),
-            Some(Trouble::WrongResult)
+            Some(FailureKind::WrongResult)
         );
         assert_eq!(bench.left(), 1, "the local key is the second attempt");
         assert_eq!(bench.stats.fallback_wrong_result.get(), 1);
@@ -334,7 +330,7 @@ mod tests {
         assert!(bench.sign(false, Hash::Sha256).is_ok());
         assert_eq!(
             bench.sign(false, Hash::Sha256).err(),
-            Some(Trouble::WrongResult)
+            Some(FailureKind::WrongResult)
         );
         assert_eq!(bench.stats.wrong_results.get(), 3);
         assert_eq!(bench.stats.failed.get(), 1);
@@ -343,22 +339,28 @@ mod tests {
     #[test]
     fn what_the_key_may_not_do_is_not_asked() {
         let bench = Bench::new([right()]);
-        assert_eq!(bench.sign(true, Hash::Sha1).err(), Some(Trouble::Denied));
+        assert_eq!(
+            bench.sign(true, Hash::Sha1).err(),
+            Some(FailureKind::Denied)
+        );
         assert_eq!(bench.left(), 1);
         assert_eq!(bench.stats.fallback_refused.get(), 1);
     }
 
     #[test]
     fn a_dead_pool_is_left_alone_by_keys_that_are_here() {
-        let dead = || Err(Trouble::TimedOut);
+        let dead = || Err(FailureKind::TimedOut);
         let bench = Bench::new([dead(), dead(), dead(), right()]);
         for _ in 0..3 {
             assert_eq!(
                 bench.sign(true, Hash::Sha256).err(),
-                Some(Trouble::TimedOut)
+                Some(FailureKind::TimedOut)
             );
         }
-        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(Trouble::Breaker));
+        assert_eq!(
+            bench.sign(true, Hash::Sha256).err(),
+            Some(FailureKind::Breaker)
+        );
         assert!(
             bench.sign(false, Hash::Sha256).is_ok(),
             "a stub has no alternative"
@@ -369,43 +371,39 @@ mod tests {
     #[test]
     fn every_reason_is_counted_once_and_only_silence_opens_the_breaker() {
         type Pick = fn(&Stats) -> u64;
-        let reasons: [(Trouble, Pick); 8] = [
-            (Trouble::NoNode, |s| s.fallback_no_node.get()),
-            (Trouble::TimedOut, |s| s.fallback_timed_out.get()),
-            (Trouble::Busy, |s| s.fallback_busy.get()),
-            (Trouble::Quota, |s| s.fallback_quota.get()),
-            (Trouble::Refused, |s| s.fallback_refused.get()),
-            (Trouble::Denied, |s| s.fallback_refused.get()),
-            (Trouble::Failed, |s| s.fallback_failed.get()),
-            (Trouble::WrongResult, |s| s.fallback_wrong_result.get()),
+        let reasons: [(FailureKind, Pick); 8] = [
+            (FailureKind::NoNode, |s| s.fallback_no_node.get()),
+            (FailureKind::TimedOut, |s| s.fallback_timed_out.get()),
+            (FailureKind::Busy, |s| s.fallback_busy.get()),
+            (FailureKind::Quota, |s| s.fallback_quota.get()),
+            (FailureKind::Refused, |s| s.fallback_refused.get()),
+            (FailureKind::Denied, |s| s.fallback_refused.get()),
+            (FailureKind::Failed, |s| s.fallback_failed.get()),
+            (FailureKind::WrongResult, |s| s.fallback_wrong_result.get()),
         ];
-        for (trouble, counter) in reasons {
-            let answers = (0..3).map(|_| match trouble {
-                Trouble::WrongResult => wrong(),
-                _ => Err(trouble),
+        for (kind, counter) in reasons {
+            let answers = (0..3).map(|_| match kind {
+                FailureKind::WrongResult => wrong(),
+                _ => Err(kind),
             });
             let bench = Bench::new(answers.chain([right()]));
             for _ in 0..3 {
-                assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(trouble));
+                assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(kind));
             }
             let stats = &bench.stats;
-            assert_eq!(
-                (counter(stats), stats.fallback.get()),
-                (3, 3),
-                "{trouble:?}"
-            );
+            assert_eq!((counter(stats), stats.fallback.get()), (3, 3), "{kind:?}");
             assert_eq!((stats.pooled.get(), stats.failed.get()), (0, 0));
-            assert_eq!(stats.report().fallbacks(), 3, "{trouble:?}");
-            let silent = matches!(trouble, Trouble::NoNode | Trouble::TimedOut);
+            assert_eq!(stats.report().fallbacks(), 3, "{kind:?}");
+            let silent = matches!(kind, FailureKind::NoNode | FailureKind::TimedOut);
             let fourth = bench.sign(true, Hash::Sha256).err();
-            assert_eq!(fourth, silent.then_some(Trouble::Breaker), "{trouble:?}");
+            assert_eq!(fourth, silent.then_some(FailureKind::Breaker), "{kind:?}");
             assert_eq!(stats.fallback_breaker.get(), u64::from(silent));
         }
     }
 
     #[test]
     fn jobs_are_counted_by_how_they_are_waited_for() {
-        let bench = Bench::new([right(), Err(Trouble::Busy)]);
+        let bench = Bench::new([right(), Err(FailureKind::Busy)]);
         for _ in 0..2 {
             let _ = bench.sign(true, Hash::Sha256);
         }
@@ -424,7 +422,7 @@ mod tests {
         });
         assert_eq!(
             bench.sign(false, Hash::Sha256).err(),
-            Some(Trouble::Refused)
+            Some(FailureKind::Refused)
         );
         assert_eq!(bench.left(), 1);
     }

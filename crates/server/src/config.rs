@@ -17,8 +17,8 @@ use millrace_engine::{BackendKind, EngineConfig};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::bucket::MAX_RATE;
-use crate::store::KekSource;
+use millrace_service::bucket::MAX_RATE;
+use millrace_service::store::KekSource;
 
 /// A `node.toml` with every key at its default and what it means.
 pub const SAMPLE: &str = include_str!("../node.toml");

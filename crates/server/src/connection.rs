@@ -13,7 +13,7 @@
 //! one buffer and writes it at once. So batches form by themselves, and a lone job that the engine
 //! computes within `submit` is answered in the same turn, without any other task or thread.
 //!
-//! It decides nothing about messages (that is [`crate::session`]); it enforces what needs a clock or
+//! It decides nothing about messages (that is [`millrace_service::session`]); it enforces what needs a clock or
 //! a byte count: the deadline of the hello, a client that does not read, idleness, draining.
 
 use std::future::Future;
@@ -35,13 +35,13 @@ use tracing::{debug, info, warn};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::Limits;
-use crate::edges::Edges;
-use crate::keys::Keyring;
-use crate::log::RateLimit;
-use crate::metrics::Metrics;
-use crate::outbox::{Order, Outbox, Waiting};
-use crate::quota::Quotas;
-use crate::session::{Effects, Rules, SessionState};
+use millrace_service::client_reports::ClientReports;
+use millrace_service::keys::Keyring;
+use millrace_service::log_limit::RateLimit;
+use millrace_service::metrics::Metrics;
+use millrace_service::outbox::{Order, Outbox, Waiting};
+use millrace_service::quota::Quotas;
+use millrace_service::session::{Effects, Rules, SessionState};
 
 /// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
 /// a fast reader busy, little enough for thousands of slow ones.
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Arc<Rules>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
-    pub(crate) edges: Edges,
+    pub(crate) reports: ClientReports,
     pub(crate) quotas: Quotas,
     /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
     pub(crate) imports: Arc<Semaphore>,
@@ -150,9 +150,10 @@ impl<S> Connection<S> {
         let now = Instant::now();
         let hello = now + shared.limits.handshake_timeout;
         let quota = shared.quotas.of(&identity, now);
+        let owner = shared.quotas.owner(&identity);
         Self {
             stream,
-            session: shared.engine.open_session(Arc::clone(&outbox) as _),
+            session: shared.engine.open_session(Arc::clone(&outbox) as _, owner),
             state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity), quota),
             identity,
             outbox,
@@ -182,7 +183,9 @@ impl<S> Drop for Connection<S> {
     fn drop(&mut self) {
         self.shared.engine.close_session(&self.session);
         if self.reported {
-            self.shared.edges.leave(&self.identity, self.state.agent());
+            self.shared
+                .reports
+                .leave(&self.identity, self.state.agent());
         }
     }
 }
@@ -317,7 +320,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 NodeMessage::KeyRefused { reason, .. } => {
                     self.shared.metrics.keys_refused.add(*reason, 1);
                 }
-                _ => {}
+                NodeMessage::Welcome(_)
+                | NodeMessage::Complete(_)
+                | NodeMessage::Pong { .. }
+                | NodeMessage::Drain
+                | NodeMessage::Fault(_) => {}
             }
             reply.encode(&mut self.sending.bytes);
         }
@@ -329,7 +336,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(news) = self.effects.news.take() else {
             return;
         };
-        let (edges, agent) = (&self.shared.edges, self.state.agent());
+        let (edges, agent) = (&self.shared.reports, self.state.agent());
         if !mem::replace(&mut self.reported, true) {
             edges.enter(&self.identity, agent);
         }

@@ -8,37 +8,24 @@
 //!  TCP + mTLS (cert:X) ─┴► one task per client ┴► Engine (handed in)
 //! ```
 //!
-//! It knows no backend: whoever composes it starts an engine, opens a [`KeyStore`], and calls
+//! It knows no backend: whoever composes it starts an engine, opens a [`millrace_service::KeyStore`], and calls
 //! [`Node::bind`] and [`Node::run`]. It never logs key material, inputs or outputs.
 //!
 //! - [`config`]: what a node is told, and `node.toml`.
 //! - [`node`]: [`Node`] and its life.
-//! - [`store`]: keys at rest, and private keys from PEM.
 //! - [`tls`]: mutual TLS, and a private CA for those who have none.
-//! - [`status`]: what `/status` answers.
 #![forbid(unsafe_code)]
 
-mod bucket;
 pub mod config;
 mod connection;
-mod edges;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod keys;
+mod http;
 pub mod listener;
-mod log;
-mod metrics;
 pub mod node;
-mod outbox;
-mod quiet;
-mod quota;
-mod session;
-pub mod status;
-pub mod store;
+mod on_demand_writable;
 pub mod tls;
 
 pub use config::NodeConfig;
 pub use node::{Node, NodeHandle, StartError};
-pub use status::Status;
-pub use store::{KekSource, KeyMeta, KeyStore};

@@ -34,18 +34,19 @@ use tracing::{error, info, warn};
 
 use crate::config::{Limits, MAX_CONNECTIONS, NodeConfig, UnixConfig};
 use crate::connection::{Shared, serve};
-use crate::edges::Edges;
-use crate::keys::{Keyring, Reloaded};
+use crate::http;
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
-use crate::log::RateLimit;
-use crate::metrics::{Metrics, Refusal};
-use crate::outbox::{Order, Outbox};
-use crate::quiet::QuietStream;
-use crate::quota::Quotas;
-use crate::session::Rules;
-use crate::status::{self, Status};
-use crate::store::{KeyStore, StoreError};
+use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
+use millrace_service::Status;
+use millrace_service::client_reports::ClientReports;
+use millrace_service::keys::{Keyring, Reloaded};
+use millrace_service::log_limit::RateLimit;
+use millrace_service::metrics::{Metrics, Refusal};
+use millrace_service::outbox::{Order, Outbox};
+use millrace_service::quota::Quotas;
+use millrace_service::session::Rules;
+use millrace_service::store::{KeyStore, StoreError};
 
 /// How often the store is looked at for changes. With the time to load a key, a change takes effect
 /// within a second.
@@ -161,7 +162,7 @@ impl Node {
                 quotas: Quotas::new(limits.quota),
                 limits,
                 metrics: Metrics::default(),
-                edges: Edges::default(),
+                reports: ClientReports::default(),
                 imports: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
                 denials: RateLimit::default(),
                 faults: RateLimit::default(),
@@ -224,10 +225,10 @@ impl Node {
             Err(error) => error!(%error, "cannot receive SIGHUP: the key store is not watched"),
         }
         if let Some(listener) = metrics {
-            helpers.spawn(report(status::serve(listener, Arc::clone(&inner))));
+            helpers.spawn(report(http::serve(listener, Arc::clone(&inner))));
         }
         if let Some(listener) = status.as_mut().and_then(BoundSocket::take_listener) {
-            helpers.spawn(report(status::serve(listener, Arc::clone(&inner))));
+            helpers.spawn(report(http::serve(listener, Arc::clone(&inner))));
         }
         let mut accepting = JoinSet::new();
         if let Some(socket) = unix {
@@ -264,7 +265,7 @@ impl NodeHandle {
     /// The node as it is now: what `/status` answers.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::of(&self.inner)
+        self.inner.status()
     }
 
     /// Reads keys, policies and certificates again, as SIGHUP does. Blocks on disk and key checks.
@@ -283,6 +284,18 @@ impl fmt::Debug for NodeHandle {
 }
 
 impl Inner {
+    pub(crate) fn status(&self) -> Status {
+        let shared = &self.shared;
+        Status::of(
+            &shared.rules.node,
+            &shared.engine,
+            &shared.metrics,
+            &shared.reports,
+            self.draining(),
+            self.started.elapsed(),
+        )
+    }
+
     pub(crate) fn draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -474,7 +487,7 @@ async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
         node.refuse(Refusal::Identity, &"no peer credentials");
         return tell(stream, Fault::Unauthorized).await;
     };
-    match QuietStream::new(stream) {
+    match OnDemandWritable::new(stream) {
         Ok(stream) => enter_and_serve(stream, identity, slot, node).await,
         Err(error) => warn!(%error, "cannot serve a connection"),
     }

@@ -19,8 +19,9 @@ use millrace_backends::Software;
 use millrace_engine::{
     BackendKind, JobError, KeyError, KeyPolicy, KeyType, Operation, OperationKind, PrivateKey,
 };
+use millrace_server::Node;
 use millrace_server::config::UnixConfig;
-use millrace_server::{Node, Status};
+use millrace_service::Status;
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_testkit::faulty::{Controls, FaultyBackend};
 use millrace_testkit::keys;

@@ -20,24 +20,28 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &["engine"]),
     ("backends", &["engine"]),
     ("client", &["wire", "engine"]),
-    ("server", &["wire", "engine"]),
+    ("service", &["wire", "engine"]),
+    ("server", &["service", "wire", "engine"]),
     ("provider", &["client", "engine"]),
-    ("inspect", &[]),
+    ("hostfs", &[]),
+    ("inspect", &["hostfs"]),
     ("sampler", &[]),
-    ("gateway", &[]),
+    ("gateway", &["hostfs"]),
     (
         "bench",
-        &["backends", "client", "engine", "inspect", "sampler"],
+        &[
+            "backends", "client", "engine", "hostfs", "inspect", "sampler",
+        ],
     ),
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
-    ("tests", &["wire", "engine"]),
+    ("tests", &["wire", "engine", "testkit"]),
     (
         "cli",
         &[
-            "engine", "backends", "wire", "client", "server", "bench", "inspect", "sampler",
-            "gateway",
+            "engine", "backends", "wire", "client", "service", "server", "bench", "hostfs",
+            "inspect", "sampler", "gateway",
         ],
     ),
 ];
@@ -52,6 +56,11 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
         "provider",
         "backends",
+        "the tests load the module against a real node",
+    ),
+    (
+        "provider",
+        "service",
         "the tests load the module against a real node",
     ),
     (
@@ -99,8 +108,7 @@ impl Metadata {
     pub(crate) fn load(root: &Path) -> Result<Self> {
         let metadata = cargo(root, &["metadata", "--format-version", "1"])?;
         let metadata: Value = serde_json::from_slice(&metadata).context("metadata is not JSON")?;
-        // The metadata also names packages that only features nobody turns on would bring; the tree
-        // is what is built.
+        // The metadata also lists packages of features that no build enables; the tree lists what is built.
         let tree = [
             "tree",
             "--workspace",

@@ -37,8 +37,8 @@ use strum::VariantArray;
 use millrace_engine::{BackendKind, OperationKind};
 
 pub(crate) use self::rates::MeasuredRates;
-pub(crate) use self::results::{best_gain, rates_table};
 use self::results::{CryptoReport, Parts};
+pub(crate) use self::results::{best_gain, rates_table};
 use crate::cli::{CryptoArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;

@@ -312,9 +312,10 @@ impl Parts {
 /// The best gain of a backend's full batches over the library, and which backend.
 pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
     let library = &measured.library()?.rates;
-    let gains = measured.series.iter().filter_map(|series| {
-        Some((ratio(&series.rates, library)?.median, series.subject?))
-    });
+    let gains = measured
+        .series
+        .iter()
+        .filter_map(|series| Some((ratio(&series.rates, library)?.median, series.subject?)));
     gains.max_by(|one, other| one.0.total_cmp(&other.0))
 }
 

@@ -99,7 +99,10 @@ pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     if let Some(path) = &args.svg {
         plot::write(&plots::render(&results)?, path)?;
     }
-    let demo = args.demo.then(|| crypto::brief_rates(plan.gateway_core, &stop)).transpose()?;
+    let demo = args
+        .demo
+        .then(|| crypto::brief_rates(plan.gateway_core, &stop))
+        .transpose()?;
     report::deliver(&results, args.json.as_deref(), || {
         let mut text = tables::render(&results, args.demo, args.profile);
         text.extend(demo.iter().map(|rates| summary::render(&results, rates)));

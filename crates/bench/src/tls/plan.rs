@@ -172,13 +172,19 @@ impl TlsPlan {
     /// The modes in the order of this round.
     fn ordered(&self, round: u64) -> Vec<Mode> {
         let modes = self.modes();
-        order(modes.len(), round).into_iter().map(|place| modes[place]).collect()
+        order(modes.len(), round)
+            .into_iter()
+            .map(|place| modes[place])
+            .collect()
     }
 
     /// Modes that the demonstration leaves out although they were not deselected.
     pub(super) fn left_out(&self) -> impl Iterator<Item = Mode> {
         let modes = self.modes();
-        self.modes.iter().copied().filter(move |mode| !modes.contains(mode))
+        self.modes
+            .iter()
+            .copied()
+            .filter(move |mode| !modes.contains(mode))
     }
 
     /// The keys that gateways have: those that are measured, and the one of short connections.

@@ -4,7 +4,7 @@
 //! The report as plots: the gateway's CPU time, the requests, and short connections.
 
 use super::plan::Cell;
-use super::results::{TlsReport, Rounds, ShortRounds};
+use super::results::{Rounds, ShortRounds, TlsReport};
 use super::testbed::Measurement;
 use super::{Mode, Server};
 use crate::error::BenchError;

@@ -276,17 +276,23 @@ impl TlsReport {
         let without_ifma = !self.machine.uses_ifma();
         let counted = |saving: &&Saving| self.plan.counts(saving.pooled.server, saving.pooled.mode);
         for saving in self.savings.iter().filter(counted) {
-            let Cell { server, key, tls, .. } = saving.pooled;
+            let Cell {
+                server, key, tls, ..
+            } = saving.pooled;
             for (load, saved) in [("equal load", &saving.equal), ("full load", &saving.full)] {
                 let full = load == "full load";
                 let goal = if key == BenchKey::Rsa2048 {
-                    let what = format!("gateway CPU saved / ceiling, {server}, {key}, TLS {tls}, {load}");
-                    Goal::at_least(what, MUST_SAVE, AIM_TO_SAVE, saved.saved_of_ceiling)
-                        .only_if("full load, processor without AVX-512 IFMA", full && without_ifma)
+                    let what =
+                        format!("gateway CPU saved / ceiling, {server}, {key}, TLS {tls}, {load}");
+                    Goal::at_least(what, MUST_SAVE, AIM_TO_SAVE, saved.saved_of_ceiling).only_if(
+                        "full load, processor without AVX-512 IFMA",
+                        full && without_ifma,
+                    )
                 } else {
                     let what = format!("gateway CPU added, µs, {server}, {key}, TLS {tls}, {load}");
                     let added = saved.saved_us.map(|saved| -saved);
-                    Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added).only_if("full load", full)
+                    Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added)
+                        .only_if("full load", full)
                 };
                 goals.extend([goal]);
             }
@@ -294,7 +300,8 @@ impl TlsReport {
         for gain in &self.short_gains {
             let ShortCell { server, path, mode } = gain.pooled;
             if let (Some(measured), true) = (gain.of_allowed, self.plan.counts(server, mode)) {
-                let what = format!("requests per gateway core / ceiling, {server}, AES128-SHA, {path}");
+                let what =
+                    format!("requests per gateway core / ceiling, {server}, AES128-SHA, {path}");
                 goals.extend([Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured)
                     .only_if("load generator and node on cores of their own", false)]);
             }

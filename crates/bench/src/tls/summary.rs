@@ -27,7 +27,11 @@ pub(super) fn render(results: &TlsReport, rates: &MeasuredRates) -> String {
 
 fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
     let mut text = "What was gained here\n".to_owned();
-    let counted = |saving: &&Saving| results.plan.counts(saving.pooled.server, saving.pooled.mode);
+    let counted = |saving: &&Saving| {
+        results
+            .plan
+            .counts(saving.pooled.server, saving.pooled.mode)
+    };
     for server in [Server::Haproxy, Server::Nginx] {
         let of = |key| {
             let mut savings = results.savings.iter().filter(counted);
@@ -48,14 +52,29 @@ fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
         }
         if let Some(saving) = of(BenchKey::P256) {
             let saved = saving.full.saved_us.median;
-            let (sign, word) = if saved < 0.0 { (-saved, "more") } else { (saved, "less") };
-            let _ = writeln!(text, "  {server}, P-256: {sign:.0} µs {word} CPU per handshake: pool these keys for custody.");
+            let (sign, word) = if saved < 0.0 {
+                (-saved, "more")
+            } else {
+                (saved, "less")
+            };
+            let _ = writeln!(
+                text,
+                "  {server}, P-256: {sign:.0} µs {word} CPU per handshake: pool these keys for custody."
+            );
         }
     }
     if let Some((times, by)) = crypto::best_gain(rates) {
-        let _ = writeln!(text, "  One core of a node signs {times:.1} times as many RSA-2048 as AWS-LC ({by}).");
+        let _ = writeln!(
+            text,
+            "  One core of a node signs {times:.1} times as many RSA-2048 as AWS-LC ({by})."
+        );
     }
-    let pooled = || results.cells.iter().filter(|rounds| rounds.cell.mode.is_pooled());
+    let pooled = || {
+        results
+            .cells
+            .iter()
+            .filter(|rounds| rounds.cell.mode.is_pooled())
+    };
     let completed: u64 = pooled().map(Rounds::completed).sum();
     let served: u64 = pooled().map(Rounds::served).sum();
     let failed: u64 = results.cells.iter().map(Rounds::failed).sum();
@@ -64,7 +83,11 @@ fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
         "  {completed} pooled handshakes, each verified, {failed} failed; the node counted {served}. The gateway\n    \
          had no private key."
     );
-    let ifma = if results.machine.uses_ifma() { "with" } else { "without" };
+    let ifma = if results.machine.uses_ifma() {
+        "with"
+    } else {
+        "without"
+    };
     let _ = writeln!(
         text,
         "Condition: short rounds over loopback on a processor {ifma} AVX-512 IFMA, node and load generator on\n\
@@ -76,11 +99,22 @@ fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
 /// How many times the handshakes/s of local.
 fn handshake_rate(results: &TlsReport, saving: &Saving) -> Option<f64> {
     let rates = |mode| {
-        let cell = super::plan::Cell { mode, ..saving.pooled };
+        let cell = super::plan::Cell {
+            mode,
+            ..saving.pooled
+        };
         let rounds = results.cells.iter().find(|rounds| rounds.cell == cell)?;
         let rate = |round: &Measurement| round.closed.as_ref().map(|load| load.handshakes_per_s);
         Some(rounds.rounds.iter().filter_map(rate).collect::<Vec<f64>>())
     };
     let (pooled, local) = (rates(saving.pooled.mode)?, rates(Mode::Local)?);
-    Some(Spread::of(pooled.iter().zip(local).map(|(pooled, local)| pooled / local))?.median)
+    Some(
+        Spread::of(
+            pooled
+                .iter()
+                .zip(local)
+                .map(|(pooled, local)| pooled / local),
+        )?
+        .median,
+    )
 }

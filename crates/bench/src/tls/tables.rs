@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millrace_sampler::Class;
 
 use super::reference::{published, published_short};
-use super::results::{CellProfile, TlsReport, Rounds, Saved, Saving, ShortGain, ShortRounds};
+use super::results::{CellProfile, Rounds, Saved, Saving, ShortGain, ShortRounds, TlsReport};
 use super::short::ShortCell;
 use super::testbed::{Load, Measurement};
 use super::{Mode, Part, Server};
@@ -53,10 +53,16 @@ pub(super) fn render(results: &TlsReport, demo: bool, profile: bool) -> String {
             "\nCeilings are those of `openssl speed`, not sampled: {reason}\n"
         ));
     }
-    let left_out: Vec<String> = results.plan.left_out().map(|mode| mode.to_string()).collect();
+    let left_out: Vec<String> = results
+        .plan
+        .left_out()
+        .map(|mode| mode.to_string())
+        .collect();
     if !left_out.is_empty() {
         let modes = left_out.join(",");
-        text.push_str(&format!("\nNot measured in the demonstration: {modes} (--mode selects it)\n"));
+        text.push_str(&format!(
+            "\nNot measured in the demonstration: {modes} (--mode selects it)\n"
+        ));
     }
     if demo {
         text.push_str(EXPLANATION);

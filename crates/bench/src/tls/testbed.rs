@@ -98,7 +98,10 @@ pub(super) struct Testbed {
 
 impl Testbed {
     /// Makes keys, starts the node (if something is pooled) and all gateways.
-    pub(super) fn start(plan: &TlsPlan, progress: &mut dyn FnMut(&str)) -> Result<Self, BenchError> {
+    pub(super) fn start(
+        plan: &TlsPlan,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Self, BenchError> {
         let dir = temporary_folder()?;
         let made: Result<Vec<_>, _> = plan
             .keys_to_make()

@@ -19,10 +19,6 @@ const INPUTS: usize = 64;
 /// Outputs that are verified per measurement, unless a benchmark sets [`Requests::max_samples`].
 const MAX_SAMPLES: usize = 256;
 
-/// `DigestInfo` of SHA-256 in front of the digest (RFC 8017 section 9.2).
-const SHA256_DIGEST_INFO: [u8; 19] =
-    *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
-
 /// The TLS version in a premaster secret: 1.2.
 const CLIENT_VERSION: u16 = 0x0303;
 
@@ -47,7 +43,7 @@ struct Input {
 
 impl<'a> Requests<'a> {
     pub(crate) fn new(case: Case, keys: &'a Keys) -> Result<Self, LibraryError> {
-        let operation = operation(case)?;
+        let operation = operation(case);
         let max_samples = MAX_SAMPLES;
         let mut requests = Self {
             case,
@@ -198,14 +194,14 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn operation(case: Case) -> Result<Operation, LibraryError> {
+fn operation(case: Case) -> Operation {
     let hash = if case.key == BenchKey::P384 {
         Hash::Sha384
     } else {
         Hash::Sha256
     };
     let mgf_hash = hash;
-    Ok(match case.operation {
+    match case.operation {
         OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign { hash },
         OperationKind::RsaPssSign => Operation::RsaPssSign {
             hash,
@@ -228,13 +224,12 @@ fn operation(case: Case) -> Result<Operation, LibraryError> {
         OperationKind::Ed25519Sign => Operation::Ed25519Sign,
         OperationKind::DhDerive => Operation::DhDerive,
         OperationKind::DsaSign => Operation::DsaSign { hash },
-        other => return Err(LibraryError::Missing(format!("case for {other}"))),
-    })
+    }
 }
 
 /// EMSA-PKCS1-v1_5 of a SHA-256 digest, so that the raw operation yields a signature.
 fn padded(digest: &[u8], len: usize) -> Vec<u8> {
-    let tail = [&[0], &SHA256_DIGEST_INFO[..], digest].concat();
+    let tail = [&[0], Hash::Sha256.digest_info_prefix(), digest].concat();
     let mut block = vec![0xff; len];
     block[..2].copy_from_slice(&[0, 1]);
     block[len - tail.len()..].copy_from_slice(&tail);

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use millrace_server::Status;
-use millrace_server::status::{Choice, Edge, EdgeCounts, Operation};
+use millrace_service::Status;
+use millrace_service::status::{Choice, Edge, EdgeCounts, Operation};
 
 use crate::args::StatusArgs;
 use crate::exit::{ContextCode, Failure, fail};

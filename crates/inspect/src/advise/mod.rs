@@ -18,13 +18,13 @@
 //! ```
 //! use millrace_inspect::advise::{Subject, Wish, advise, software};
 //! use millrace_inspect::report::Report;
-//! use millrace_inspect::root::Root;
+//! use millrace_hostfs::Root;
 //!
 //! let root = Root::open("fixtures/atom-c3000")?;
 //! let software = software::section(&root);
 //! let advice = advise(&Report::of(&root), &software, &Wish::of(Subject::Ipsec));
 //! assert!(advice.configuration.contains("esp_proposals = aes256-sha256"));
-//! # Ok::<(), millrace_inspect::root::OpenError>(())
+//! # Ok::<(), millrace_hostfs::OpenError>(())
 //! ```
 
 mod algorithm;
@@ -242,16 +242,6 @@ pub struct Advice {
 impl Advice {
     /// The version of the form.
     pub const FORMAT: u32 = 1;
-
-    /// The JSON schema of advice, as text.
-    #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
 }
 
 /// Decides.

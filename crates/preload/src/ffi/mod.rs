@@ -7,7 +7,7 @@
 //! Debian's libssl calls its own public functions through its symbol table, so all of these may also
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
-mod attend;
+mod host_loop;
 mod next;
 mod program;
 mod stack;
@@ -16,7 +16,7 @@ mod tables;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
-use attend::Nothing;
+use host_loop::Nothing;
 use next::{Jobs, Libc};
 use program::{Silence, is_haproxy, is_nginx};
 use tables::apply;
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn epoll_wait(
         return unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
     };
     // SAFETY: forwarded unchanged.
-    unsafe { attend::wait(libc, epoll, events, max, timeout, nothing) }
+    unsafe { host_loop::wait(libc, epoll, events, max, timeout, nothing) }
 }
 
 /// Interposed: forgets a socket before its number can be reused.
@@ -311,7 +311,7 @@ impl Handshake {
     fn drive(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
         stack::install_guarded_stacks(self.jobs);
         self.set_mode(SSL_CTRL_MODE);
-        let call = &|| attend::on_socket(self.socket, call);
+        let call = &|| host_loop::on_socket(self.socket, call);
         let mut result = call();
         // nginx looks at it after a failed handshake.
         with_errno_kept(|| {

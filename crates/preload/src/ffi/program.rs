@@ -52,7 +52,7 @@ extern "C" fn before_main() {
 fn forget_at_fork() -> bool {
     unsafe extern "C" fn forget() {
         super::tables::forget();
-        super::attend::forget();
+        super::host_loop::forget();
     }
     // SAFETY: the handler only stores atomics, and this library is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }

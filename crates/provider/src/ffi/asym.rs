@@ -19,7 +19,7 @@ use super::provider::Provider;
 use super::types::{Dispatch, Param};
 use crate::error::{Error, Reason, Result};
 use crate::names::hash_from_name;
-use crate::plan::{self, PAD_TLS, RsaDecrypt};
+use crate::operation_params::{self, PAD_TLS, RsaDecrypt};
 
 type NewCtx = unsafe extern "C" fn(Ptr) -> Ptr;
 type FreeCtx = unsafe extern "C" fn(Ptr);
@@ -119,7 +119,7 @@ impl Context {
         let modulus_len =
             usize::try_from(key.integer(c"max-size")?).map_err(|_| Error::library())?;
         let tls = settings.pad_mode == PAD_TLS;
-        let plan = plan::rsa_decrypt(&settings)
+        let plan = operation_params::rsa_decrypt(&settings)
             .filter(|_| ciphertext.len() == modulus_len && (!tls || room >= PREMASTER))
             .map(|operation| (operation, ciphertext.to_vec()));
         private::run(key, plan, &|output| {

@@ -222,7 +222,7 @@ unsafe extern "C" fn decode_der<const A: usize>(
         if !key::may_be_of(&stub.spki, A) {
             return Ok(CARRY_ON);
         }
-        let key = Key::held(decoder.provider, &stub.name, &stub.spki)?;
+        let key = Key::resident(decoder.provider, &stub.name, &stub.spki)?;
         if key.algorithm != A {
             return Ok(CARRY_ON);
         }

@@ -19,7 +19,7 @@ use super::types::{Callback, Param};
 use crate::config::{ALGORITHMS, Mode};
 use crate::error::{Error, Reason, Result};
 use crate::process::{Identity, Source};
-use crate::remote::{PoolError, Trouble};
+use crate::remote::{FailureKind, PoolError};
 
 pub(super) type New = unsafe extern "C" fn(Ptr) -> Ptr;
 pub(super) type Free = unsafe extern "C" fn(Ptr);
@@ -39,7 +39,7 @@ pub(crate) enum Origin {
     /// Generated in this process: it stays here.
     Generated = 2,
     /// In the pool.
-    Held = 3,
+    Resident = 3,
 }
 
 /// One key. OpenSSL holds it by a strong reference; operation contexts too.
@@ -115,7 +115,11 @@ impl Key {
     }
 
     /// A key that the pool holds under `name`; `spki` is its public half.
-    pub(crate) fn held(provider: &'static Provider, name: &str, spki: &[u8]) -> Result<Arc<Self>> {
+    pub(crate) fn resident(
+        provider: &'static Provider,
+        name: &str,
+        spki: &[u8],
+    ) -> Result<Arc<Self>> {
         let (algorithm, data) = public_data(spki)?;
         let identity = Identity {
             spki: spki.to_vec(),
@@ -125,7 +129,7 @@ impl Key {
             provider,
             algorithm,
             data,
-            origin: AtomicU8::new(Origin::Held as u8),
+            origin: AtomicU8::new(Origin::Resident as u8),
             name: Some(name.to_owned()),
             identity: OnceLock::from(Arc::new(identity)),
         }))
@@ -163,7 +167,7 @@ impl Key {
         match self.origin.load(Ordering::Relaxed) {
             1 => Origin::Imported,
             2 => Origin::Generated,
-            3 => Origin::Held,
+            3 => Origin::Resident,
             _ => Origin::Public,
         }
     }
@@ -178,7 +182,7 @@ impl Key {
     /// Whether private operations of this key go to the pool.
     pub(crate) fn pooled(&self) -> bool {
         match self.origin() {
-            Origin::Held => true,
+            Origin::Resident => true,
             Origin::Imported => {
                 // X448, ED448 and X9.42 DH have no operation in the pool.
                 let known = !matches!(
@@ -270,7 +274,7 @@ impl Key {
     /// How the key gets into the pool.
     pub(crate) fn source(&self) -> std::result::Result<Source, PoolError> {
         if self.name.is_some() {
-            return Ok(Source::Held);
+            return Ok(Source::Resident);
         }
         let encoded = self.with_pkey(ids::SELECT_ALL, |context, pkey| {
             // SAFETY: a live EVP_PKEY with a private part.
@@ -286,9 +290,9 @@ impl Key {
             encoded
         });
         match encoded {
-            Ok(encoded) => Ok(Source::Brought(PrivateKey::from_pkcs8(encoded))),
+            Ok(encoded) => Ok(Source::Imported(PrivateKey::from_pkcs8(encoded))),
             Err(_) => Err(PoolError::new(
-                Trouble::Refused,
+                FailureKind::Refused,
                 "the key cannot be encoded as PKCS#8",
             )),
         }

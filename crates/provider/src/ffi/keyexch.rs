@@ -339,7 +339,7 @@ unsafe extern "C" fn derive(pointer: Ptr, secret: *mut u8, len: *mut usize, room
         }?;
         let pooled = context.key.as_ref().filter(|key| key.pooled()).cloned();
         if let Some(key) = pooled {
-            if secret.is_null() && key.origin() == Origin::Held {
+            if secret.is_null() && key.origin() == Origin::Resident {
                 // SAFETY: a writable place, or null.
                 let len = unsafe { len.as_mut() }.ok_or_else(Error::library)?;
                 *len = context.secret_len(&key)?;

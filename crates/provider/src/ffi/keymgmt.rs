@@ -346,7 +346,7 @@ unsafe extern "C" fn has(object: *const c_void, selection: c_int) -> c_int {
     guard_bare(0, || {
         // SAFETY: a key object.
         let key = unsafe { Key::of(object) }.ok()?;
-        let held = key.origin() == Origin::Held;
+        let held = key.origin() == Origin::Resident;
         let selection = if held {
             selection & !PRIVATE
         } else {
@@ -362,7 +362,7 @@ unsafe extern "C" fn validate(object: *const c_void, selection: c_int, kind: c_i
         return 0;
     };
     guard(key.provider, 0, || {
-        let held = key.origin() == Origin::Held;
+        let held = key.origin() == Origin::Resident;
         let selection = if held {
             selection & !PRIVATE
         } else {
@@ -387,7 +387,7 @@ unsafe extern "C" fn matches(
         // SAFETY: key objects.
         let (first, second) = unsafe { (Key::of(first).ok()?, Key::of(second).ok()?) };
         let mut selection = selection;
-        if first.origin() == Origin::Held || second.origin() == Origin::Held {
+        if first.origin() == Origin::Resident || second.origin() == Origin::Resident {
             // The public halves decide: nobody has the private ones to compare.
             if selection & PRIVATE != 0 {
                 selection = (selection & !PRIVATE) | ids::OSSL_KEYMGMT_SELECT_PUBLIC_KEY;
@@ -458,7 +458,7 @@ unsafe extern "C" fn export(
         return 0;
     };
     guard(key.provider, 0, || {
-        if selection & PRIVATE != 0 && key.origin() == Origin::Held {
+        if selection & PRIVATE != 0 && key.origin() == Origin::Resident {
             let text = "the private key is held by the pool and cannot be exported";
             return Err(Error::new(Reason::KeyStays, text));
         }

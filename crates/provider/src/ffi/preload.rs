@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 
-use millrace_client::Attendance;
+use millrace_client::HostLoop;
 
 use super::core::guard_bare;
 use super::libcrypto::Ptr;
@@ -37,15 +37,15 @@ pub(super) fn attend(process: &Process) {
     let Some(attend) = attend else {
         return;
     };
-    process.ask_to_attend(|attendance| {
-        let fd = attendance.readiness().as_raw_fd();
+    process.ask_to_drive(|host_loop| {
+        let fd = host_loop.fd().as_raw_fd();
         // Never freed, like the process that it belongs to: the loop keeps it.
-        let context: &'static Attendance = Box::leak(Box::new(attendance));
+        let context: &'static HostLoop = Box::leak(Box::new(host_loop));
         let address = std::ptr::from_ref(context).cast_mut().cast();
         // SAFETY: the functions take what is given with them, and this library is never unloaded.
         let attended = unsafe { attend(fd, before_wait, ready, address) } == 1;
         if attended {
-            context.begin();
+            context.drive_from_host();
         }
         attended.then_some(context)
     });
@@ -91,7 +91,7 @@ unsafe fn find<F: Copy>(name: &CStr) -> Option<F> {
 unsafe extern "C" fn before_wait(context: Ptr) {
     guard_bare((), || {
         // SAFETY: what `attend` gave, which is never freed; it is shared by reference only.
-        unsafe { &*context.cast::<Attendance>().cast_const() }.before_wait();
+        unsafe { &*context.cast::<HostLoop>().cast_const() }.before_wait();
         Some(())
     });
 }
@@ -99,7 +99,7 @@ unsafe extern "C" fn before_wait(context: Ptr) {
 unsafe extern "C" fn ready(context: Ptr) {
     guard_bare((), || {
         // SAFETY: as above.
-        unsafe { &*context.cast::<Attendance>().cast_const() }.ready();
+        unsafe { &*context.cast::<HostLoop>().cast_const() }.on_readable();
         Some(())
     });
 }

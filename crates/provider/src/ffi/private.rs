@@ -9,23 +9,23 @@ use super::key::{Key, Origin};
 use super::{preload, wait};
 use crate::config::Mode;
 use crate::error::{Error, Reason, Result};
-use crate::remote::Trouble;
+use crate::remote::FailureKind;
 use crate::route::Request;
 
 /// Tries the pool. `None` means: do it with the inner key data, which has the private part.
 ///
-/// `plan` is the typed operation with its input, if there is one for what the application wants.
+/// `operation` is the typed operation with its input, if there is one for what the application wants.
 ///
 /// # Errors
 /// If the pool did not do it and nobody else can.
 pub(crate) fn run(
     key: &Key,
-    plan: Option<(Operation, Vec<u8>)>,
+    operation: Option<(Operation, Vec<u8>)>,
     check: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Output>> {
     let provider = key.provider;
     let here = key.origin() == Origin::Imported;
-    let Some((operation, input)) = plan else {
+    let Some((operation, input)) = operation else {
         if here {
             provider.stats.local.add();
             return Ok(None);
@@ -61,21 +61,21 @@ pub(crate) fn run(
         stats: &provider.stats,
         key: &identity,
         local,
-        pause: job.as_ref().map(|job| job as &dyn crate::slot::Pause),
+        pause: job.as_ref().map(|job| job as &dyn crate::oneshot::Pause),
     };
     match request.perform(&operation, &input, || key.source(), check) {
         Ok(output) => Ok(Some(output)),
         Err(error) => {
             provider.log(&format!("{}: {error}", operation.kind()));
-            if local && error.trouble != Trouble::Abandoned {
+            if local && error.kind != FailureKind::Abandoned {
                 return Ok(None);
             }
-            let (reason, advice) = match error.trouble {
-                Trouble::Abandoned => (Reason::Pool, "nothing to do"),
-                Trouble::WrongResult => (Reason::WrongResult, "look at the log of the node"),
-                Trouble::Denied => (Reason::NotOffered, "look at the policy of the key"),
-                Trouble::Refused => (Reason::Key, "look at the keys of the node"),
-                Trouble::Quota => (Reason::Pool, "ask for a higher quota at the node"),
+            let (reason, advice) = match error.kind {
+                FailureKind::Abandoned => (Reason::Pool, "nothing to do"),
+                FailureKind::WrongResult => (Reason::WrongResult, "look at the log of the node"),
+                FailureKind::Denied => (Reason::NotOffered, "look at the policy of the key"),
+                FailureKind::Refused => (Reason::Key, "look at the keys of the node"),
+                FailureKind::Quota => (Reason::Pool, "ask for a higher quota at the node"),
                 _ => (Reason::Pool, "is the node up and is `pool` configured?"),
             };
             Err(Error::new(

@@ -498,7 +498,7 @@ mod tests {
     use millrace_engine::PrivateKey;
 
     use super::*;
-    use crate::remote::{Pool, PoolError, Remote, Trouble};
+    use crate::remote::{FailureKind, Pool, PoolError, Remote};
 
     /// A pool that is never asked.
     struct Nobody;
@@ -509,7 +509,7 @@ mod tests {
             _: &str,
             _: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            Err(PoolError::new(Trouble::NoNode, "nobody"))
+            Err(PoolError::new(FailureKind::NoNode, "nobody"))
         }
 
         fn import(

@@ -100,7 +100,7 @@ unsafe extern "C" fn open(provctx: Ptr, uri: *const c_char) -> Ptr {
 impl Loader {
     fn key(&self) -> Result<Arc<Key>> {
         if let Some(spki) = &self.uri.spki {
-            return Key::held(self.provider, &self.uri.name, spki);
+            return Key::resident(self.provider, &self.uri.name, spki);
         }
         let config = self.provider.config;
         let pool = remote::connect(config.pool());
@@ -109,7 +109,7 @@ impl Loader {
             let text = format!("key {} of the pool: {error}", self.uri.name);
             Error::new(Reason::Pool, text)
         })?;
-        Key::held(self.provider, &self.uri.name, &remote.info().spki)
+        Key::resident(self.provider, &self.uri.name, &remote.info().spki)
     }
 }
 

@@ -26,14 +26,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_client::Attendance;
+use millrace_client::HostLoop;
 
 use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
 use super::provider::Provider;
+use crate::oneshot::{Pause, Wake};
 use crate::process::Process;
-use crate::slot::{Pause, Wake};
 use crate::stats::Stats;
 
 /// Its address names our descriptor among those of a wait context.
@@ -116,7 +116,7 @@ pub(crate) struct Job {
     blocked: Cell<bool>,
     functions: Functions,
     stats: Arc<Stats>,
-    attendance: Option<&'static Attendance>,
+    host_loop: Option<&'static HostLoop>,
     process: libc::pid_t,
 }
 
@@ -161,7 +161,7 @@ impl Job {
             blocked: Cell::new(false),
             functions,
             stats,
-            attendance: process.attendance(),
+            host_loop: process.host_loop(),
             // SAFETY: takes nothing.
             process: unsafe { libc::getpid() },
         })
@@ -188,22 +188,20 @@ impl Job {
 
     /// Blocks until the job may go on, for a second at most.
     fn block(&self) {
-        let attendance = self.attendance.filter(|_| self.waiter.is_rung);
-        if let Some(attendance) = attendance {
+        let host_loop = self.host_loop.filter(|_| self.waiter.is_rung);
+        if let Some(host_loop) = host_loop {
             // The loop that looks after the pool is what is blocked here.
-            attendance.before_wait();
+            host_loop.before_wait();
         }
         let mut event = libc::pollfd {
-            fd: attendance.map_or(self.waiter.fd, |attendance| {
-                attendance.readiness().as_raw_fd()
-            }),
+            fd: host_loop.map_or(self.waiter.fd, |host_loop| host_loop.fd().as_raw_fd()),
             events: libc::POLLIN,
             revents: 0,
         };
         // SAFETY: one pollfd.
         unsafe { libc::poll(&mut event, 1, 1000) };
-        if let Some(attendance) = attendance {
-            attendance.ready();
+        if let Some(host_loop) = host_loop {
+            host_loop.on_readable();
         }
     }
 }

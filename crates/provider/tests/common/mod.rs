@@ -18,8 +18,9 @@ use millrace_client::stub::Stub;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig, KeyPolicy};
 use millrace_server::config::{StoreConfig, UnixConfig};
-use millrace_server::store::pem::read_private_key;
-use millrace_server::{KekSource, KeyStore, Node, NodeConfig, NodeHandle};
+use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_service::store::pem::read_private_key;
+use millrace_service::{KekSource, KeyStore};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 

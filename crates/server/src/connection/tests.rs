@@ -12,7 +12,7 @@ use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_wire::Hello;
 
 use super::*;
-use crate::store::{KekSource, KeyStore};
+use millrace_service::store::{KekSource, KeyStore};
 
 /// A client whose bytes are all there, and who takes as much as `room` says.
 struct FakeStream {
@@ -82,7 +82,7 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
         }),
         limits,
         metrics: Metrics::default(),
-        edges: Edges::default(),
+        reports: ClientReports::default(),
         quotas: Quotas::new(None),
         imports: Arc::new(Semaphore::new(1)),
         denials: RateLimit::default(),

@@ -30,7 +30,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::revocation;
-use crate::store::{valid_name, write_private};
+use millrace_service::store::{valid_name, write_private};
 
 /// Life of the CA: longer than that of the machine that holds it.
 pub(super) const CA_DAYS: i64 = 3650;

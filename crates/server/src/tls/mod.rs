@@ -30,7 +30,7 @@ use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::config::TlsFiles;
-use crate::store::valid_identity;
+use millrace_service::store::valid_identity;
 
 pub use certificates::{
     CertificateError, CertificateFiles, ensure_node_certificates, issue_client_certificate,

@@ -19,7 +19,7 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::certificates::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
-use crate::store::write_private;
+use millrace_service::store::write_private;
 
 /// The list of the CA in `directory`.
 #[must_use]

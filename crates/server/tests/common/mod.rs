@@ -21,7 +21,8 @@ use millrace_engine::{
     Engine, EngineConfig, Hash, JobError, KeyInfo, KeyPolicy, Operation, PrivateKey,
 };
 use millrace_server::config::{Limits, StoreConfig, UnixConfig};
-use millrace_server::{KekSource, KeyStore, Node, NodeConfig, NodeHandle};
+use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_service::{KekSource, KeyStore};
 use millrace_testkit::keys::TestKey;
 use millrace_wire::codec::encode_submit_batch;
 use millrace_wire::{
@@ -174,7 +175,7 @@ impl TestNode {
     }
 
     /// Waits until the node says so of itself.
-    pub(crate) fn until(&self, what: impl Fn(&millrace_server::Status) -> bool) {
+    pub(crate) fn until(&self, what: impl Fn(&millrace_service::Status) -> bool) {
         eventually(|| what(&self.handle.status()));
     }
 }

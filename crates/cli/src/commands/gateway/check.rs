@@ -15,7 +15,7 @@ use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, Pool
 use millrace_gateway::check::{
     self, Edges, Node, Options, Outcome, Refusal, Report, Silence, User,
 };
-use millrace_server::Status;
+use millrace_service::Status;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};

@@ -9,21 +9,20 @@ mod cpu;
 mod gpu;
 mod kernel;
 mod openssl;
-pub(in crate::commands) mod page;
 mod qat;
 mod used;
 
 use anyhow::Result;
+use millrace_hostfs::{OpenError, Root};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::{OpenError, Root};
 use serde::Serialize;
 use serde_json::json;
 
-use self::page::Page;
 use crate::args::{InspectArgs, InspectCommand, TreeArgs};
 use crate::commands::ceiling;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::page::Page;
 use crate::progress::while_doing;
 
 /// Runs the command.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use millrace_engine::{KeyError, KeyInfo, KeyPolicy, PrivateKey};
-use millrace_server::store::pem::{MAX_PEM_LEN, read_private_key};
+use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;

@@ -16,7 +16,7 @@ use std::io::Write as _;
 use anyhow::{Context, Result, anyhow};
 
 use millrace_client::stub::Stub;
-use millrace_server::store::{KeyMeta, KeyStore};
+use millrace_service::store::{KeyMeta, KeyStore};
 
 use crate::args::{
     KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStubArgs,

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use aws_lc_rs::digest;
-use millrace_server::store::KeyMeta;
+use millrace_service::store::KeyMeta;
 use serde::Serialize;
 
 use crate::output::date;

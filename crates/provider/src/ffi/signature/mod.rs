@@ -25,7 +25,7 @@ use super::types::Param;
 use crate::config::Verify;
 use crate::error::{Error, Reason, Result};
 use crate::names::hash_from_name;
-use crate::plan::{self, PAD_PSS, RsaSign};
+use crate::operation_params::{self, PAD_PSS, RsaSign};
 
 mod entries;
 
@@ -300,12 +300,12 @@ impl Context {
             _ if self.special => private::run(key, None, &|_| false),
             Kind::Rsa => {
                 let settings = self.rsa_settings(key)?;
-                let plan = plan::rsa_sign(&settings, digest);
+                let plan = operation_params::rsa_sign(&settings, digest);
                 let verified = |output: &[u8]| self.rsa_verifies(key, &settings, output, digest);
                 private::run(key, plan, &verified)
             }
             Kind::Ecdsa | Kind::Dsa => {
-                let hash = plan::dsa_hash(self.digest_set(), digest);
+                let hash = operation_params::dsa_hash(self.digest_set(), digest);
                 let plan = hash
                     .filter(|hash| hash.digest_len() == digest.len())
                     .map(|hash| {
@@ -355,7 +355,7 @@ impl Context {
 
     /// Checks the form of an (EC)DSA signature from the pool, and verifies it if so configured.
     fn dsa_verifies(&self, key: &Key, signature: &[u8], digest: &[u8]) -> bool {
-        plan::is_dsa_signature(signature)
+        operation_params::is_dsa_signature(signature)
             && (key.provider.config.verify != Verify::All
                 || self.verifies(key, &[Param::END], signature, digest))
     }
@@ -452,7 +452,7 @@ impl Context {
         };
         match self.digest_set() {
             Some(Some(hash)) => self.digest = Some(Hasher::start(hash)?),
-            _ if key.origin() == Origin::Held => {
+            _ if key.origin() == Origin::Resident => {
                 let text = "the pool holds the private key and does not sign with this digest";
                 return Err(Error::new(Reason::NotOffered, text));
             }
@@ -485,6 +485,6 @@ impl Context {
             || self
                 .key
                 .as_ref()
-                .is_none_or(|key| key.origin() != Origin::Held)
+                .is_none_or(|key| key.origin() != Origin::Resident)
     }
 }

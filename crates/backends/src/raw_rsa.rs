@@ -1,0 +1,97 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and decodes
+//! its result. `padding` has the encodings.
+
+use millrace_engine::{BackendError, KeyType, Operation, Output};
+use zeroize::Zeroizing;
+
+use crate::padding;
+use crate::software::keys::{LoadedKey, RsaSecret, Secret};
+
+/// The number that a task has to be exponentiated, as long as the modulus.
+///
+/// # Errors
+/// What is wrong with operation or input. Both are public, so this may take a varying time.
+pub(crate) fn prepare(
+    key: &LoadedKey,
+    operation: &Operation,
+    input: &[u8],
+) -> Result<Zeroizing<Vec<u8>>, BackendError> {
+    let key_type = key.info.key_type;
+    crate::check(operation, key_type, input)?;
+    let KeyType::Rsa { bits } = key_type else {
+        return Err(BackendError::NotOffered);
+    };
+    let modulus = &secret(key)?.modulus;
+    let mut block = Zeroizing::new(vec![0; modulus.len()]);
+    match operation {
+        Operation::RsaPkcs1Sign { hash } => {
+            padding::encode_pkcs1_signature(*hash, input, &mut block)?;
+        }
+        Operation::RsaPssSign {
+            hash,
+            mgf_hash,
+            salt_len,
+        } => {
+            let (salt_len, bits) = (usize::from(*salt_len), usize::from(bits));
+            padding::encode_pss(*hash, *mgf_hash, salt_len, input, bits, &mut block)?;
+        }
+        Operation::RsaOaepDecrypt { .. }
+        | Operation::RsaPkcs1Decrypt
+        | Operation::RsaTlsPremaster { .. }
+        | Operation::RsaRaw => block.copy_from_slice(input),
+        Operation::EcdsaSign { .. }
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::Ed25519Sign
+        | Operation::DhDerive
+        | Operation::DsaSign { .. } => return Err(BackendError::NotOffered),
+    }
+    if block.as_slice() >= modulus.as_slice() {
+        return Err(BackendError::BadInput);
+    }
+    Ok(block)
+}
+
+/// The output of a task from its verified result.
+///
+/// # Errors
+/// `BadInput` for an OAEP message that does not decode.
+pub(crate) fn finish(
+    key: &LoadedKey,
+    operation: &Operation,
+    input: &[u8],
+    mut block: Zeroizing<Vec<u8>>,
+) -> Result<Output, BackendError> {
+    match operation {
+        Operation::RsaOaepDecrypt {
+            hash,
+            mgf_hash,
+            label,
+        } => padding::decode_oaep(*hash, *mgf_hash, label, &mut block),
+        Operation::RsaPkcs1Decrypt => {
+            padding::decode_pkcs1_implicit(&secret(key)?.rejection_key, input, &block)
+        }
+        Operation::RsaTlsPremaster { client_version } => {
+            padding::decode_premaster(*client_version, &block)
+        }
+        Operation::RsaPkcs1Sign { .. } | Operation::RsaPssSign { .. } | Operation::RsaRaw => {
+            Ok(block)
+        }
+        Operation::EcdsaSign { .. }
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::Ed25519Sign
+        | Operation::DhDerive
+        | Operation::DsaSign { .. } => Err(BackendError::NotOffered),
+    }
+}
+
+fn secret(key: &LoadedKey) -> Result<&RsaSecret, BackendError> {
+    match &key.secret {
+        Secret::Rsa(rsa) => Ok(rsa),
+        _ => Err(BackendError::NotOffered),
+    }
+}

@@ -1,0 +1,458 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One connection to a node, without I/O: bytes and time in, events and bytes out.
+//!
+//! It knows the handshake, the keys that are open on it, how many jobs it owes, and when its silence
+//! becomes suspicious. It does not know which job is whose: that is [`crate::dispatch`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_engine::operation::Operation;
+use millrace_wire::codec::SubmitWriter;
+use millrace_wire::{
+    ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobCompletion, JobId,
+    KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Welcome,
+    version,
+};
+
+use crate::buffer::OutBuffer;
+use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
+
+/// How long a refusal of a key is believed. A key that is added to a node is found after that.
+const REFUSAL_LASTS: Duration = Duration::from_secs(5);
+
+/// The times that a connection goes by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timings {
+    /// For everything up to the node's `Welcome`.
+    pub(crate) handshake: Duration,
+    /// Silence with work open, until a ping.
+    pub(crate) ping_after: Duration,
+    /// Silence after a ping, until the connection is given up.
+    pub(crate) dead_after: Duration,
+}
+
+/// What the node said.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The handshake is over.
+    Ready,
+    /// A key can be used.
+    KeyOpened {
+        key: KeyId,
+        handle: KeyHandle,
+        facts: KeyFacts,
+    },
+    /// A key cannot be used here.
+    KeyRefused { key: KeyId, reason: KeyRefusal },
+    /// Jobs ended.
+    Completed(Vec<JobCompletion>),
+    /// The node takes no new jobs.
+    Draining,
+}
+
+/// Why a connection is of no use any more, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gone(pub(crate) String);
+
+impl Gone {
+    fn protocol(what: &str) -> Self {
+        Self(format!("the node broke the protocol: {what}"))
+    }
+}
+
+/// How a key stands on this connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyState {
+    /// The node was asked.
+    Opening,
+    /// It can be used under this handle.
+    Open(KeyHandle),
+    /// The node said no; believed until then.
+    Refused { reason: KeyRefusal, until: Instant },
+}
+
+enum Phase {
+    /// `Hello` is sent.
+    Greeting,
+    Ready,
+    /// Finishes what it owes.
+    Draining,
+}
+
+/// See the module.
+pub(crate) struct Connection {
+    decoder: Decoder<NodeMessage>,
+    out: OutBuffer,
+    hello: Hello,
+    /// In force; none before the welcome.
+    features: u64,
+    phase: Phase,
+    timings: Timings,
+    started: Instant,
+    node: Arc<str>,
+    max_in_flight: u32,
+    in_flight: u32,
+    keys: HashMap<KeyId, KeyState>,
+    requests: HashMap<RequestId, KeyId>,
+    next_request: RequestId,
+    /// When bytes came last, or, if later, when the first work was given after none was open.
+    quiet_since: Instant,
+    ping: Option<Instant>,
+    pings: u64,
+    /// What this node was told about the edge.
+    reported: EdgeReport,
+    /// Jobs that it did since.
+    done_since_report: u64,
+}
+
+impl Connection {
+    /// A connection that has just been started: its greeting, which offers `features`, is ready to be
+    /// sent.
+    pub(crate) fn new(agent: String, features: u64, timings: Timings, now: Instant) -> Self {
+        let hello = Hello {
+            min_version: VERSION_MIN,
+            max_version: VERSION_MAX,
+            features,
+            agent,
+        };
+        let mut out = OutBuffer::default();
+        ClientMessage::Hello(hello.clone()).encode(out.append());
+        Self {
+            decoder: Decoder::new(),
+            out,
+            hello,
+            features: 0,
+            phase: Phase::Greeting,
+            timings,
+            started: now,
+            node: Arc::from(""),
+            max_in_flight: 0,
+            in_flight: 0,
+            keys: HashMap::new(),
+            requests: HashMap::new(),
+            next_request: 0,
+            quiet_since: now,
+            ping: None,
+            pings: 0,
+            reported: EdgeReport::default(),
+            done_since_report: 0,
+        }
+    }
+
+    /// Bytes to be sent.
+    pub(crate) fn out(&mut self) -> &mut OutBuffer {
+        &mut self.out
+    }
+
+    /// Whether there are bytes to be sent.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Where the next bytes from the node go; never empty.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        self.decoder.space()
+    }
+
+    /// Notes that `n` bytes were put into [`Self::space`].
+    pub(crate) fn filled(&mut self, n: usize, now: Instant) {
+        self.decoder.filled(n);
+        self.quiet_since = now;
+        self.ping = None;
+    }
+
+    /// The next thing that the node said, if it is complete.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub(crate) fn next_event(&mut self, now: Instant) -> Result<Option<Event>, Gone> {
+        loop {
+            let message = self
+                .decoder
+                .next()
+                .map_err(|error| Gone::protocol(&error.to_string()))?;
+            let Some(message) = message else {
+                return Ok(None);
+            };
+            if let Some(event) = self.on_message(message, now)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: NodeMessage, now: Instant) -> Result<Option<Event>, Gone> {
+        let greeting = matches!(self.phase, Phase::Greeting);
+        match message {
+            NodeMessage::Fault(fault) => Err(Gone(fault_text(fault))),
+            NodeMessage::Welcome(welcome) if greeting => self.on_welcome(&welcome).map(Some),
+            _ if greeting => Err(Gone::protocol("it did not begin with a welcome")),
+            NodeMessage::Welcome(_) => Err(Gone::protocol("a second welcome")),
+            NodeMessage::KeyOpened {
+                request,
+                handle,
+                info,
+                operations,
+                hashes,
+            } => {
+                let key = self.answered(request)?;
+                if !self.keys.contains_key(&key) {
+                    // Dropped by its owner in the meantime.
+                    ClientMessage::CloseKey { handle }.encode(self.out.append());
+                    return Ok(None);
+                }
+                self.keys.insert(key, KeyState::Open(handle));
+                let facts = KeyFacts {
+                    info,
+                    operations,
+                    hashes,
+                };
+                Ok(Some(Event::KeyOpened { key, handle, facts }))
+            }
+            NodeMessage::KeyRefused { request, reason } => {
+                let key = self.answered(request)?;
+                if !self.keys.contains_key(&key) {
+                    return Ok(None);
+                }
+                self.refuse(key, reason, now);
+                Ok(Some(Event::KeyRefused { key, reason }))
+            }
+            NodeMessage::Complete(completions) => Ok(Some(Event::Completed(completions))),
+            // Any byte is a sign of life; the token only helps people who read traces.
+            NodeMessage::Pong { .. } => Ok(None),
+            NodeMessage::Drain => {
+                self.drain();
+                Ok(Some(Event::Draining))
+            }
+        }
+    }
+
+    fn on_welcome(&mut self, welcome: &Welcome) -> Result<Event, Gone> {
+        version::accept(&self.hello, welcome)
+            .map_err(|error| Gone::protocol(&error.to_string()))?;
+        self.phase = Phase::Ready;
+        self.node = Arc::from(welcome.node.as_str());
+        self.max_in_flight = welcome.max_in_flight.max(1);
+        self.features = welcome.features;
+        Ok(Event::Ready)
+    }
+
+    /// The key that a request was about.
+    fn answered(&mut self, request: RequestId) -> Result<KeyId, Gone> {
+        let key = self.requests.remove(&request);
+        key.ok_or_else(|| Gone::protocol("an answer to a request that was not made"))
+    }
+
+    /// Whether jobs may be sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready)
+    }
+
+    /// Whether the node finishes what it owes and takes nothing new.
+    pub(crate) fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining)
+    }
+
+    /// Takes the node at its word that it drains.
+    pub(crate) fn drain(&mut self) {
+        self.phase = Phase::Draining;
+    }
+
+    /// Whether nothing is owed in either direction.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.requests.is_empty() && self.out.is_empty()
+    }
+
+    /// The node's name for itself; empty before its welcome.
+    pub(crate) fn node(&self) -> &Arc<str> {
+        &self.node
+    }
+
+    /// Requests for keys that the node has not answered, those for keys that are gone included.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// When the connection was started.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Jobs that the node owes or was promised.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Whether a further job has room, at the node and in the buffer.
+    pub(crate) fn has_room(&self) -> bool {
+        self.in_flight < self.max_in_flight && !self.out.is_full()
+    }
+
+    /// How a key stands here; nothing if the node was not asked, or its refusal is old.
+    pub(crate) fn key_state(&self, key: KeyId, now: Instant) -> Option<KeyState> {
+        match self.keys.get(&key) {
+            Some(KeyState::Refused { until, .. }) if *until <= now => None,
+            state => state.copied(),
+        }
+    }
+
+    /// Asks the node for a key.
+    pub(crate) fn open_key(&mut self, key: &KeyData, now: Instant) {
+        self.busy_from(now);
+        let request = self.next_request;
+        self.next_request = self.next_request.wrapping_add(1);
+        self.requests.insert(request, key.id);
+        self.keys.insert(key.id, KeyState::Opening);
+        match &key.source {
+            KeySource::Selector(selector) => {
+                let selector = selector.clone();
+                ClientMessage::OpenKey { request, selector }.encode(self.out.append());
+            }
+            KeySource::Import(private) => {
+                let key = private.clone();
+                ClientMessage::ImportKey { request, key }.encode(self.out.append_secret());
+            }
+        }
+    }
+
+    /// Gives a key up; its handle is closed if it has one.
+    pub(crate) fn close_key(&mut self, key: KeyId) {
+        if let Some(KeyState::Open(handle)) = self.keys.remove(&key) {
+            ClientMessage::CloseKey { handle }.encode(self.out.append());
+        }
+    }
+
+    /// Notes that the node does not know a handle any more.
+    pub(crate) fn forget_key(&mut self, key: KeyId) {
+        if matches!(self.keys.get(&key), Some(KeyState::Open(_))) {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// Treats a key as refused.
+    pub(crate) fn refuse(&mut self, key: KeyId, reason: KeyRefusal, now: Instant) {
+        self.keys.insert(
+            key,
+            KeyState::Refused {
+                reason,
+                until: now + REFUSAL_LASTS,
+            },
+        );
+    }
+
+    /// Sends a job.
+    pub(crate) fn send_job(
+        &mut self,
+        job: JobId,
+        handle: KeyHandle,
+        budget: Duration,
+        operation: &Operation,
+        input: &[u8],
+        now: Instant,
+    ) {
+        self.busy_from(now);
+        self.in_flight += 1;
+        let mut writer = SubmitWriter::new(self.out.append());
+        let fits = writer.push(job, handle, budget, operation, input);
+        writer.finish();
+        debug_assert!(fits, "one job always fits a frame: its input was checked");
+    }
+
+    /// Asks that a job ends soon.
+    pub(crate) fn cancel(&mut self, job: JobId) {
+        ClientMessage::Cancel { job }.encode(self.out.append());
+    }
+
+    /// Counts a job that will be sent as soon as its key is open.
+    pub(crate) fn promised(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// Notes that the node answered one of the jobs it owed, or that one which was promised to it is
+    /// not waiting any more.
+    pub(crate) fn settled(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Notes that the node did a job.
+    pub(crate) fn served(&mut self) {
+        self.done_since_report += 1;
+    }
+
+    /// Jobs that the node did since it was last told about the edge; none if it wants to know nothing.
+    pub(crate) fn done_since_report(&self) -> Option<u64> {
+        let asked = self.features & FEATURE_REPORTS != 0;
+        let able = self.is_ready() || self.is_draining();
+        (asked && able && !self.out.is_full()).then_some(self.done_since_report)
+    }
+
+    /// Tells the node what more has happened at the edge.
+    pub(crate) fn report(&mut self, news: &EdgeReport) {
+        self.reported.merge(news);
+        self.done_since_report = 0;
+        ClientMessage::Report(self.reported).encode(self.out.append());
+    }
+
+    /// Silence counts from here if nothing was open before.
+    fn busy_from(&mut self, now: Instant) {
+        if self.in_flight == 0 && self.requests.is_empty() {
+            self.quiet_since = now;
+            self.ping = None;
+        }
+    }
+
+    /// What is due at `now`.
+    ///
+    /// # Errors
+    /// The node was silent for too long.
+    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Gone> {
+        if self.next_timer().is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        if matches!(self.phase, Phase::Greeting) {
+            return Err(Gone(format!(
+                "no welcome within {:?}",
+                self.timings.handshake
+            )));
+        }
+        if self.ping.is_some() {
+            let silence = self.timings.ping_after + self.timings.dead_after;
+            return Err(Gone(format!("silent for {silence:?} with jobs in flight")));
+        }
+        self.ping = Some(now);
+        self.pings += 1;
+        ClientMessage::Ping { token: self.pings }.encode(self.out.append());
+        Ok(())
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        if matches!(self.phase, Phase::Greeting) {
+            return Some(self.started + self.timings.handshake);
+        }
+        if let Some(sent) = self.ping {
+            return Some(sent + self.timings.dead_after);
+        }
+        let open = self.in_flight > 0 || !self.requests.is_empty();
+        open.then(|| self.quiet_since + self.timings.ping_after)
+    }
+}
+
+/// Why the node closed, in words that say what to do.
+fn fault_text(fault: Fault) -> String {
+    match fault {
+        Fault::Version => "the node speaks no version of the protocol that this client does",
+        Fault::Protocol => "the node says that this client broke the protocol",
+        Fault::TooLarge => "the node says that a frame was too large",
+        Fault::Unauthorized => "this identity may not use the node; see the node's log",
+        Fault::TooManyConnections => "the node has too many connections",
+        Fault::TimedOut => "the node gave up waiting for this client",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! An event loop of the host's that looks after the sockets of its pool.
+
+mod fake;
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, ThreadId};
+use std::time::Instant;
+
+use fake::{Auto, FakeNode, PATIENCE, SIGN, digest, is_answer, open, pool, soon};
+use millrace_client::{ClientError, HostLoop, Pool, RemoteKey, Reply};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+type Ended = (u64, ThreadId, Result<Reply, ClientError>);
+
+/// An event loop that knows nothing but the pool.
+struct Host {
+    pool: Pool,
+    host_loop: HostLoop,
+    ended: (Sender<Ended>, Receiver<Ended>),
+    /// Wakes the loop, as a paused job's descriptor does.
+    wake: Arc<OwnedFd>,
+    rounds: Rc<Cell<u64>>,
+}
+
+impl Host {
+    fn new(pool: &Pool) -> Self {
+        let host_loop = pool.host_loop().expect("the pool was used");
+        host_loop.drive_from_host();
+        Self {
+            pool: pool.clone(),
+            host_loop,
+            ended: channel(),
+            wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd")),
+            rounds: Rc::default(),
+        }
+    }
+
+    fn submit(&self, key: &RemoteKey, number: u64) {
+        let (tell, wake) = (self.ended.0.clone(), Arc::clone(&self.wake));
+        let done = move |result| {
+            let _ = tell.send((number, thread::current().id(), result));
+            rustix::io::write(&*wake, &1_u64.to_ne_bytes()).expect("room");
+        };
+        self.pool
+            .submit(key, SIGN, digest(number), soon(), Box::new(done))
+            .expect("taken");
+    }
+
+    /// Goes round once.
+    fn round(&self) {
+        self.rounds.set(self.rounds.get() + 1);
+        self.host_loop.before_wait();
+        let readiness = self.host_loop.fd();
+        let mut fds = [
+            PollFd::new(&readiness, PollFlags::IN),
+            PollFd::new(&*self.wake, PollFlags::IN),
+        ];
+        let second = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&second)).expect("poll");
+        if fds[1].revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        }
+        if fds[0].revents().contains(PollFlags::IN) {
+            self.host_loop.on_readable();
+        }
+    }
+
+    /// Goes round until something ended.
+    fn next(&self) -> Ended {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            if let Ok(ended) = self.ended.1.try_recv() {
+                return ended;
+            }
+            self.round();
+        }
+        panic!("nothing ended");
+    }
+}
+
+#[test]
+fn callbacks_run_on_the_thread_that_attends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let pool = pool(&[&node]);
+    assert!(pool.host_loop().is_none(), "nothing to look after yet");
+    let key = open(&pool);
+    let host = Host::new(&pool);
+    for number in 0..1000 {
+        host.submit(&key, number);
+        let (told, thread, result) = host.next();
+        assert_eq!((told, thread), (number, thread::current().id()));
+        assert!(is_answer(&digest(number), &result.expect("an answer")));
+    }
+}
+
+#[test]
+fn the_sockets_change_hands_at_any_moment() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    for turn in 0..100 {
+        let pool = pool(&[&node]);
+        let key = open(&pool);
+        let (done, ended) = channel();
+        // The I/O thread has the sockets, or leaves them to callers, or goes from one to the other.
+        if turn % 2 == 0 {
+            let tell = move |result: Result<Reply, _>| done.send(result).expect("open");
+            pool.submit(&key, SIGN, digest(turn), soon(), Box::new(tell))
+                .expect("taken");
+            if turn % 4 == 0 {
+                let result = ended.recv_timeout(PATIENCE).expect("a callback");
+                assert!(is_answer(&digest(turn), &result.expect("an answer")));
+            }
+        }
+        let host = Host::new(&pool);
+        for number in 0..5 {
+            host.submit(&key, number);
+            let (told, _, result) = host.next();
+            assert_eq!(told, number);
+            assert!(is_answer(&digest(number), &result.expect("an answer")));
+        }
+    }
+}
+
+#[test]
+fn others_are_blocked_while_a_host_attends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    for turn in 0..50 {
+        let pool = pool(&[&node]);
+        let opener = {
+            let pool = pool.clone();
+            thread::spawn(move || open(&pool))
+        };
+        while pool.host_loop().is_none() {
+            thread::yield_now();
+        }
+        let host = Host::new(&pool);
+        // On odd turns the host is busy elsewhere.
+        while turn % 2 == 0 && !opener.is_finished() {
+            host.round();
+        }
+        let key = opener.join().expect("no panic");
+        host.submit(&key, 1);
+        let blocked = {
+            let (pool, key) = (pool.clone(), key.clone());
+            thread::spawn(move || {
+                for number in 10..20 {
+                    let reply = pool.call(&key, &SIGN, &digest(number), soon());
+                    assert!(is_answer(&digest(number), &reply.expect("an answer")));
+                }
+            })
+        };
+        assert!(host.next().2.is_ok());
+        blocked.join().expect("no panic");
+        // A call of the host's own while its jobs are under way.
+        host.submit(&key, 2);
+        let reply = pool.call(&key, &SIGN, &digest(3), soon());
+        assert!(is_answer(&digest(3), &reply.expect("an answer")));
+        assert!(host.next().2.is_ok());
+    }
+}

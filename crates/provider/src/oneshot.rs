@@ -1,0 +1,104 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One result that one thread puts and others wait for.
+//!
+//! A oneshot is shared by reference count: whoever waits may give up (its connection died, its process
+//! exits) and the late result falls into memory that is still there.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Wakes a paused job. Called from the client's I/O thread: must not block and must not panic.
+pub trait Wake: Send + Sync {
+    /// Makes the application resume the job.
+    fn wake(&self);
+}
+
+/// How the caller waits: it cannot block its thread, so it pauses.
+pub trait Pause {
+    /// What wakes it.
+    fn waker(&self) -> Arc<dyn Wake>;
+
+    /// Returns when `done` says so, having given the thread back to the application meanwhile.
+    /// `false` if nobody waits any more: the application gives the connection up, or the process was
+    /// forked.
+    fn until(&self, done: &dyn Fn() -> bool) -> bool;
+
+    /// Whether the application could not be paused, so that its thread was blocked after all.
+    fn blocked(&self) -> bool;
+}
+
+/// A place for one result.
+pub struct Oneshot<T> {
+    value: Mutex<Option<T>>,
+    ready: Condvar,
+    wake: Option<Arc<dyn Wake>>,
+}
+
+impl<T> std::fmt::Debug for Oneshot<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Oneshot")
+    }
+}
+
+impl<T> Oneshot<T> {
+    /// An empty oneshot; `wake` is called when it fills. With a `wake` whoever waits has to pause.
+    #[must_use]
+    pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
+        Arc::new(Self {
+            value: Mutex::new(None),
+            ready: Condvar::new(),
+            wake,
+        })
+    }
+
+    /// Fills the oneshot.
+    pub fn put(&self, value: T) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        // A condition variable makes a system call even where nobody waits for it.
+        match &self.wake {
+            Some(wake) => wake.wake(),
+            None => self.ready.notify_all(),
+        }
+    }
+
+    /// Whether it is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+
+    /// Takes the result if it is there.
+    #[must_use]
+    pub fn take(&self) -> Option<T> {
+        self.value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Waits for the result: by pausing if `pause` is given, else by blocking until `deadline`.
+    #[must_use]
+    pub fn wait(&self, pause: Option<&dyn Pause>, deadline: Instant) -> Option<T> {
+        if let Some(pause) = pause {
+            pause.until(&|| self.is_full());
+            return self.take();
+        }
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if value.is_some() {
+                return value.take();
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            value = self
+                .ready
+                .wait_timeout(value, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}

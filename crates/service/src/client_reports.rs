@@ -1,0 +1,207 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What the edges say about themselves: their reports, per client and added up.
+//!
+//! A session turns a report into what is new in it ([`crate::session`]); here that is added to the row of
+//! the client and to the totals, which are also metrics. A row lives as long as its client has a
+//! connection on which it reported; what it said stays in the totals.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_wire::{EdgeCounter, EdgeReport};
+
+use crate::metrics::{EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics};
+use crate::status::{Edge, EdgeCounts, Errors};
+
+/// Bound on the rows that are shown, in all a few tens of KiB of text: those with the most jobs. There
+/// are as many as clients with different names or agents.
+const MAX_SHOWN: usize = 256;
+
+/// Bound on what one report may add to a counter: more than any edge counts in a second. So a client that
+/// lies moves its own row, and takes decades to get a total to its end.
+const MAX_NEWS: u64 = 1 << 32;
+
+/// A client: its identity, and the agent that it said it is.
+type Client = (Arc<str>, Arc<str>);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct ClientReports(Mutex<Book>);
+
+/// Bound: a row per connection at most.
+#[derive(Debug, Default)]
+struct Book {
+    rows: HashMap<Client, Row>,
+    totals: EdgeReport,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    connections: u64,
+    counts: EdgeReport,
+}
+
+impl ClientReports {
+    /// A connection reports for the first time.
+    pub fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
+        let client = (Arc::clone(identity), Arc::clone(agent));
+        self.lock().rows.entry(client).or_default().connections += 1;
+    }
+
+    /// A connection that has reported ends.
+    pub fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
+        let client = (Arc::clone(identity), Arc::clone(agent));
+        let mut book = self.lock();
+        if let Some(row) = book.rows.get_mut(&client) {
+            row.connections -= 1;
+            if row.connections == 0 {
+                book.rows.remove(&client);
+            }
+        }
+    }
+
+    /// Adds what is new in a report.
+    pub fn add(&self, identity: &Arc<str>, agent: &Arc<str>, news: &EdgeReport, metrics: &Metrics) {
+        let mut bounded = *news;
+        for (counter, count) in news.iter() {
+            bounded.set(counter, count.min(MAX_NEWS));
+            count_metric(metrics, counter, count.min(MAX_NEWS));
+        }
+        metrics.edge_reports.add(1);
+        let mut book = self.lock();
+        book.totals.merge(&bounded);
+        let client = (Arc::clone(identity), Arc::clone(agent));
+        if let Some(row) = book.rows.get_mut(&client) {
+            row.counts.merge(&bounded);
+        }
+    }
+
+    /// Everything that edges have said since the node was started.
+    pub fn totals(&self) -> EdgeCounts {
+        counts(&self.lock().totals)
+    }
+
+    /// A row per client, the busiest first, [`MAX_SHOWN`] at most.
+    pub fn rows(&self) -> Vec<Edge> {
+        let row = |((identity, agent), row): (&Client, &Row)| Edge {
+            identity: identity.to_string(),
+            agent: agent.to_string(),
+            connections: row.connections,
+            counts: counts(&row.counts),
+        };
+        let mut rows: Vec<Edge> = self.lock().rows.iter().map(row).collect();
+        let order = |edge: &Edge| {
+            let name = (edge.identity.clone(), edge.agent.clone());
+            (std::cmp::Reverse(edge.counts.jobs()), name)
+        };
+        rows.sort_by_cached_key(order);
+        rows.truncate(MAX_SHOWN);
+        rows
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn count_metric(metrics: &Metrics, counter: EdgeCounter, count: u64) {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if let Some(wait) = EdgeWait::of(counter) {
+        metrics.edge_jobs.add(wait, count);
+    } else if let Some(hedge) = EdgeHedge::of(counter) {
+        metrics.edge_hedges.add(hedge, count);
+    } else if let Some(reason) = EdgeFallback::of(counter) {
+        metrics.edge_fallbacks.add(reason, count);
+    } else if let Some(result) = EdgeResult::of(counter) {
+        metrics.edge_operations.add(result, count);
+    }
+}
+
+fn counts(report: &EdgeReport) -> EdgeCounts {
+    let fallback = |(counter, jobs): (EdgeCounter, u64)| {
+        let reason = counter.fallback_reason()?.to_owned();
+        (jobs > 0).then_some(Errors { reason, jobs })
+    };
+    EdgeCounts {
+        pooled: report.get(EdgeCounter::Pooled),
+        paused: report.get(EdgeCounter::Paused),
+        blocking: report.get(EdgeCounter::Blocking),
+        hedges_won: report.get(EdgeCounter::HedgeWon),
+        hedges_lost: report.get(EdgeCounter::HedgeLost),
+        failed: report.get(EdgeCounter::Failed),
+        abandoned: report.get(EdgeCounter::Abandoned),
+        cancelled: report.get(EdgeCounter::Cancelled),
+        wrong_results: report.get(EdgeCounter::WrongResults),
+        fallbacks: report.iter().filter_map(fallback).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(counts: &[(EdgeCounter, u64)]) -> EdgeReport {
+        let mut report = EdgeReport::default();
+        for (counter, count) in counts {
+            report.set(*counter, *count);
+        }
+        report
+    }
+
+    #[test]
+    fn a_row_goes_with_its_last_connection_and_the_totals_stay() {
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
+        let (identity, agent) = (Arc::from("uid:1"), Arc::from("millrace-provider/1"));
+        let news = report(&[(EdgeCounter::Paused, 3), (EdgeCounter::FallbackBusy, 2)]);
+        for _ in 0..2 {
+            edges.enter(&identity, &agent);
+            edges.add(&identity, &agent, &news, &metrics);
+        }
+        let rows = edges.rows();
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].connections, rows[0].counts.paused), (2, 6));
+        assert_eq!(rows[0].counts.fallbacks[0].jobs, 4);
+        edges.leave(&identity, &agent);
+        assert_eq!(edges.rows()[0].connections, 1);
+        edges.leave(&identity, &agent);
+        assert!(edges.rows().is_empty());
+        assert_eq!(edges.totals().paused, 6);
+        assert_eq!(metrics.edge_jobs.sum(), 6);
+        assert_eq!(metrics.edge_fallbacks.sum(), 4);
+    }
+
+    #[test]
+    fn every_counter_is_shown_and_is_a_metric() {
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
+        for (place, counter) in (1..).zip(EdgeCounter::ALL) {
+            edges.add(
+                &"i".into(),
+                &"a".into(),
+                &report(&[(*counter, 1)]),
+                &metrics,
+            );
+            let counted = metrics.edge_jobs.sum()
+                + metrics.edge_hedges.sum()
+                + metrics.edge_fallbacks.sum()
+                + metrics.edge_operations.sum();
+            assert_eq!(counted, place, "{counter:?} is no metric");
+        }
+        let shown = serde_json::to_string(&edges.totals()).unwrap();
+        assert_eq!(shown.matches(":1").count(), EdgeCounter::ALL.len());
+    }
+
+    #[test]
+    fn a_client_that_lies_moves_a_total_by_so_much_and_the_rows_are_bounded() {
+        let (edges, metrics) = (ClientReports::default(), Metrics::default());
+        for n in 0..2 * MAX_SHOWN as u64 {
+            let identity = Arc::from(format!("uid:{n}"));
+            edges.enter(&identity, &"a".into());
+            let lie = report(&[(EdgeCounter::Blocking, u64::MAX - n)]);
+            edges.add(&identity, &"a".into(), &lie, &metrics);
+        }
+        assert_eq!(edges.totals().blocking, 2 * MAX_SHOWN as u64 * MAX_NEWS);
+        assert_eq!(edges.rows().len(), MAX_SHOWN);
+    }
+}

@@ -1,0 +1,530 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! For the fuzz targets only (feature `fuzzing`; no other build has this module): holds a session
+//! against a model of it.
+//!
+//! The input of [`session`] is a list of steps. Those below [`RAW`] are one of [`Model`]'s, with as many bytes of
+//! parameters as they need, drawn from small ranges so that ids, handles and names meet; every other
+//! one is a kind, a length of two bytes and the payload of a message as a client may send it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_engine::{
+    Curve, Hash, HashSet, JobError, KeyError, KeyInfo, KeyPolicy, KeyType, Operation,
+    OperationKind, OperationSet, PrivateKey,
+};
+use millrace_wire::{
+    ClientMessage, EdgeCounter, EdgeReport, FEATURE_REPORTS, Hello, JobId, KeyHandle, KeySelector,
+    Message, NodeMessage, RequestId, SubmittedJob,
+};
+use zeroize::Zeroizing;
+
+use crate::keys::{KeyEntry, KeySet};
+use crate::session::{Effects, ReadyJob, Rules, SessionState};
+
+/// From this on, a step is a message in its own encoding.
+const RAW: u8 = 0x40;
+
+const ME: &str = "uid:1";
+const MAX_IN_FLIGHT: u32 = 6;
+const MAX_KEYS: u32 = 4;
+const MAX_BUDGET: Duration = Duration::from_secs(10);
+
+/// What the engine would call a key: its number.
+type Key = u32;
+
+/// Runs the conversation.
+///
+/// # Panics
+/// If the session does what it must not.
+pub fn session(input: &[u8]) {
+    let mut model = Model::new();
+    let mut steps = Steps { rest: input };
+    while model.step(&mut steps) == Some(true) {}
+}
+
+struct Steps<'a> {
+    rest: &'a [u8],
+}
+
+impl Steps<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn below(&mut self, bound: u8) -> Option<u8> {
+        Some(self.byte()? % bound)
+    }
+}
+
+/// A key that the client has open.
+struct Open {
+    entry: Arc<KeyEntry<Key>>,
+    imported: bool,
+}
+
+struct Model {
+    state: SessionState<Key>,
+    entries: Vec<Arc<KeyEntry<Key>>>,
+    revoked: BTreeSet<Key>,
+    keys: KeySet<Key>,
+    now: Instant,
+    greeted: bool,
+    draining: bool,
+    open: BTreeMap<KeyHandle, Open>,
+    last_handle: KeyHandle,
+    importing: Vec<RequestId>,
+    in_flight: BTreeSet<JobId>,
+    cancelled: BTreeSet<JobId>,
+    may_report: bool,
+    reported: EdgeReport,
+    /// Of the node with reports: a minute, of which each takes a second.
+    patience: Duration,
+    last_report: Instant,
+}
+
+impl Model {
+    fn new() -> Self {
+        let rules = Rules {
+            node: "n".to_owned(),
+            allow_import: true,
+            max_in_flight: MAX_IN_FLIGHT,
+            max_keys: MAX_KEYS,
+            max_budget: MAX_BUDGET,
+        };
+        let types = [
+            KeyType::Ec(Curve::P256),
+            KeyType::Rsa { bits: 2048 },
+            KeyType::Ed25519,
+        ];
+        let now = Instant::now();
+        let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
+        Self {
+            state: SessionState::new(Arc::new(rules), ME.into(), None),
+            keys: entries.iter().cloned().collect(),
+            entries,
+            revoked: BTreeSet::new(),
+            now,
+            greeted: false,
+            draining: false,
+            open: BTreeMap::new(),
+            last_handle: 0,
+            importing: Vec::new(),
+            in_flight: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            may_report: false,
+            reported: EdgeReport::default(),
+            patience: Duration::from_secs(60),
+            last_report: now,
+        }
+    }
+
+    /// One step; `false` once the connection is over, nothing at the end of the input.
+    fn step(&mut self, steps: &mut Steps<'_>) -> Option<bool> {
+        let mut effects = Effects::default();
+        match steps.byte()? {
+            0 => return Some(self.complete(steps.byte()?)),
+            1 => return Some(self.imported(steps.byte()?)),
+            2 => self.set_policy(steps.byte()?, steps.byte()?, steps.byte()?),
+            3 => {
+                let entry = &self.entries[usize::from(steps.below(3)?)];
+                entry.revoke();
+                self.revoked.insert(*entry.key());
+            }
+            4 => {
+                self.state.drain(&mut effects);
+                let said = usize::from(self.greeted && !self.draining);
+                assert_eq!(effects.replies.len(), said);
+                self.draining = true;
+            }
+            5 => self.now += Duration::from_millis(u64::from(steps.byte()?)),
+            code @ 6..RAW => return self.say(message(code, steps)?),
+            kind => {
+                let length = usize::from(u16::from_be_bytes([steps.byte()?, steps.byte()?]));
+                let (payload, rest) = steps.rest.split_at(length.min(steps.rest.len()));
+                steps.rest = rest;
+                // Kinds are small numbers.
+                match ClientMessage::decode(kind - RAW, payload) {
+                    Ok(message) => return self.say(message),
+                    Err(_) => return Some(false),
+                }
+            }
+        }
+        Some(true)
+    }
+
+    fn complete(&mut self, choice: u8) -> bool {
+        let id = JobId::from(choice % 8);
+        assert_eq!(self.state.completed(id), self.in_flight.remove(&id));
+        self.cancelled.remove(&id);
+        self.check();
+        true
+    }
+
+    /// The engine answers an import, with a key or without.
+    fn imported(&mut self, choice: u8) -> bool {
+        if self.importing.is_empty() {
+            return true;
+        }
+        let request = self
+            .importing
+            .remove(usize::from(choice >> 1) % self.importing.len());
+        let key_type = KeyType::Rsa { bits: 2048 };
+        let key = if choice & 1 == 0 {
+            Ok((100 + u32::from(choice), info(key_type)))
+        } else {
+            Err(KeyError::Inconsistent)
+        };
+        let good = key.is_ok();
+        let mut effects = Effects::default();
+        self.state.imported(request, key, &mut effects);
+        let [reply] = &effects.replies[..] else {
+            panic!("one answer to an import: {effects:?}");
+        };
+        match reply {
+            NodeMessage::KeyOpened {
+                request: answered,
+                handle,
+                ..
+            } => {
+                assert!(good && *answered == request);
+                let entry = entry(100 + u32::from(choice), key_type);
+                entry.set_policy(KeyPolicy::session_owned());
+                self.opened(*handle, entry, true);
+            }
+            NodeMessage::KeyRefused {
+                request: answered, ..
+            } => {
+                assert!(!good && *answered == request);
+            }
+            other => panic!("no answer to an import: {other:?}"),
+        }
+        self.check();
+        true
+    }
+
+    fn set_policy(&mut self, number: u8, identity: u8, operations: u8) {
+        let entry = &self.entries[usize::from(number) % self.entries.len()];
+        if self.revoked.contains(entry.key()) {
+            return;
+        }
+        let identities = match identity % 4 {
+            0 => vec![],
+            1 => vec!["uid:2".to_owned()],
+            2 => vec![ME.to_owned()],
+            _ => vec!["*".to_owned()],
+        };
+        entry.set_policy(KeyPolicy {
+            identities,
+            operations: OperationSet::from_bits(u32::from(operations) << 1),
+            hashes: HashSet::from_bits(0b1_0000),
+        });
+    }
+
+    fn say(&mut self, message: ClientMessage) -> Option<bool> {
+        let mut effects = Effects::default();
+        let expected = self.expect(&message);
+        let result = self
+            .state
+            .receive(message, self.now, &self.keys, &mut effects);
+        match expected {
+            Expected::Fault => {
+                assert!(result.is_err());
+                return Some(false);
+            }
+            Expected::Replies(check) => {
+                assert_eq!(result, Ok(()));
+                check(self, &effects);
+            }
+        }
+        self.check();
+        Some(true)
+    }
+
+    /// What this message must come to.
+    fn expect(&self, message: &ClientMessage) -> Expected {
+        match message {
+            ClientMessage::Hello(_) if self.greeted => Expected::Fault,
+            ClientMessage::Hello(hello) => {
+                if hello.min_version > 1 || hello.max_version < 1 {
+                    return Expected::Fault;
+                }
+                let may_report = hello.features & FEATURE_REPORTS != 0;
+                Expected::Replies(Box::new(move |model, effects| {
+                    model.may_report = may_report;
+                    let said = 1 + usize::from(model.draining);
+                    assert_eq!(effects.replies.len(), said);
+                    assert!(matches!(effects.replies[0], NodeMessage::Welcome(_)));
+                    model.greeted = true;
+                }))
+            }
+            _ if !self.greeted => Expected::Fault,
+            ClientMessage::OpenKey { request, selector } => {
+                let (request, selector) = (*request, selector.clone());
+                Expected::Replies(Box::new(move |model, effects| {
+                    model.key_asked(request, &selector, effects);
+                }))
+            }
+            ClientMessage::ImportKey { request, .. } => {
+                let request = *request;
+                Expected::Replies(Box::new(move |model, effects| {
+                    let room = model.has_room_for_a_key();
+                    assert_eq!(effects.imports.len(), usize::from(room));
+                    assert_eq!(effects.replies.len(), usize::from(!room));
+                    if room {
+                        assert_eq!(effects.imports[0].0, request);
+                        model.importing.push(request);
+                    }
+                }))
+            }
+            ClientMessage::CloseKey { handle } => {
+                let handle = *handle;
+                Expected::Replies(Box::new(move |model, effects| {
+                    assert!(effects.replies.is_empty());
+                    model.open.remove(&handle);
+                }))
+            }
+            ClientMessage::Submit(jobs) => self.expect_jobs(jobs),
+            ClientMessage::Cancel { job } => {
+                let job = *job;
+                Expected::Replies(Box::new(move |model, effects| {
+                    // A job that is in flight, and once.
+                    let new = model.in_flight.contains(&job) && model.cancelled.insert(job);
+                    let expected = if new { vec![job] } else { vec![] };
+                    assert_eq!(effects.cancels, expected);
+                }))
+            }
+            ClientMessage::Ping { token } => {
+                let token = *token;
+                Expected::Replies(Box::new(move |_, effects| {
+                    assert!(matches!(
+                        effects.replies[..],
+                        [NodeMessage::Pong { token: echo }] if echo == token
+                    ));
+                }))
+            }
+            ClientMessage::Report(report) => {
+                let waited = self.now.duration_since(self.last_report);
+                let patience = (self.patience + waited).min(Duration::from_secs(60));
+                let one = Duration::from_secs(1);
+                if !self.may_report || patience < one {
+                    return Expected::Fault;
+                }
+                let report = *report;
+                Expected::Replies(Box::new(move |model, effects| {
+                    assert!(effects.replies.is_empty());
+                    let news = effects.news.expect("what is new");
+                    assert_eq!(news, report.since(&model.reported));
+                    model.reported.merge(&news);
+                    model.patience = patience - one;
+                    model.last_report = model.now;
+                }))
+            }
+            other => panic!("a message that the model does not know: {other:?}"),
+        }
+    }
+
+    fn expect_jobs(&self, jobs: &[SubmittedJob]) -> Expected {
+        let mut in_flight = self.in_flight.clone();
+        let mut answers = Vec::new();
+        for job in jobs {
+            if in_flight.contains(&job.id) {
+                return Expected::Fault;
+            }
+            let admitted = self.admit(job, in_flight.len());
+            if admitted.is_ok() {
+                in_flight.insert(job.id);
+            }
+            answers.push((job.id, admitted));
+        }
+        Expected::Replies(Box::new(move |model, effects| {
+            assert!(effects.replies.is_empty());
+            let mut ready = effects.jobs.iter();
+            let mut refused = effects.refused.iter();
+            // Every job once, in order, as an order to the engine or as a refusal.
+            for (id, answer) in &answers {
+                match answer {
+                    Ok(key) => model.check_ready(*id, *key, ready.next()),
+                    Err(error) => assert_eq!(refused.next(), Some(&(*id, *error))),
+                }
+            }
+            assert!(ready.next().is_none() && refused.next().is_none());
+            model.in_flight = in_flight;
+        }))
+    }
+
+    fn check_ready(&self, id: JobId, key: Key, job: Option<&ReadyJob<Key>>) {
+        let job = job.expect("a job for the engine");
+        assert_eq!((job.id, job.key), (id, key));
+        assert!(job.deadline > self.now && job.deadline <= self.now + MAX_BUDGET);
+    }
+
+    fn admit(&self, job: &SubmittedJob, in_flight: usize) -> Result<Key, JobError> {
+        if self.draining {
+            return Err(JobError::Draining);
+        }
+        if in_flight >= MAX_IN_FLIGHT as usize {
+            return Err(JobError::Busy);
+        }
+        let open = self.open.get(&job.key).ok_or(JobError::NoSuchKey)?;
+        let key = *open.entry.key();
+        let policy = open.entry.policy().filter(|policy| policy.admits(ME));
+        let policy = policy.ok_or(JobError::NoSuchKey)?;
+        let raw = job.operation.kind() == OperationKind::RsaRaw && !open.imported;
+        if raw || !policy.permits(&job.operation) {
+            return Err(JobError::Denied);
+        }
+        Ok(key)
+    }
+
+    fn key_asked(&mut self, request: RequestId, selector: &KeySelector, effects: &Effects<Key>) {
+        let [reply] = &effects.replies[..] else {
+            panic!("one answer to a request: {effects:?}");
+        };
+        let room = self.has_room_for_a_key();
+        match reply {
+            NodeMessage::KeyOpened {
+                request: answered,
+                handle,
+                info,
+                operations,
+                ..
+            } => {
+                assert!(room && *answered == request);
+                assert!(!operations.contains(OperationKind::RsaRaw));
+                let entry = self
+                    .keys
+                    .find(selector, ME)
+                    .expect("a key that is not ours");
+                assert_eq!(info, entry.info());
+                self.opened(*handle, entry, false);
+            }
+            NodeMessage::KeyRefused {
+                request: answered, ..
+            } => {
+                assert_eq!(*answered, request);
+                assert!(!room || self.keys.find(selector, ME).is_none());
+            }
+            other => panic!("no answer to a request: {other:?}"),
+        }
+    }
+
+    fn opened(&mut self, handle: KeyHandle, entry: Arc<KeyEntry<Key>>, imported: bool) {
+        assert!(handle > self.last_handle, "a handle was given twice");
+        self.last_handle = handle;
+        self.open.insert(handle, Open { entry, imported });
+    }
+
+    fn has_room_for_a_key(&self) -> bool {
+        !self.draining && self.open.len() + self.importing.len() < MAX_KEYS as usize
+    }
+
+    fn check(&self) {
+        assert_eq!(self.state.greeted(), self.greeted);
+        assert!(self.in_flight.len() <= MAX_IN_FLIGHT as usize);
+        assert!(self.open.len() + self.importing.len() <= MAX_KEYS as usize);
+        assert_eq!(
+            self.state.wants_more(),
+            self.in_flight.len() < MAX_IN_FLIGHT as usize
+        );
+        let idle = self.in_flight.is_empty() && self.importing.is_empty();
+        assert_eq!(self.state.idle(), idle);
+    }
+}
+
+type Check = Box<dyn FnOnce(&mut Model, &Effects<Key>)>;
+
+enum Expected {
+    Fault,
+    Replies(Check),
+}
+
+fn info(key_type: KeyType) -> KeyInfo {
+    KeyInfo {
+        key_type,
+        spki: key_type.to_string().into_bytes(),
+    }
+}
+
+fn entry(number: Key, key_type: KeyType) -> Arc<KeyEntry<Key>> {
+    let policy = KeyPolicy::signing();
+    let name = char::from(b'a' + (number % 26) as u8).to_string();
+    Arc::new(KeyEntry::new(&name, number, info(key_type), policy))
+}
+
+fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
+    Some(match code % 8 {
+        0 => ClientMessage::Hello(Hello {
+            min_version: u16::from(steps.below(3)?),
+            max_version: u16::from(steps.below(3)?),
+            features: u64::from(steps.byte()?),
+            agent: String::new(),
+        }),
+        1 => {
+            let name = char::from(b'a' + steps.below(5)?).to_string();
+            let request = RequestId::from(steps.byte()?);
+            let selector = KeySelector::Name(name);
+            ClientMessage::OpenKey { request, selector }
+        }
+        2 => {
+            let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30]));
+            let request = RequestId::from(steps.byte()?);
+            ClientMessage::ImportKey { request, key }
+        }
+        3 => ClientMessage::CloseKey {
+            handle: KeyHandle::from(steps.below(16)?),
+        },
+        4 => ClientMessage::Cancel {
+            job: JobId::from(steps.below(8)?),
+        },
+        5 => ClientMessage::Ping {
+            token: u64::from(steps.byte()?),
+        },
+        6 => {
+            let mut report = EdgeReport::default();
+            let counter = EdgeCounter::ALL[usize::from(steps.byte()?) % EdgeCounter::ALL.len()];
+            report.set(counter, u64::from(steps.byte()?));
+            ClientMessage::Report(report)
+        }
+        _ => ClientMessage::Submit(jobs(steps)?),
+    })
+}
+
+/// Jobs with ids that the decoder would let pass: each once.
+fn jobs(steps: &mut Steps<'_>) -> Option<Vec<SubmittedJob>> {
+    let mut ids = BTreeSet::new();
+    let mut jobs = Vec::new();
+    for _ in 0..=steps.below(8)? {
+        let id = JobId::from(steps.below(8)?);
+        let key = KeyHandle::from(steps.below(16)?);
+        let operation = match steps.below(6)? {
+            0 => Operation::RsaRaw,
+            1 => Operation::Ed25519Sign,
+            2 => Operation::RsaPkcs1Decrypt,
+            3 => Operation::EcdsaSign { hash: Hash::Sha1 },
+            4 => Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
+            _ => Operation::EcdsaSign { hash: Hash::Sha256 },
+        };
+        let budget = match steps.below(3)? {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(u32::MAX.into()),
+            _ => Duration::from_micros(1),
+        };
+        if ids.insert(id) {
+            let input = Vec::new();
+            jobs.push(SubmittedJob {
+                id,
+                key,
+                budget,
+                operation,
+                input,
+            });
+        }
+    }
+    Some(jobs)
+}

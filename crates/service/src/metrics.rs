@@ -1,0 +1,618 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a node counts, and how it looks to Prometheus.
+//!
+//! Every metric is declared once, in one of two tables: [`Metrics`] holds the node's own counters,
+//! `engine_metrics` what is taken from the engine when somebody asks. Tests fail for a counter
+//! that nothing moves and for an engine metric that is not shown.
+
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millrace_engine::JobError;
+use millrace_engine::engine::BackendStatus;
+use millrace_engine::stats::{HistogramSnapshot, Snapshot};
+use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
+
+/// A count that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: usize) {
+        self.0
+            .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub fn set(&self, value: usize) {
+        self.0
+            .store(u64::try_from(value).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One counter per value of a label.
+#[derive(Debug)]
+pub struct Family<L: Label> {
+    counters: Vec<Counter>,
+    label: std::marker::PhantomData<L>,
+}
+
+impl<L: Label> Default for Family<L> {
+    fn default() -> Self {
+        let counters = L::names().iter().map(|_| Counter::default()).collect();
+        Self {
+            counters,
+            label: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<L: Label> Family<L> {
+    pub fn add(&self, label: L, count: usize) {
+        if let Some(counter) = self.counters.get(label.index()) {
+            counter.add(count);
+        }
+    }
+
+    /// In the order of the label's values.
+    pub fn values(&self) -> impl Iterator<Item = u64> {
+        self.counters.iter().map(Counter::value)
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.values().sum()
+    }
+}
+
+/// Something with few values that a counter is split by.
+pub trait Label: Copy {
+    const KEY: &'static str;
+    fn names() -> Vec<&'static str>;
+    fn index(self) -> usize;
+}
+
+impl Label for Fault {
+    const KEY: &'static str = "fault";
+    fn names() -> Vec<&'static str> {
+        Self::ALL.iter().map(|fault| fault.name()).collect()
+    }
+    fn index(self) -> usize {
+        Self::ALL
+            .iter()
+            .position(|fault| *fault == self)
+            .unwrap_or(usize::MAX)
+    }
+}
+
+impl Label for JobError {
+    const KEY: &'static str = "reason";
+    fn names() -> Vec<&'static str> {
+        Self::ALL.iter().map(|error| error.name()).collect()
+    }
+    fn index(self) -> usize {
+        Self::ALL
+            .iter()
+            .position(|error| *error == self)
+            .unwrap_or(usize::MAX)
+    }
+}
+
+impl Label for KeyRefusal {
+    const KEY: &'static str = "reason";
+    fn names() -> Vec<&'static str> {
+        Self::CODES.iter().map(|(_, name)| *name).collect()
+    }
+    fn index(self) -> usize {
+        let (code, _) = self.codes();
+        Self::CODES
+            .iter()
+            .position(|(known, _)| *known == code)
+            .unwrap_or(usize::MAX)
+    }
+}
+
+/// Why a connection did not get as far as a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The cap on connections.
+    TooMany,
+    /// The cap on connections of one identity.
+    TooManyOfIdentity,
+    /// The TLS handshake failed: no certificate, an expired or a foreign one, another protocol.
+    Tls,
+    /// The client did not ask for our protocol.
+    Alpn,
+    /// Neither certificate nor kernel gave a usable name.
+    Identity,
+    /// The handshake took too long.
+    TimedOut,
+}
+
+impl Label for Refusal {
+    const KEY: &'static str = "reason";
+    fn names() -> Vec<&'static str> {
+        vec![
+            "too-many",
+            "too-many-of-identity",
+            "tls",
+            "alpn",
+            "identity",
+            "timed-out",
+        ]
+    }
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Some of an edge's counters as the values of a label.
+macro_rules! edge_label {
+    ($(#[doc = $doc:literal] $label:ident $key:literal: $($counter:ident $name:literal),*;)*) => {
+        $(
+            #[doc = $doc]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $label(EdgeCounter);
+
+            impl $label {
+                const ALL: &'static [(EdgeCounter, &'static str)] =
+                    &[$((EdgeCounter::$counter, $name)),*];
+
+                /// The counter as this label, if it is one of them.
+                pub fn of(counter: EdgeCounter) -> Option<Self> {
+                    Self::ALL.iter().any(|(known, _)| *known == counter).then_some(Self(counter))
+                }
+            }
+
+            impl Label for $label {
+                const KEY: &'static str = $key;
+                fn names() -> Vec<&'static str> {
+                    Self::ALL.iter().map(|(_, name)| *name).collect()
+                }
+                fn index(self) -> usize {
+                    Self::ALL.iter().position(|(known, _)| *known == self.0).unwrap_or(usize::MAX)
+                }
+            }
+        )*
+    };
+}
+
+edge_label! {
+    /// How an application waited for a job.
+    EdgeWait "how": Paused "paused", Blocking "blocking";
+    /// Which of two nodes answered a job first.
+    EdgeHedge "result": HedgeWon "won", HedgeLost "lost";
+    /// What an operation came to at the edge, if the edge did not do it itself.
+    EdgeResult "result": Pooled "pooled", Failed "failed", Abandoned "abandoned",
+        Cancelled "cancelled", WrongResults "wrong";
+    /// Why an edge did an operation itself.
+    EdgeFallback "reason": FallbackNoNode "no-node", FallbackTimedOut "timed-out",
+        FallbackBusy "busy", FallbackRefused "refused", FallbackFailed "failed",
+        FallbackWrongResult "wrong-result", FallbackBreaker "breaker", FallbackQuota "quota";
+}
+
+/// Name, type and meaning of a metric; the unit is in its name, as Prometheus has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    pub name: &'static str,
+    kind: &'static str,
+    doc: &'static str,
+}
+
+trait Series {
+    const KIND: &'static str;
+    /// Label (key and value) and number of each sample.
+    fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)>;
+}
+
+impl Series for Counter {
+    const KIND: &'static str = "counter";
+    fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)> {
+        vec![(None, self.value())]
+    }
+}
+
+impl Series for Gauge {
+    const KIND: &'static str = "gauge";
+    fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)> {
+        vec![(None, self.value())]
+    }
+}
+
+impl<L: Label> Series for Family<L> {
+    const KIND: &'static str = "counter";
+    fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)> {
+        let names = L::names().into_iter();
+        names
+            .zip(&self.counters)
+            .map(|(n, c)| (Some((L::KEY, n)), c.value()))
+            .collect()
+    }
+}
+
+macro_rules! metrics {
+    ($($field:ident: $series:ty, $name:literal, $doc:literal;)*) => {
+        /// What a node counts itself.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $(#[doc = $doc] pub $field: $series,)*
+        }
+
+        impl Metrics {
+            #[cfg(test)]
+            const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            fn render(&self, out: &mut String) {
+                $(
+                    let kind = <$series as Series>::KIND;
+                    head(out, Description { name: $name, kind, doc: $doc });
+                    for (label, value) in self.$field.samples() {
+                        match label {
+                            Some((key, name)) => line(out, $name, &[(key, name)], value),
+                            None => line(out, $name, &[], value),
+                        }
+                    }
+                )*
+            }
+        }
+    };
+}
+
+metrics! {
+    connections_accepted: Counter, "millrace_connections_accepted_total",
+        "Connections accepted, before any handshake.";
+    connections_refused: Family<Refusal>, "millrace_connections_refused_total",
+        "Connections that did not get as far as a session, by reason.";
+    connections_open: Gauge, "millrace_connections",
+        "Connections open now.";
+    sessions: Counter, "millrace_sessions_total",
+        "Connections that authenticated and said hello.";
+    messages_received: Counter, "millrace_messages_received_total",
+        "Messages received from clients.";
+    bytes_received: Counter, "millrace_received_bytes_total",
+        "Bytes received from clients, above TLS.";
+    bytes_sent: Counter, "millrace_sent_bytes_total",
+        "Bytes sent to clients, above TLS.";
+    writes: Counter, "millrace_writes_total",
+        "Writes to clients; completions per write is how well they batch.";
+    completions_sent: Counter, "millrace_completions_sent_total",
+        "Completions sent to clients, results and errors.";
+    faults: Family<Fault>, "millrace_faults_total",
+        "Connections closed because of what the client did, by fault.";
+    jobs_refused: Family<JobError>, "millrace_jobs_refused_total",
+        "Jobs that the node refused before the engine saw them, by reason.";
+    keys_opened: Counter, "millrace_keys_opened_total",
+        "Keys opened by clients, imported ones included.";
+    keys_refused: Family<KeyRefusal>, "millrace_keys_refused_total",
+        "Keys that clients asked for or brought and did not get, by reason.";
+    keys_loaded: Gauge, "millrace_keys",
+        "Keys of the store that are loaded.";
+    keys_broken: Gauge, "millrace_keys_broken",
+        "Files of the store that cannot be used; the log says why.";
+    reloads: Counter, "millrace_reloads_total",
+        "Times that a change of keys, policies or certificates was applied.";
+    reloads_failed: Counter, "millrace_reloads_failed_total",
+        "Times that keys or certificates could not be read again; the log says why.";
+    edge_reports: Counter, "millrace_edge_reports_total",
+        "Reports of edges about themselves; the following are from them.";
+    edge_operations: Family<EdgeResult>, "millrace_edge_operations_total",
+        "What operations of edges came to, those aside that an edge did itself.";
+    edge_jobs: Family<EdgeWait>, "millrace_edge_jobs_total",
+        "Jobs of edges, by whether a thread of the application waited for the answer.";
+    edge_fallbacks: Family<EdgeFallback>, "millrace_edge_fallbacks_total",
+        "Operations that edges did themselves because the pool did not, by reason.";
+    edge_hedges: Family<EdgeHedge>, "millrace_edge_hedges_total",
+        "Jobs that edges sent to a second node, by whether it answered first.";
+}
+
+macro_rules! engine_metrics {
+    ($($constant:ident = $kind:literal $name:literal $doc:literal;)*) => {
+        /// What is taken from the engine, as it is shown.
+        #[cfg(test)]
+        const ENGINE_METRICS: &[Description] = &[$($constant),*];
+
+        $(const $constant: Description = Description { name: $name, kind: $kind, doc: $doc };)*
+    };
+}
+
+engine_metrics! {
+    SUBMITTED = "counter" "millrace_jobs_submitted_total" "Jobs handed to the engine.";
+    INLINE = "counter" "millrace_jobs_inline_total"
+        "Of those, jobs computed on the thread that brought them.";
+    COMPLETED = "counter" "millrace_jobs_completed_total"
+        "Jobs that ended with a result, by backend and operation.";
+    FAILED = "counter" "millrace_tasks_failed_total"
+        "Tasks that a backend did not answer with a result; the job may have been served elsewhere.";
+    ERRORS = "counter" "millrace_jobs_failed_total"
+        "Jobs that ended in the engine without a result, by reason.";
+    RETRIED = "counter" "millrace_jobs_retried_total"
+        "Times that a job was handed to a further backend.";
+    WRONG = "counter" "millrace_backend_faults_total"
+        "Results that failed their verification and were not sent. Each quarantined its backend.";
+    PANICS = "counter" "millrace_backend_panics_total"
+        "Panics caught in a backend. Each quarantined it.";
+    DROPPED = "counter" "millrace_completions_dropped_total"
+        "Completions dropped because their connection had ended.";
+    WAITING = "gauge" "millrace_jobs_waiting" "Jobs waiting now, by class.";
+    IN_FLIGHT = "gauge" "millrace_jobs_in_flight" "Jobs submitted and not yet completed.";
+    QUEUE_TIME = "histogram" "millrace_queue_time_seconds"
+        "Time between submission and the start of service, by backend and operation.";
+    SERVICE_TIME = "histogram" "millrace_service_time_seconds"
+        "Time the backend worked on a job, by backend and operation.";
+    USABLE = "gauge" "millrace_backend_usable" "Whether a backend can be used on this machine.";
+    QUARANTINED = "gauge" "millrace_backend_quarantined"
+        "Whether a backend computed something wrong lately and is passed over.";
+    DRAINING = "gauge" "millrace_draining" "Whether the node takes no new jobs.";
+    UPTIME = "gauge" "millrace_uptime_seconds" "Time since the node was started.";
+    BUILD = "gauge" "millrace_build_info" "Always 1; the version is in the label.";
+}
+
+/// What there is to show besides the node's own counters.
+pub struct Moment<'a> {
+    pub engine: &'a Snapshot,
+    pub backends: &'a [BackendStatus],
+    pub draining: bool,
+    pub uptime: Duration,
+}
+
+/// Everything in the text format of Prometheus (version 0.0.4).
+pub fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
+    let mut out = String::with_capacity(16 * 1024);
+    metrics.render(&mut out);
+    let Moment {
+        engine,
+        backends,
+        draining,
+        uptime,
+    } = moment;
+    let plain = [
+        (SUBMITTED, engine.submitted),
+        (INLINE, engine.ran_inline),
+        (RETRIED, engine.retried),
+        (WRONG, engine.faults),
+        (PANICS, engine.panics),
+        (DROPPED, engine.dropped),
+        (
+            IN_FLIGHT,
+            u64::try_from(engine.in_flight).unwrap_or(u64::MAX),
+        ),
+        (DRAINING, u64::from(*draining)),
+        (UPTIME, uptime.as_secs()),
+    ];
+    for (description, value) in plain {
+        head(&mut out, description);
+        line(&mut out, description.name, &[], value);
+    }
+    head(&mut out, BUILD);
+    line(
+        &mut out,
+        BUILD.name,
+        &[("version", env!("CARGO_PKG_VERSION"))],
+        1,
+    );
+    head(&mut out, ERRORS);
+    for (error, count) in &engine.errors {
+        line(&mut out, ERRORS.name, &[("reason", error.name())], count);
+    }
+    head(&mut out, WAITING);
+    for (class, count) in &engine.waiting {
+        line(&mut out, WAITING.name, &[("class", class.name())], count);
+    }
+    render_backends(&mut out, backends);
+    render_series(&mut out, engine);
+    out
+}
+
+fn render_backends(out: &mut String, backends: &[BackendStatus]) {
+    let mut show = |description: Description, value: &dyn Fn(&BackendStatus) -> bool| {
+        head(out, description);
+        for backend in backends {
+            let labels = [("backend", backend.description.kind.name())];
+            line(out, description.name, &labels, u8::from(value(backend)));
+        }
+    };
+    show(USABLE, &|backend| backend.unusable.is_none());
+    show(QUARANTINED, &|backend| backend.quarantined);
+}
+
+fn render_series(out: &mut String, engine: &Snapshot) {
+    for description in [COMPLETED, FAILED, QUEUE_TIME, SERVICE_TIME] {
+        head(out, description);
+        for series in &engine.series {
+            let labels = [
+                ("backend", series.backend.name()),
+                ("operation", series.operation.name()),
+            ];
+            match description.name {
+                name if name == COMPLETED.name => line(out, name, &labels, series.completed),
+                name if name == FAILED.name => line(out, name, &labels, series.failed),
+                name if name == QUEUE_TIME.name => {
+                    histogram(out, name, &labels, &series.queue_time);
+                }
+                name => histogram(out, name, &labels, &series.service_time),
+            }
+        }
+    }
+}
+
+/// Cumulative buckets, one per doubling: the engine keeps four, which is more than a graph shows.
+fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], values: &HistogramSnapshot) {
+    const PER_DOUBLING: usize = 4;
+    let mut seen = 0;
+    let buckets: Vec<_> = values.buckets().collect();
+    let bucket_name = format!("{name}_bucket");
+    for (index, (bound, count)) in buckets.iter().enumerate() {
+        seen += count;
+        let last = index + 1 == buckets.len();
+        if last || (index + 1) % PER_DOUBLING == 0 {
+            let bound = if last {
+                "+Inf".to_owned()
+            } else {
+                bound.as_secs_f64().to_string()
+            };
+            let labels: Vec<_> = labels
+                .iter()
+                .copied()
+                .chain([("le", bound.as_str())])
+                .collect();
+            line(out, &bucket_name, &labels, seen);
+        }
+    }
+    line(
+        out,
+        &format!("{name}_sum"),
+        labels,
+        values.sum.as_secs_f64(),
+    );
+    line(out, &format!("{name}_count"), labels, seen);
+}
+
+fn head(out: &mut String, description: Description) {
+    let Description { name, kind, doc } = description;
+    // Writing to a string does not fail.
+    let _ = write!(out, "# HELP {name} {doc}\n# TYPE {name} {kind}\n");
+}
+
+fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl fmt::Display) {
+    out.push_str(name);
+    for (index, (key, label)) in labels.iter().enumerate() {
+        let _ = write!(
+            out,
+            "{}{key}=\"{label}\"",
+            if index == 0 { '{' } else { ',' }
+        );
+    }
+    let _ = writeln!(out, "{} {value}", if labels.is_empty() { "" } else { "}" });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use millrace_engine::stats::{Histogram, SeriesSnapshot};
+    use millrace_engine::{BackendKind, Class, OperationKind};
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let times = Histogram::default();
+        times.record(Duration::from_micros(20));
+        Snapshot {
+            series: vec![SeriesSnapshot {
+                backend: BackendKind::Software,
+                operation: OperationKind::EcdsaSign,
+                completed: 1,
+                failed: 0,
+                queue_time: times.snapshot(),
+                service_time: times.snapshot(),
+            }],
+            errors: JobError::ALL.iter().map(|error| (*error, 0)).collect(),
+            submitted: 1,
+            ran_inline: 1,
+            retried: 0,
+            faults: 0,
+            panics: 0,
+            dropped: 0,
+            waiting: Class::ALL.map(|class| (class, 0)),
+            in_flight: 0,
+        }
+    }
+
+    fn text() -> String {
+        let backend = BackendStatus {
+            description: millrace_engine::backend::Description {
+                kind: BackendKind::Software,
+                version: "1".to_owned(),
+                on_cpu: true,
+                batch: 1,
+            },
+            unusable: None,
+            quarantined: false,
+        };
+        let moment = Moment {
+            engine: &snapshot(),
+            backends: &[backend],
+            draining: false,
+            uptime: Duration::ZERO,
+        };
+        render(&Metrics::default(), &moment)
+    }
+
+    #[test]
+    fn somebody_moves_every_counter() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut code = String::new();
+        for entry in fs::read_dir(&sources).unwrap().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("metrics.rs") {
+                code += &fs::read_to_string(path).unwrap();
+            }
+        }
+        let code: String = code.split_whitespace().collect();
+        for field in Metrics::FIELDS {
+            let moved = [".add(", ".set("]
+                .iter()
+                .any(|m| code.contains(&format!(".{field}{m}")));
+            assert!(moved, "nothing moves {field}");
+        }
+    }
+
+    #[test]
+    fn every_engine_metric_is_shown_with_a_sample() {
+        let text = text();
+        for Description { name, doc, .. } in ENGINE_METRICS {
+            assert!(text.contains(&format!("# HELP {name} {doc}\n")), "{name}");
+            assert!(
+                text.lines().any(|line| line.starts_with(name)),
+                "{name} has no sample"
+            );
+        }
+    }
+
+    #[test]
+    fn every_name_is_declared_once_and_says_its_unit() {
+        let text = text();
+        let mut names: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for line in names {
+            let (name, kind) = line.split_once(' ').unwrap();
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+            assert!(kind != "histogram" || name.ends_with("_seconds"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_is_cumulative_and_ends_at_infinity() {
+        let text = text();
+        let buckets: Vec<u64> = text
+            .lines()
+            .filter(|line| line.starts_with("millrace_service_time_seconds_bucket"))
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert!(buckets.is_sorted());
+        assert_eq!((buckets[0], *buckets.last().unwrap()), (0, 1));
+        assert!(text.contains("le=\"+Inf\"} 1\n"));
+    }
+}

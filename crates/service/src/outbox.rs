@@ -1,0 +1,116 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What other threads have for a connection: completions from the engine's workers, loaded keys,
+//! and orders from the node. Many producers, one consumer (the task of the connection).
+//!
+//! The bound: completions and imports are answers to what the connection itself has in flight, and
+//! that is bounded by its session. The consumer is woken once per emptying, however much comes.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use millrace_engine::{Completion, CompletionSink, Key, KeyError};
+use millrace_wire::RequestId;
+
+/// What the node wants of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Order {
+    /// Go on.
+    #[default]
+    Serve,
+    /// Take no new jobs; end when the client goes or nothing is in flight.
+    Drain,
+    /// End at once.
+    Close,
+}
+
+/// A key that was loaded for a client, or was not accepted.
+pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
+
+/// What was waiting.
+#[derive(Default)]
+pub struct Waiting {
+    pub completions: Vec<Completion>,
+    pub imports: Vec<Import>,
+    pub order: Order,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Waiting,
+    /// Set while the consumer sleeps.
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    state: Mutex<State>,
+}
+
+impl Outbox {
+    /// Takes what is waiting into `into`, whose lists must be empty. If there is nothing, returns
+    /// `false`, and the task is woken when there is.
+    pub fn take(&self, into: &mut Waiting, context: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        let State { waiting, waker } = &mut *state;
+        let news = !waiting.completions.is_empty()
+            || !waiting.imports.is_empty()
+            || waiting.order != into.order;
+        if news {
+            mem::swap(&mut waiting.completions, &mut into.completions);
+            mem::swap(&mut waiting.imports, &mut into.imports);
+            into.order = waiting.order;
+            *waker = None;
+        } else if !waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(context.waker()))
+        {
+            *waker = Some(context.waker().clone());
+        }
+        news
+    }
+
+    pub fn imported(&self, import: Import) {
+        self.put(|waiting| waiting.imports.push(import));
+    }
+
+    /// Gives an order; a weaker one than before is ignored.
+    pub fn order(&self, order: Order) {
+        self.put(|waiting| waiting.order = waiting.order.max(order));
+    }
+
+    fn put(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut state = self.lock();
+        change(&mut state.waiting);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CompletionSink for Outbox {
+    fn complete(&self, completions: &mut Vec<Completion>) {
+        self.put(|waiting| {
+            if waiting.completions.is_empty() {
+                mem::swap(&mut waiting.completions, completions);
+            } else {
+                waiting.completions.append(completions);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outbox")
+    }
+}

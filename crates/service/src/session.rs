@@ -1,0 +1,511 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What one connection means: messages in, effects out. No I/O, no clock, no engine.
+//!
+//! ```text
+//!  ClientMessage ──receive──►  SessionState  ──► Effects: replies, jobs, refusals, imports, cancels
+//!  engine's completion ──completed──►   │
+//!  imported key ──imported──►           └── handles, jobs in flight, bounds, policy
+//! ```
+//!
+//! It decides everything that a client may and may not do. `K` is what the engine calls a key, so
+//! that tests need no engine.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_engine::{
+    JobError, KeyError, KeyInfo, KeyPolicy, Operation, OperationKind, OperationSet, PrivateKey,
+};
+use millrace_wire::{
+    ClientMessage, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobId, KeyHandle, KeyRefusal,
+    KeySelector, NodeMessage, RequestId, SubmittedJob, Welcome, version,
+};
+
+use crate::bucket::Bucket;
+use crate::keys::{KeyEntry, KeySet};
+use crate::quota::Quota;
+
+/// What holds for every connection of a node.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub node: String,
+    pub allow_import: bool,
+    pub max_in_flight: u32,
+    pub max_keys: u32,
+    pub max_budget: Duration,
+}
+
+/// What has to be done after a message.
+#[derive(Debug)]
+pub struct Effects<K> {
+    /// To be sent, in this order.
+    pub replies: Vec<NodeMessage>,
+    /// To be handed to the engine.
+    pub jobs: Vec<ReadyJob<K>>,
+    /// Jobs that end here, without having been in flight.
+    pub refused: Vec<(JobId, JobError)>,
+    /// Keys to be loaded; each is answered by [`SessionState::imported`].
+    pub imports: Vec<(RequestId, PrivateKey)>,
+    /// Jobs to be cancelled, after `jobs` were handed over.
+    pub cancels: Vec<JobId>,
+    /// The last job that a policy denied, for the log.
+    pub denied: Option<(Arc<str>, OperationKind)>,
+    /// What the edge has counted since its last report, if it reported.
+    pub news: Option<EdgeReport>,
+}
+
+impl<K> Default for Effects<K> {
+    fn default() -> Self {
+        Self {
+            replies: Vec::new(),
+            jobs: Vec::new(),
+            refused: Vec::new(),
+            imports: Vec::new(),
+            cancels: Vec::new(),
+            denied: None,
+            news: None,
+        }
+    }
+}
+
+/// Reports that a client may send beyond one per second: for one that was held up, and sends late what it
+/// would have sent earlier.
+const REPORTS_AHEAD: u32 = 60;
+
+/// A job that passed every check that is not the engine's.
+#[derive(Debug)]
+pub struct ReadyJob<K> {
+    pub id: JobId,
+    pub key: K,
+    pub operation: Operation,
+    pub input: Vec<u8>,
+    pub deadline: Instant,
+}
+
+/// The state of one connection.
+pub struct SessionState<K> {
+    rules: Arc<Rules>,
+    identity: Arc<str>,
+    greeted: bool,
+    draining: bool,
+    /// Handles are never reused: a job that was on its way when its key was closed must not meet
+    /// another key.
+    next_handle: KeyHandle,
+    importing: u32,
+    handles: HashMap<KeyHandle, OpenKey<K>, IntHash>,
+    /// With whether it was cancelled: looking for a job among those that wait is not cheap, so a
+    /// client may ask for it once.
+    in_flight: HashMap<JobId, bool, IntHash>,
+    agent: Arc<str>,
+    reports: Option<Reports>,
+    quota: Option<Arc<Quota>>,
+}
+
+/// What the edge has said, if it may.
+struct Reports {
+    last: EdgeReport,
+    allowed: Bucket,
+}
+
+struct OpenKey<K> {
+    entry: Arc<KeyEntry<K>>,
+    /// The revision of the entry for which `policy` was looked up.
+    revision: u64,
+    /// None if the key is revoked or no longer admits this identity.
+    policy: Option<Arc<KeyPolicy>>,
+    /// Raw RSA is for keys that the client brought itself, whatever a policy says.
+    imported: bool,
+}
+
+impl<K: Clone> SessionState<K> {
+    /// A client that has not said anything yet. With a quota, its jobs count against that.
+    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
+        Self {
+            rules,
+            identity,
+            greeted: false,
+            draining: false,
+            next_handle: 1,
+            importing: 0,
+            handles: HashMap::default(),
+            in_flight: HashMap::default(),
+            agent: Arc::from(""),
+            reports: None,
+            quota,
+        }
+    }
+
+    /// Takes a message that arrived at `now`.
+    ///
+    /// # Errors
+    /// What the client is told before the connection is closed.
+    pub fn receive(
+        &mut self,
+        message: ClientMessage,
+        now: Instant,
+        keys: &KeySet<K>,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
+        match message {
+            ClientMessage::Hello(hello) => return self.greet(&hello, now, effects),
+            _ if !self.greeted => return Err(Fault::Protocol),
+            ClientMessage::OpenKey { request, selector } => {
+                self.open_key(request, &selector, keys, effects);
+            }
+            ClientMessage::ImportKey { request, key } => self.import_key(request, key, effects),
+            ClientMessage::CloseKey { handle } => {
+                self.handles.remove(&handle);
+            }
+            ClientMessage::Submit(jobs) => {
+                for job in jobs {
+                    self.submit(job, now, effects)?;
+                }
+            }
+            ClientMessage::Cancel { job } => {
+                // Otherwise that was asked for before, or the completion is on the way.
+                if let Some(cancelled @ false) = self.in_flight.get_mut(&job) {
+                    *cancelled = true;
+                    effects.cancels.push(job);
+                }
+            }
+            ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
+            ClientMessage::Report(report) => return self.report(&report, now, effects),
+        }
+        Ok(())
+    }
+
+    /// Takes the engine's answer to an import.
+    pub fn imported(
+        &mut self,
+        request: RequestId,
+        key: Result<(K, KeyInfo), KeyError>,
+        effects: &mut Effects<K>,
+    ) {
+        self.importing = self.importing.saturating_sub(1);
+        match key {
+            Ok((key, info)) => {
+                let policy = KeyPolicy::session_owned();
+                let entry = Arc::new(KeyEntry::new("(imported)", key, info, policy));
+                self.open(request, entry, true, effects);
+            }
+            Err(error) => refuse(request, KeyRefusal::Key(error), effects),
+        }
+    }
+
+    /// Notes that the engine ended a job. Returns whether its completion is to be sent.
+    pub fn completed(&mut self, job: JobId) -> bool {
+        self.in_flight.remove(&job).is_some()
+    }
+
+    /// From now on new jobs and keys are refused. Says so once.
+    pub fn drain(&mut self, effects: &mut Effects<K>) {
+        if !self.draining {
+            self.draining = true;
+            if self.greeted {
+                effects.replies.push(NodeMessage::Drain);
+            }
+        }
+    }
+
+    /// Whether the client has said hello.
+    pub fn greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// What software the client said it is.
+    pub fn agent(&self) -> &Arc<str> {
+        &self.agent
+    }
+
+    /// Whether nothing is under way for this client.
+    pub fn idle(&self) -> bool {
+        self.in_flight.is_empty() && self.importing == 0
+    }
+
+    /// Whether more may be read: a client with as many jobs in flight as it may have has to wait.
+    pub fn wants_more(&self) -> bool {
+        self.in_flight.len() < usize_of(self.rules.max_in_flight)
+    }
+
+    fn greet(
+        &mut self,
+        hello: &Hello,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
+        if self.greeted {
+            return Err(Fault::Protocol);
+        }
+        let (version, features) = version::negotiate(hello).map_err(|error| error.fault())?;
+        self.greeted = true;
+        self.agent = Arc::from(hello.agent.as_str());
+        self.reports = (features & FEATURE_REPORTS != 0).then(|| Reports {
+            last: EdgeReport::default(),
+            allowed: Bucket::new(1, REPORTS_AHEAD, now),
+        });
+        effects.replies.push(NodeMessage::Welcome(Welcome {
+            version,
+            features,
+            node: self.rules.node.clone(),
+            max_in_flight: self.rules.max_in_flight,
+            max_keys: self.rules.max_keys,
+        }));
+        if self.draining {
+            effects.replies.push(NodeMessage::Drain);
+        }
+        Ok(())
+    }
+
+    /// Takes a report: what is new in it, since a client may count from its beginning only.
+    fn report(
+        &mut self,
+        report: &EdgeReport,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
+        let Some(reports) = &mut self.reports else {
+            return Err(Fault::Protocol);
+        };
+        if !reports.allowed.take(now) {
+            return Err(Fault::Protocol);
+        }
+        let news = report.since(&reports.last);
+        reports.last.merge(&news);
+        effects.news.get_or_insert_default().merge(&news);
+        Ok(())
+    }
+
+    fn open_key(
+        &mut self,
+        request: RequestId,
+        selector: &KeySelector,
+        keys: &KeySet<K>,
+        effects: &mut Effects<K>,
+    ) {
+        if let Some(reason) = self.key_refusal() {
+            return refuse(request, reason, effects);
+        }
+        match keys.find(selector, &self.identity) {
+            Some(entry) => self.open(request, entry, false, effects),
+            None => refuse(request, KeyRefusal::NoSuchKey, effects),
+        }
+    }
+
+    fn import_key(&mut self, request: RequestId, key: PrivateKey, effects: &mut Effects<K>) {
+        if !self.rules.allow_import {
+            return refuse(request, KeyRefusal::ImportDisabled, effects);
+        }
+        if let Some(reason) = self.key_refusal() {
+            return refuse(request, reason, effects);
+        }
+        self.importing += 1;
+        effects.imports.push((request, key));
+    }
+
+    /// Why no further key can be opened, whichever it is.
+    fn key_refusal(&self) -> Option<KeyRefusal> {
+        let open = self.handles.len() + usize_of(self.importing);
+        if self.draining {
+            Some(KeyRefusal::Draining)
+        } else if open >= usize_of(self.rules.max_keys) || self.next_handle == KeyHandle::MAX {
+            Some(KeyRefusal::TooManyKeys)
+        } else {
+            None
+        }
+    }
+
+    fn open(
+        &mut self,
+        request: RequestId,
+        entry: Arc<KeyEntry<K>>,
+        imported: bool,
+        effects: &mut Effects<K>,
+    ) {
+        let revision = entry.revision();
+        // Once more: it may have changed since the key was found.
+        let policy = entry.policy().filter(|p| p.admits(&self.identity));
+        let Some(policy) = policy else {
+            return refuse(request, KeyRefusal::NoSuchKey, effects);
+        };
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        let info = entry.info().clone();
+        let usable = |kind: &OperationKind| {
+            kind.fits(info.key_type) && (imported || *kind != OperationKind::RsaRaw)
+        };
+        let operations: OperationSet = policy.operations.iter().filter(usable).collect();
+        let hashes = policy.hashes;
+        self.handles.insert(
+            handle,
+            OpenKey {
+                entry,
+                revision,
+                policy: Some(policy),
+                imported,
+            },
+        );
+        effects.replies.push(NodeMessage::KeyOpened {
+            request,
+            handle,
+            info,
+            operations,
+            hashes,
+        });
+    }
+
+    fn submit(
+        &mut self,
+        job: SubmittedJob,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<(), Fault> {
+        let SubmittedJob {
+            id,
+            key,
+            budget,
+            operation,
+            input,
+        } = job;
+        if self.in_flight.contains_key(&id) {
+            // There could be no telling which of the two a completion is for.
+            return Err(Fault::Protocol);
+        }
+        match self.admit(key, &operation, now, effects) {
+            Ok(key) => {
+                self.in_flight.insert(id, false);
+                let max = self.rules.max_budget;
+                let budget = if budget.is_zero() {
+                    max
+                } else {
+                    budget.min(max)
+                };
+                let deadline = now + budget;
+                effects.jobs.push(ReadyJob {
+                    id,
+                    key,
+                    operation,
+                    input,
+                    deadline,
+                });
+            }
+            Err(error) => effects.refused.push((id, error)),
+        }
+        Ok(())
+    }
+
+    /// The key, if this client may do this with it now.
+    fn admit(
+        &mut self,
+        handle: KeyHandle,
+        operation: &Operation,
+        now: Instant,
+        effects: &mut Effects<K>,
+    ) -> Result<K, JobError> {
+        if self.draining {
+            return Err(JobError::Draining);
+        }
+        if !self.wants_more() {
+            return Err(JobError::Busy);
+        }
+        let Entry::Occupied(mut open) = self.handles.entry(handle) else {
+            return Err(JobError::NoSuchKey);
+        };
+        let OpenKey {
+            entry,
+            policy,
+            imported,
+            ..
+        } = open.get_mut().refreshed(&self.identity);
+        let Some(policy) = policy else {
+            return Err(JobError::NoSuchKey);
+        };
+        let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
+        if raw || !policy.permits(operation) {
+            effects.denied = Some((Arc::clone(entry.name()), operation.kind()));
+            return Err(JobError::Denied);
+        }
+        // Last, so that only what would be done counts.
+        if self.quota.as_ref().is_some_and(|quota| !quota.take(now)) {
+            return Err(JobError::OverQuota);
+        }
+        Ok(entry.key().clone())
+    }
+}
+
+impl<K> OpenKey<K> {
+    /// Looks at the policy again if it has changed since.
+    fn refreshed(&mut self, identity: &str) -> &Self {
+        let revision = self.entry.revision();
+        if revision != self.revision {
+            self.revision = revision;
+            self.policy = self.entry.policy().filter(|policy| policy.admits(identity));
+        }
+        self
+    }
+}
+
+impl<K> fmt::Debug for SessionState<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionState")
+            .field("identity", &self.identity)
+            .field("keys", &self.handles.len())
+            .field("in_flight", &self.in_flight.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn refuse<K>(request: RequestId, reason: KeyRefusal, effects: &mut Effects<K>) {
+    effects
+        .replies
+        .push(NodeMessage::KeyRefused { request, reason });
+}
+
+fn usize_of(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+type IntHash = BuildHasherDefault<IntHasher>;
+
+/// Hashes one integer with one multiplication, because every job passes here twice. A client that
+/// picks colliding ids slows down only its own table, which holds no more than `max_in_flight`.
+#[derive(Debug, Default)]
+struct IntHasher(u64);
+
+impl Hasher for IntHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // Both halves of the product, because the table looks at the lowest and the highest bits.
+        let product = u128::from(self.0 ^ value) * u128::from(MULTIPLIER);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the halves are 64 bits each"
+        )]
+        let (low, high) = (product as u64, (product >> 64) as u64);
+        self.0 = low ^ high;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// 2^64 divided by the golden ratio, odd (Knuth, TAOCP volume 3, section 6.4).
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[cfg(test)]
+mod tests;

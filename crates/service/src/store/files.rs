@@ -1,0 +1,141 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Atomic replacement of small files, over a layer that tests can make fail.
+//!
+//! A file is written beside its place, flushed, and renamed. If any step fails, the old file is
+//! still there, whole, and the new one is removed. Flushing the directory is a step of its own,
+//! because after it fails the new file *is* there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// The file operations that can fail half-way.
+pub(crate) trait FileLayer: Send + Sync {
+    /// Creates a file that did not exist, mode 0600, with these bytes, flushed to the disk.
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Moves a file, over an existing one only if `replace`.
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
+    /// Flushes the entries of a directory to the disk.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The real thing.
+#[derive(Debug)]
+pub(crate) struct Disk;
+
+impl FileLayer for Disk {
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        let flags = if replace {
+            RenameFlags::empty()
+        } else {
+            RenameFlags::NOREPLACE
+        };
+        Ok(renameat_with(CWD, from, CWD, to, flags)?)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+}
+
+/// Puts `bytes` at `path`, whole or not at all. An existing file is an error unless `replace`.
+///
+/// # Errors
+/// Of kind `AlreadyExists` if there is a file and it is not to be replaced. After any error, what
+/// was at `path` before is still there.
+pub(crate) fn write_atomically(
+    layer: &dyn FileLayer,
+    path: &Path,
+    bytes: &[u8],
+    replace: bool,
+) -> io::Result<()> {
+    let temporary = temporary_beside(path);
+    let written = layer
+        .write_new(&temporary, bytes)
+        .and_then(|()| layer.rename(&temporary, path, replace));
+    if let Err(error) = written {
+        // Best effort: a leftover is sealed, has a leading dot, and is never read.
+        let _ = layer.remove(&temporary);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Puts `bytes` at `path` with mode 0600, whole or not at all, and flushes the directory.
+pub fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+    write_atomically(&Disk, path, bytes, replace)?;
+    Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
+}
+
+/// A name in the same directory that no key can have (leading dot) and no other writer takes.
+fn temporary_beside(path: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{name}.{}-{unique}.tmp", std::process::id()))
+}
+
+#[cfg(test)]
+pub(crate) mod fake {
+    use super::*;
+
+    /// Where the disk is full.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Step {
+        /// After half of the bytes.
+        Write,
+        /// At the rename.
+        Rename,
+    }
+
+    /// A disk that is full at one step.
+    #[derive(Debug)]
+    pub(crate) struct FullDisk(pub(crate) Step);
+
+    impl FileLayer for FullDisk {
+        fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+            if self.0 == Step::Write {
+                Disk.write_new(path, &bytes[..bytes.len() / 2])?;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Disk.write_new(path, bytes)
+        }
+
+        fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+            if self.0 == Step::Rename {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Disk.rename(from, to, replace)
+        }
+
+        fn sync_directory(&self, path: &Path) -> io::Result<()> {
+            Disk.sync_directory(path)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            Disk.remove(path)
+        }
+    }
+}

@@ -1,0 +1,412 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The bytes of a key file. Pure: no files and no cryptography here.
+//!
+//! ```text
+//!  8  magic "MILLRKEY"                      ┐
+//!  1  version (1)                           │
+//!  8  fingerprint of the key-encryption key │ authenticated:
+//!  2  length of the metadata                │ the AAD of the seal
+//!  …  metadata: name, created, type, SPKI,  │
+//!     identities, operations, hashes        ┘
+//! 12  nonce
+//!  4  length of the sealed key
+//!  …  the PKCS#8 under AES-256-GCM, with its tag
+//! ```
+//!
+//! Numbers are big-endian, strings carry their length, and there is exactly one encoding of every
+//! value: whatever is missing, left over, unknown or out of bounds is an error. The fields are in
+//! the clear because they are public; only a reader with the key-encryption key knows them to be
+//! true ([`super::KeyMeta::authenticated`]).
+
+use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
+use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::{KeyInfo, KeyPolicy, KeyType};
+use thiserror::Error;
+
+/// Bound on a key's name, in bytes: what the wire carries.
+pub const MAX_NAME_LEN: usize = 128;
+
+/// Bound on the identities that a policy lists: above, one would use `*` or several nodes.
+pub const MAX_IDENTITIES: usize = 256;
+
+/// Bound on one identity, in bytes: `cert:` and a DNS name (RFC 1035 section 2.3.4).
+pub const MAX_IDENTITY_LEN: usize = 5 + 253;
+
+/// Bound on a `SubjectPublicKeyInfo`, in bytes: DSA and DH carry their group, three numbers of at
+/// most 1024 bytes each.
+pub const MAX_SPKI_LEN: usize = 4 * 1024;
+
+/// Bound on a key file, in bytes: the metadata's length has 16 bits, and a key has its own bound.
+pub const MAX_FILE_LEN: usize = FIXED_LEN + u16::MAX as usize + MAX_PRIVATE_KEY_LEN + TAG_LEN;
+
+/// Length of an AES-GCM nonce.
+pub const NONCE_LEN: usize = 12;
+
+/// Length of an AES-GCM tag.
+pub(super) const TAG_LEN: usize = 16;
+
+/// Length of a fingerprint of a key-encryption key.
+pub const FINGERPRINT_LEN: usize = 8;
+
+const MAGIC: &[u8; 8] = b"MILLRKEY";
+const VERSION: u8 = 1;
+const FIXED_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN + 2 + NONCE_LEN + 4;
+
+/// Why bytes are not a key file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// It does not begin like one.
+    #[error("not a millrace key file")]
+    Magic,
+    /// Written by a newer Millrace.
+    #[error("version {0} of the key file is not known here: upgrade millrace")]
+    Version(u8),
+    /// It ends too early, goes on too long, or a field is out of its bounds.
+    #[error("the key file is damaged ({0})")]
+    Damaged(&'static str),
+}
+
+/// What a key file says in the clear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// The name of the key; also that of its file.
+    pub name: String,
+    /// When it was imported, in seconds since 1970.
+    pub created: u64,
+    /// Its type and public half.
+    pub info: KeyInfo,
+    /// Who may do what with it.
+    pub policy: KeyPolicy,
+}
+
+/// A key file taken apart.
+#[derive(Clone, Debug)]
+pub struct KeyFile<'a> {
+    /// What it says in the clear.
+    pub metadata: Metadata,
+    /// Which key-encryption key it was sealed under.
+    pub fingerprint: [u8; FINGERPRINT_LEN],
+    /// Everything that the seal authenticates.
+    pub aad: &'a [u8],
+    /// The nonce of the seal.
+    pub nonce: [u8; NONCE_LEN],
+    /// The sealed key with its tag.
+    pub sealed: &'a [u8],
+}
+
+/// Takes a key file apart.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
+    let mut reader = Reader { rest: bytes };
+    if reader
+        .take(MAGIC.len(), "magic")
+        .map_err(|_| FormatError::Magic)?
+        != MAGIC
+    {
+        return Err(FormatError::Magic);
+    }
+    match reader.u8("version")? {
+        VERSION => {}
+        version => return Err(FormatError::Version(version)),
+    }
+    let fingerprint = reader.array("fingerprint")?;
+    let metadata_len = usize::from(reader.u16("metadata")?);
+    let metadata = parse_metadata(reader.take(metadata_len, "metadata")?)?;
+    let aad = &bytes[..bytes.len() - reader.rest.len()];
+    let nonce = reader.array("nonce")?;
+    let sealed_len = u32::from_be_bytes(reader.array("sealed key")?);
+    let sealed = reader.rest;
+    let in_bounds = (TAG_LEN + 1..=MAX_PRIVATE_KEY_LEN + TAG_LEN).contains(&sealed.len());
+    if !in_bounds || usize::try_from(sealed_len) != Ok(sealed.len()) {
+        return Err(FormatError::Damaged("sealed key"));
+    }
+    Ok(KeyFile {
+        metadata,
+        fingerprint,
+        aad,
+        nonce,
+        sealed,
+    })
+}
+
+/// The part of a key file that the seal authenticates.
+///
+/// # Errors
+/// A field that is out of its bounds.
+pub(super) fn encode_aad(
+    metadata: &Metadata,
+    fingerprint: [u8; FINGERPRINT_LEN],
+) -> Result<Vec<u8>, FormatError> {
+    let body = encode_metadata(metadata)?;
+    let len = u16::try_from(body.len()).map_err(|_| FormatError::Damaged("metadata"))?;
+    let mut out = Vec::with_capacity(FIXED_LEN + body.len());
+    out.extend_from_slice(MAGIC);
+    out.push(VERSION);
+    out.extend_from_slice(&fingerprint);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(&body);
+    // Whatever is written can be read again: bounds are stated once, in the reader.
+    parse_metadata(&body)?;
+    Ok(out)
+}
+
+/// Puts a key file together. `sealed` is at most a bounded key with its tag.
+#[must_use]
+pub(super) fn encode(aad: &[u8], nonce: [u8; NONCE_LEN], sealed: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(sealed.len()).unwrap_or(u32::MAX);
+    [aad, &nonce, &len.to_be_bytes(), sealed].concat()
+}
+
+/// Whether `name` may name a key: it becomes a file name, so no separators, no leading dot.
+#[must_use]
+pub fn valid_name(name: &str) -> bool {
+    (1..=MAX_NAME_LEN).contains(&name.len())
+        && !name.starts_with('.')
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Whether `identity` can be in a policy: printable ASCII without blanks, bounded.
+#[must_use]
+pub fn valid_identity(identity: &str) -> bool {
+    (1..=MAX_IDENTITY_LEN).contains(&identity.len())
+        && identity.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>, FormatError> {
+    let Metadata {
+        name,
+        created,
+        info,
+        policy,
+    } = metadata;
+    let KeyPolicy {
+        identities,
+        operations,
+        hashes,
+    } = policy;
+    let mut out = Vec::new();
+    push_short(&mut out, name.as_bytes(), "name")?;
+    out.extend_from_slice(&created.to_be_bytes());
+    let (code, bits) = info.key_type.stored();
+    out.push(code);
+    out.extend_from_slice(&bits.to_be_bytes());
+    push_short(&mut out, &info.spki, "public key")?;
+    let count = u16::try_from(identities.len()).map_err(|_| FormatError::Damaged("identities"))?;
+    out.extend_from_slice(&count.to_be_bytes());
+    for identity in identities {
+        push_short(&mut out, identity.as_bytes(), "identity")?;
+    }
+    out.extend_from_slice(&operations.bits().to_be_bytes());
+    out.extend_from_slice(&hashes.bits().to_be_bytes());
+    Ok(out)
+}
+
+fn push_short(out: &mut Vec<u8>, bytes: &[u8], what: &'static str) -> Result<(), FormatError> {
+    let len = u16::try_from(bytes.len()).map_err(|_| FormatError::Damaged(what))?;
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
+    let mut reader = Reader { rest: bytes };
+    let name = reader.text("name")?;
+    if !valid_name(&name) {
+        return Err(FormatError::Damaged("name"));
+    }
+    let created = u64::from_be_bytes(reader.array("time")?);
+    let (code, bits) = (reader.u8("key type")?, reader.u16("key type")?);
+    let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Damaged("key type"))?;
+    let spki = reader.short("public key")?;
+    if spki.is_empty() || spki.len() > MAX_SPKI_LEN {
+        return Err(FormatError::Damaged("public key"));
+    }
+    let count = usize::from(reader.u16("identities")?);
+    if count > MAX_IDENTITIES {
+        return Err(FormatError::Damaged("identities"));
+    }
+    let mut identities = Vec::with_capacity(count);
+    for _ in 0..count {
+        let identity = reader.text("identity")?;
+        if !valid_identity(&identity) {
+            return Err(FormatError::Damaged("identity"));
+        }
+        identities.push(identity);
+    }
+    let operations = u32::from_be_bytes(reader.array("operations")?);
+    let hashes = u32::from_be_bytes(reader.array("hashes")?);
+    let policy = KeyPolicy {
+        identities,
+        operations: OperationSet::from_bits(operations),
+        hashes: HashSet::from_bits(hashes),
+    };
+    // A policy that this version cannot understand must not silently become another one.
+    if policy.operations.bits() != operations || policy.hashes.bits() != hashes {
+        return Err(FormatError::Damaged("policy"));
+    }
+    if !reader.rest.is_empty() {
+        return Err(FormatError::Damaged("metadata"));
+    }
+    Ok(Metadata {
+        name,
+        created,
+        info: KeyInfo {
+            key_type,
+            spki: spki.to_vec(),
+        },
+        policy,
+    })
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], FormatError> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(len)
+            .ok_or(FormatError::Damaged(what))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], FormatError> {
+        self.take(N, what)?
+            .try_into()
+            .map_err(|_| FormatError::Damaged(what))
+    }
+
+    fn u8(&mut self, what: &'static str) -> Result<u8, FormatError> {
+        self.array(what).map(|[byte]| byte)
+    }
+
+    fn u16(&mut self, what: &'static str) -> Result<u16, FormatError> {
+        self.array(what).map(u16::from_be_bytes)
+    }
+
+    fn short(&mut self, what: &'static str) -> Result<&'a [u8], FormatError> {
+        let len = usize::from(self.u16(what)?);
+        self.take(len, what)
+    }
+
+    fn text(&mut self, what: &'static str) -> Result<String, FormatError> {
+        let bytes = self.short(what)?.to_vec();
+        String::from_utf8(bytes).map_err(|_| FormatError::Damaged(what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_engine::KeyKind;
+
+    use super::*;
+
+    fn metadata(key_type: KeyType) -> Metadata {
+        Metadata {
+            name: "www.example-1_a".to_owned(),
+            created: 1_700_000_000,
+            info: KeyInfo {
+                key_type,
+                spki: vec![0x30; 91],
+            },
+            policy: KeyPolicy {
+                identities: vec!["uid:33".to_owned(), "cert:gateway-1".to_owned()],
+                ..KeyPolicy::signing()
+            },
+        }
+    }
+
+    fn file(metadata: &Metadata) -> Vec<u8> {
+        encode(
+            &encode_aad(metadata, [7; FINGERPRINT_LEN]).unwrap(),
+            [9; NONCE_LEN],
+            &[1; 150],
+        )
+    }
+
+    #[test]
+    fn every_key_type_survives_the_round_trip() {
+        for key_type in KeyKind::ALL.iter().flat_map(|kind| kind.extremes()) {
+            let metadata = metadata(key_type);
+            let bytes = file(&metadata);
+            let parsed = parse(&bytes).unwrap();
+            assert_eq!(parsed.metadata, metadata);
+            assert_eq!(parsed.fingerprint, [7; 8]);
+            assert_eq!(parsed.nonce, [9; 12]);
+            assert_eq!(parsed.sealed, [1; 150]);
+            assert_eq!(bytes.len(), parsed.aad.len() + 12 + 4 + 150);
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_every_extra_byte_is_an_error() {
+        let mut bytes = file(&metadata(KeyType::Ed25519));
+        for end in 0..bytes.len() {
+            assert!(parse(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        bytes.push(0);
+        assert_eq!(
+            parse(&bytes).unwrap_err(),
+            FormatError::Damaged("sealed key")
+        );
+    }
+
+    #[test]
+    fn no_single_byte_change_makes_the_parser_panic() {
+        let bytes = file(&metadata(KeyType::Rsa { bits: 2048 }));
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= flip;
+                let _ = parse(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_bit_in_a_policy_is_an_error() {
+        let bytes = file(&metadata(KeyType::X25519));
+        let operations = bytes.len() - 150 - 4 - 12 - 8;
+        let mut changed = bytes;
+        changed[operations] |= 0x80;
+        assert_eq!(parse(&changed).unwrap_err(), FormatError::Damaged("policy"));
+    }
+
+    #[test]
+    fn names_are_file_names() {
+        for good in ["a", "www.example.com", "A-1_b", &"n".repeat(MAX_NAME_LEN)] {
+            assert!(valid_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".tmp",
+            "a/b",
+            "a b",
+            "a\0",
+            "ä",
+            &"n".repeat(129),
+        ] {
+            assert!(!valid_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_not_written() {
+        let mut metadata = metadata(KeyType::X25519);
+        metadata.policy.identities = vec!["uid:1".to_owned(); MAX_IDENTITIES + 1];
+        assert!(encode_aad(&metadata, [0; 8]).is_err());
+        metadata.policy.identities = vec!["has blank".to_owned()];
+        assert!(encode_aad(&metadata, [0; 8]).is_err());
+    }
+}

@@ -1,0 +1,505 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Keys at rest: a directory with one file per key, each sealed under a key-encryption key.
+//!
+//! ```text
+//!  keys/                     0700
+//!    www.key                 0600  public metadata in the clear, PKCS#8 under AES-256-GCM
+//!    kek                     0600  (by default; a systemd credential is better)
+//! ```
+//!
+//! The metadata (name, type, public key, policy) is authenticated by the seal, so a changed byte
+//! anywhere makes the file unusable. Writes are atomic: a full disk changes nothing. Several
+//! processes may use one store; a node sees what `millrace key` does within a second.
+//!
+//! What this is *not*: protection from somebody who can read the directory *and* the
+//! key-encryption key, or from the node's own user.
+
+mod files;
+mod format;
+mod kek;
+pub mod pem;
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fmt, fs};
+
+use millrace_engine::{KeyInfo, KeyPolicy, OperationKind, PrivateKey};
+use thiserror::Error;
+
+pub use files::write_private;
+use files::{Disk, FileLayer, write_atomically};
+use kek::Kek;
+
+pub use format::{
+    FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
+    MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,
+};
+pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekSource};
+
+/// Bound on the keys of one store: each costs its memory in every backend, and a scan of the
+/// directory every second.
+pub const MAX_KEYS: usize = 10_000;
+
+/// Keys at rest. Cheap to share behind an `Arc`; every method may be called from any thread and
+/// blocks on the disk.
+pub struct KeyStore {
+    directory: PathBuf,
+    kek: Option<Kek>,
+    files: Box<dyn FileLayer>,
+}
+
+impl KeyStore {
+    /// Opens the store in `directory`, making the directory (0700) if there is none.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, if others control it, or if there is no key-encryption key
+    /// where `kek` says.
+    pub fn open(directory: impl Into<PathBuf>, kek: &KekSource) -> Result<Self, StoreError> {
+        let directory = directory.into();
+        let failed = |source| StoreError::Directory {
+            path: directory.clone(),
+            source,
+        };
+        let mut builder = DirBuilder::new();
+        builder
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(failed)?;
+        let metadata = fs::metadata(&directory).map_err(failed)?;
+        check(&directory, &metadata)?;
+        let store = Self {
+            directory,
+            kek: None,
+            files: Box::new(Disk),
+        };
+        store.unlock(kek)
+    }
+
+    /// Gives a store that was opened with [`KekSource::Absent`] its key-encryption key: for a caller
+    /// that has different rights on the two.
+    ///
+    /// # Errors
+    /// If there is no key-encryption key where `kek` says.
+    pub fn unlock(mut self, kek: &KekSource) -> Result<Self, StoreError> {
+        self.kek = Kek::load(kek)?;
+        Ok(self)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Stores a key. `info` is what the engine said about it when it accepted it.
+    ///
+    /// # Errors
+    /// If there is a key of that name and `replace` is not set, if the name or the policy is not
+    /// valid, or if the disk is full; then the store is as it was.
+    pub fn import(
+        &self,
+        name: &str,
+        key: &PrivateKey,
+        info: KeyInfo,
+        policy: KeyPolicy,
+        replace: bool,
+    ) -> Result<KeyMeta, StoreError> {
+        let created = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |age| age.as_secs());
+        let metadata = Metadata {
+            name: name.to_owned(),
+            created,
+            info,
+            policy,
+        };
+        let full = || self.entries().map(|entries| entries.len() >= MAX_KEYS);
+        if !self.path(name)?.exists() && full()? {
+            return Err(StoreError::Full);
+        }
+        self.write(&metadata, key, replace)?;
+        Ok(KeyMeta::new(metadata, true))
+    }
+
+    /// What the store holds, by name, without opening a seal: nothing of it is authenticated. Files
+    /// that do not parse come as errors.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Result<KeyMeta, StoreError>>, StoreError> {
+        let mut keys = Vec::new();
+        for (name, _) in self.entries()? {
+            match self.read(&name) {
+                Ok(bytes) => keys.push(
+                    self.parse(&name, &bytes)
+                        .map(|file| KeyMeta::new(file.metadata, false)),
+                ),
+                Err(StoreError::NoSuchKey { .. }) => {} // removed meanwhile
+                Err(error) => keys.push(Err(error)),
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Loads a key and its authenticated metadata.
+    ///
+    /// # Errors
+    /// If there is none, if it was sealed under another key-encryption key, or if any byte of the
+    /// file was changed.
+    pub fn load(&self, name: &str) -> Result<(PrivateKey, KeyMeta), StoreError> {
+        let bytes = self.read(name)?;
+        let file = self.parse(name, &bytes)?;
+        let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
+        let path = || self.path_of(name);
+        if file.fingerprint != kek.fingerprint() {
+            return Err(StoreError::WrongKek { path: path() });
+        }
+        let secret = kek
+            .open(file.aad, file.nonce, file.sealed)
+            .map_err(|_| StoreError::Changed { path: path() })?;
+        Ok((
+            PrivateKey::from_pkcs8(secret),
+            KeyMeta::new(file.metadata, true),
+        ))
+    }
+
+    /// Removes a key. Nodes that have it loaded revoke it within a second.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.path(name)?;
+        match self.files.remove(&path) {
+            Ok(()) => self.sync(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoSuchKey {
+                name: name.to_owned(),
+            }),
+            Err(source) => Err(StoreError::Write { path, source }),
+        }
+    }
+
+    /// Gives a key another policy; nodes that have it loaded apply it within a second.
+    ///
+    /// # Errors
+    /// As [`Self::load`] and [`Self::import`].
+    pub fn set_policy(&self, name: &str, policy: KeyPolicy) -> Result<KeyMeta, StoreError> {
+        let (key, meta) = self.load(name)?;
+        let metadata = Metadata {
+            name: meta.name.clone(),
+            created: meta.created,
+            info: meta.info.clone(),
+            policy: policy.clone(),
+        };
+        self.write(&metadata, &key, true)?;
+        Ok(KeyMeta { policy, ..meta })
+    }
+
+    /// The names in the store with what changes whenever a file is written, sorted.
+    pub(crate) fn entries(&self) -> Result<Vec<(String, Stamp)>, StoreError> {
+        let failed = |source| StoreError::Directory {
+            path: self.directory.clone(),
+            source,
+        };
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let file_name = entry.file_name();
+            let name = file_name
+                .to_str()
+                .and_then(|name| name.strip_suffix(SUFFIX));
+            let Some(name) = name.filter(|name| valid_name(name)) else {
+                continue;
+            };
+            // Removed between the listing and the look: not there.
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            if entries.len() == MAX_KEYS {
+                break;
+            }
+            entries.push((name.to_owned(), Stamp::of(&metadata)));
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn write(
+        &self,
+        metadata: &Metadata,
+        key: &PrivateKey,
+        replace: bool,
+    ) -> Result<(), StoreError> {
+        let path = self.path(&metadata.name)?;
+        let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
+        if metadata.policy.operations.contains(OperationKind::RsaRaw) {
+            return Err(StoreError::RawRsa);
+        }
+        let aad = format::encode_aad(metadata, kek.fingerprint())?;
+        let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
+        let bytes = format::encode(&aad, nonce, &sealed);
+        // What cannot be read again is not written.
+        parse(&bytes)?;
+        write_atomically(&*self.files, &path, &bytes, replace).map_err(|source| {
+            if source.kind() == io::ErrorKind::AlreadyExists {
+                StoreError::Exists {
+                    name: metadata.name.clone(),
+                }
+            } else {
+                StoreError::Write { path, source }
+            }
+        })?;
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.files
+            .sync_directory(&self.directory)
+            .map_err(|source| StoreError::Directory {
+                path: self.directory.clone(),
+                source,
+            })
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let path = self.path(name)?;
+        let mut bytes = Vec::new();
+        let limit = u64::try_from(MAX_FILE_LEN + 1).unwrap_or(u64::MAX);
+        File::open(&path)
+            .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => StoreError::NoSuchKey {
+                    name: name.to_owned(),
+                },
+                _ => StoreError::Read {
+                    path: path.clone(),
+                    source,
+                },
+            })?;
+        Ok(bytes)
+    }
+
+    fn parse<'a>(&self, name: &str, bytes: &'a [u8]) -> Result<KeyFile<'a>, StoreError> {
+        let damaged = |source| StoreError::Damaged {
+            path: self.path_of(name),
+            source,
+        };
+        let file = parse(bytes).map_err(damaged)?;
+        if file.metadata.name != name {
+            return Err(damaged(FormatError::Damaged("name")));
+        }
+        Ok(file)
+    }
+
+    fn path(&self, name: &str) -> Result<PathBuf, StoreError> {
+        if valid_name(name) {
+            Ok(self.path_of(name))
+        } else {
+            Err(StoreError::Name {
+                name: name.chars().take(MAX_NAME_LEN).collect(),
+            })
+        }
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}{SUFFIX}"))
+    }
+}
+
+impl fmt::Debug for KeyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyStore")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Refuses a directory in which others can put, replace or remove files: its keys are sealed, but
+/// what is missing or put back is not noticed.
+fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
+    let mode = metadata.mode() & 0o7777;
+    let user = rustix::process::geteuid().as_raw();
+    if mode & 0o022 != 0 {
+        return Err(StoreError::Exposed {
+            path: directory.to_owned(),
+            mode,
+        });
+    }
+    if metadata.uid() != user && metadata.uid() != 0 {
+        return Err(StoreError::Owner {
+            path: directory.to_owned(),
+            owner: metadata.uid(),
+            user,
+        });
+    }
+    Ok(())
+}
+
+/// What the name of a key file ends with.
+const SUFFIX: &str = ".key";
+
+/// What a store tells about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyMeta {
+    /// Its name.
+    pub name: String,
+    /// When it was imported, in seconds since 1970.
+    pub created: u64,
+    /// Its type and public half.
+    pub info: KeyInfo,
+    /// Who may do what with it.
+    pub policy: KeyPolicy,
+    /// Whether the seal was opened, so that the above is known to be true.
+    pub authenticated: bool,
+}
+
+impl KeyMeta {
+    fn new(metadata: Metadata, authenticated: bool) -> Self {
+        let Metadata {
+            name,
+            created,
+            info,
+            policy,
+        } = metadata;
+        Self {
+            name,
+            created,
+            info,
+            policy,
+            authenticated,
+        }
+    }
+}
+
+/// What changes whenever a file is replaced or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stamp {
+    inode: u64,
+    len: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            len: metadata.len(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The directory cannot be read or made.
+    #[error("cannot use the key store {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can write to the directory.
+    #[error("others can write to the key store {} (mode {mode:04o}): chmod 0700", path.display())]
+    Exposed {
+        /// The directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Somebody else owns the directory.
+    #[error(
+        "the key store {} belongs to uid {owner}, not to this user (uid {user}) or root: run millrace as its owner, or chown it",
+        path.display()
+    )]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+        /// Who asks.
+        user: u32,
+    },
+    /// There is no key-encryption key, or it did not seal.
+    #[error(transparent)]
+    Kek(#[from] KekError),
+    /// The store was opened without a key-encryption key.
+    #[error("the key store was opened without its key-encryption key")]
+    Locked,
+    /// Not a name for a key.
+    #[error(
+        "{name:?} cannot name a key: use letters, digits, '.', '_' and '-', at most {MAX_NAME_LEN}, no leading dot"
+    )]
+    Name {
+        /// The name, cut to the bound.
+        name: String,
+    },
+    /// No such key.
+    #[error("there is no key named {name}")]
+    NoSuchKey {
+        /// The name.
+        name: String,
+    },
+    /// There is one of that name.
+    #[error("there is a key named {name} already: remove it first, or ask for it to be replaced")]
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// The bound on keys is reached.
+    #[error("the key store is full ({MAX_KEYS} keys)")]
+    Full,
+    /// A policy with raw RSA on a key that the node holds for others.
+    #[error("raw RSA is never allowed on a stored key: it is a signing and a decryption oracle")]
+    RawRsa,
+    /// A name, public key or policy that is out of its bounds.
+    #[error("the key cannot be stored: {0}")]
+    Bounds(#[from] FormatError),
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be written, for instance because the disk is full.
+    #[error("cannot write {}: {source}; nothing was changed", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file does not parse.
+    #[error("cannot use {}: {source}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: FormatError,
+    },
+    /// A file was sealed under another key-encryption key.
+    #[error("{} was sealed under another key-encryption key", path.display())]
+    WrongKek {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The seal does not open.
+    #[error("{} was changed after it was sealed", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests;
