@@ -32,8 +32,8 @@ pub(crate) struct Series {
 /// What was measured of one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MeasuredRates {
-    pub(super) operation: String,
-    pub(super) key: BenchKey,
+    pub(crate) operation: String,
+    pub(crate) key: BenchKey,
     /// The first is the library called directly, where it has an interface for this.
     pub(crate) series: Vec<Series>,
     /// `openssl speed`, by round; of the first round only, where figures are not promised.

@@ -12,10 +12,6 @@ use crate::crypto::{self, MeasuredRates};
 use crate::stats::Spread;
 use crate::workload::BenchKey;
 
-/// Bound on the sentences' lines: they are to be seen at once, with the prompt below.
-#[cfg(test)]
-const MAX_LINES: usize = 15;
-
 /// What a node signs with, as a table, and the sentences.
 pub(super) fn render(results: &TlsReport, rates: &MeasuredRates) -> String {
     format!(
@@ -117,4 +113,78 @@ fn handshake_rate(results: &TlsReport, saving: &Saving) -> Option<f64> {
         )?
         .median,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::TlsVersion;
+    use super::super::plan::{Cell, TlsPlan};
+    use super::super::results::Saved;
+    use super::*;
+    use crate::cli::TlsArgs;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: TlsArgs,
+    }
+
+    fn spread(median: f64) -> Spread {
+        Spread {
+            median,
+            min: median,
+            max: median,
+        }
+    }
+
+    #[test]
+    fn sentences_state_gain_loss_and_condition_in_fifteen_lines() {
+        let typed = [
+            "tls",
+            "--demo",
+            "--preload",
+            "/nonexistent.so",
+            "--part",
+            "handshakes",
+        ];
+        let plan = TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan");
+        let mut report = TlsReport::new(&plan);
+        for server in [Server::Haproxy, Server::Nginx] {
+            for (key, saved) in [(BenchKey::Rsa2048, 199.0), (BenchKey::P256, -19.0)] {
+                let tls = TlsVersion::Tls13;
+                let saved = || Saved {
+                    per_s: 1.0,
+                    local_us: spread(415.0),
+                    saved_us: spread(saved),
+                    offload_ceiling: 0.5,
+                    speed_ceiling: spread(0.5),
+                    saved_of_ceiling: spread(0.92),
+                };
+                let pooled = Cell {
+                    server,
+                    key,
+                    tls,
+                    mode: Mode::PooledPreload,
+                };
+                report.savings.push(Saving {
+                    pooled,
+                    equal: saved(),
+                    full: saved(),
+                });
+            }
+        }
+        let rates = MeasuredRates {
+            operation: "rsa-pkcs1-sign".to_owned(),
+            key: BenchKey::Rsa2048,
+            series: Vec::new(),
+            openssl: Vec::new(),
+        };
+        let text = sentences(&report, &rates);
+        assert!(text.lines().count() <= 15, "{text}");
+        for part in ["415 -> 216 µs", "92 %", "19 µs more", "Condition: "] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
 }
