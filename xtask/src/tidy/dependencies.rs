@@ -54,6 +54,11 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
         "the reader of key stubs is tested against the client's writer",
     ),
     (
+        "client",
+        "service",
+        "a whole pool is simulated in one process, with the session state of real nodes",
+    ),
+    (
         "server",
         "backends",
         "the tests of a node run it on an engine that computes",
