@@ -409,7 +409,7 @@ pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     let entry = |context: &mut Wrapped<O>| {
-        // SAFETY: as in `init`.
+        // SAFETY: libcrypto passes null or a key object of our key manager, and an array of parameters.
         let data = unsafe { context.begin(object, settings) }?;
         // SAFETY: the two `digest_*_init` have this type; `data` is null or inner key data, and the name
         // is libcrypto's.

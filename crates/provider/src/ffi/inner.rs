@@ -88,18 +88,18 @@ pub(crate) struct Context {
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
-/// A fetched `EVP_MD`.
+/// A fetched `EVP_MD`, kept for ever.
 struct Digest(Ptr);
 
 // SAFETY: an `EVP_MD` is reference counted and immutable.
 unsafe impl Send for Digest {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Digest {}
 
 // SAFETY: a library context is made to be shared between threads; the tables are constants of
 // libcrypto.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Context {}
 
 static LIB: OnceLock<std::result::Result<Lib, String>> = OnceLock::new();
@@ -148,12 +148,12 @@ impl Context {
         if libctx.is_null() {
             return Err("no private library context could be made");
         }
-        // SAFETY: a library context and a C string.
+        // SAFETY: takes a library context and a C string.
         let provider = unsafe { (lib.OSSL_PROVIDER_load)(libctx, c"default".as_ptr()) };
         if provider.is_null() {
             return Err("OpenSSL's default provider could not be loaded");
         }
-        // SAFETY: a loaded provider; its context is only handed back to its own functions.
+        // SAFETY: takes a loaded provider.
         let provctx = unsafe { (lib.OSSL_PROVIDER_get0_provider_ctx)(provider) };
         let find = |operation: c_int, names: &[&str]| {
             let mut no_cache = 0;
@@ -194,13 +194,13 @@ impl Context {
             return Ok(*digest);
         }
         let name = names::openssl_name(hash).ok_or_else(Error::library)?;
-        // SAFETY: a library context, a C string, no properties.
+        // SAFETY: takes a library context, a C string and no properties.
         let digest =
             unsafe { (self.lib.EVP_MD_fetch)(self.libctx, name.as_ptr(), std::ptr::null()) };
         if digest.is_null() {
             return Err(Error::library());
         }
-        // Lost the race: one more reference stays, which is nothing.
+        // If another thread was first, one more reference stays: the digest is never freed anyway.
         let _ = cell.set(Digest(digest));
         Ok(digest)
     }

@@ -59,7 +59,7 @@ macro_rules! symbols {
                         if address.is_null() {
                             None
                         } else {
-                            // SAFETY: as above.
+                            // SAFETY: a function of this name has this type wherever it exists.
                             Some(unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
                         }
                     },)*
@@ -121,13 +121,13 @@ impl Lib {
     /// A clause that says why it cannot be used.
     pub(crate) fn holding(upcall: *const c_void) -> Result<Self, String> {
         let object = object_of(upcall).ok_or("the address of its upcall belongs to no object")?;
-        // SAFETY: a C string that lives as long as the object is mapped.
         let path = object.dli_fname;
-        // SAFETY: dlopen of an object that is loaded already runs no constructor.
+        // SAFETY: takes a C string, which is valid while the object is mapped; opening an object that is
+        // loaded already runs no constructor.
         let mut handle = unsafe { libc::dlopen(path, libc::RTLD_NOLOAD | libc::RTLD_NOW) };
         if handle.is_null() {
             // The main program, with OpenSSL linked into it, is not found by its path.
-            // SAFETY: null names the main program.
+            // SAFETY: takes null for the main program, which is loaded already.
             handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
         }
         if handle.is_null() {
@@ -135,7 +135,7 @@ impl Lib {
         }
         let base = object.dli_fbase as usize;
         let lookup = |name: &CStr| {
-            // SAFETY: an open handle (it stays open, so that the addresses stay good) and a C string.
+            // SAFETY: takes a C string and an open handle, which stays open, so that the addresses stay valid.
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             // A program that links OpenSSL statically may have another libcrypto mapped as well.
             match object_of(address) {
@@ -143,7 +143,7 @@ impl Lib {
                 _ => std::ptr::null_mut(),
             }
         };
-        // SAFETY: the names were looked up in the object that holds libcrypto's upcalls.
+        // SAFETY: `lookup` finds a name in the object that holds libcrypto's upcalls, or nothing.
         unsafe { Self::fill(base, lookup) }
     }
 
@@ -163,7 +163,7 @@ fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
     if found == 0 {
         return None;
     }
-    // SAFETY: all-zero is a value of this struct, and dladdr has filled it in.
+    // SAFETY: all-zero is a value of this struct, and dladdr has filled it.
     let info = unsafe { info.assume_init() };
     (!info.dli_fname.is_null()).then_some(info)
 }
