@@ -38,3 +38,4 @@ pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};
 pub use operation::{Class, Hash, MlDsaInput, Operation, OperationKind, Output};
 pub use policy::{HashSet, KeyPolicy, OperationSet};
+pub use queue::Owner;
