@@ -21,7 +21,7 @@
 //! | `hedge_after_ms` | – | what is long (1 to 60000); otherwise what 19 in 20 recent answers stayed below, at least 5 ms |
 //! | `fallback` | `on` | `off`: never do a pooled operation here, fail instead |
 //! | `mode` | `async` | `async`: pause jobs of applications that use `ASYNC_JOB`, block otherwise; `sync`: always block; `off`: do everything here |
-//! | `algorithms` | all | key types that are offered at all, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA` |
+//! | `algorithms` | all | key types that are offered at all, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA,ML-DSA-44,ML-DSA-65,ML-DSA-87` |
 //! | `verify` | `on` | `on`: RSA results are verified, others checked for their form; `all`: every signature is verified |
 //! | `millrace_config` | – | path of the file; only in the section |
 //!

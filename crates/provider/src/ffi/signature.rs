@@ -10,7 +10,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use millrace_engine::operation::MAX_INPUT_LEN;
+use millrace_engine::operation::{MAX_INPUT_LEN, MlDsaInput};
 use millrace_engine::{Operation as PoolOperation, Output};
 
 use super::delegate::{
@@ -76,11 +76,36 @@ fn rows<const A: usize>() -> Rows {
     rows
 }
 
+/// A message that is signed with a pooled key, as far as it was given.
+#[derive(Default)]
+enum Message {
+    /// None, or one that only the inner context can sign.
+    #[default]
+    None,
+    /// For schemes that sign a digest.
+    Digest(Hasher),
+    /// For schemes that sign the message: its bytes, and one too many if it is too long for the pool.
+    Bytes(Vec<u8>),
+}
+
+impl Message {
+    fn update(&mut self, data: &[u8]) -> Result<()> {
+        match self {
+            Self::None => {}
+            Self::Digest(digest) => digest.update(data)?,
+            Self::Bytes(bytes) => {
+                let room = MAX_INPUT_LEN + 1 - bytes.len();
+                bytes.extend_from_slice(data.get(..room).unwrap_or(data));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What a signature context keeps beside the inner one.
 #[derive(Default)]
 struct Signing {
-    /// The digest of the message so far, while a message is signed with a pooled key.
-    digest: Option<Hasher>,
+    message: Message,
     /// Whether the input of `sign` is a message, not a digest (since OpenSSL 3.4).
     takes_message: bool,
     /// Whether the application has set something that the pool does not know.
@@ -99,15 +124,21 @@ impl Operation for Signing {
     }
 
     fn copy(&self) -> Result<Self> {
+        let message = match &self.message {
+            Message::None => Message::None,
+            Message::Digest(digest) => Message::Digest(digest.copy()?),
+            Message::Bytes(bytes) => Message::Bytes(bytes.clone()),
+        };
         Ok(Self {
-            digest: self.digest.as_ref().map(Hasher::copy).transpose()?,
+            message,
             takes_message: self.takes_message,
             special: self.special,
         })
     }
 
-    /// The pool does not know the variants of Ed25519 with a prehash or a context, and nonces that are
-    /// derived from the message (both since OpenSSL 3.2).
+    /// The pool does not know the variants of Ed25519 with a prehash or a context and nonces that are
+    /// derived from the message (both since OpenSSL 3.2), nor ML-DSA with a context, another encoding of
+    /// the message, a given μ, or without fresh randomness (since OpenSSL 3.5).
     unsafe fn note(&mut self, settings: *const Param) {
         // SAFETY: by the trait's contract.
         let find = |key| unsafe { locate(settings, key) };
@@ -120,8 +151,13 @@ impl Operation for Signing {
         });
         let context = find(c"context-string").is_some_and(|param| param.data_size > 0);
         // SAFETY: by the trait's contract the entry describes readable memory.
-        let nonce = find(c"nonce-type").map(|param| unsafe { integer(param) });
-        self.special |= variant || context || nonce.is_some_and(|kind| kind != Some(0));
+        let other =
+            |key, usual| find(key).is_some_and(|param| unsafe { integer(param) } != Some(usual));
+        let switched = other(c"nonce-type", 0)
+            || other(c"deterministic", 0)
+            || other(c"mu", 0)
+            || other(c"message-encoding", 1);
+        self.special |= variant || context || switched || find(c"test-entropy").is_some();
     }
 
     fn started(context: &mut Context, id: i32) -> Result<()> {
@@ -146,13 +182,13 @@ impl OneShot for Signing {
         if id == ids::signature::DIGEST_SIGN {
             return context.sign_message(key, input);
         }
-        match &mut context.state.digest {
-            Some(digest) => {
+        match &mut context.state.message {
+            Message::Digest(digest) => {
                 digest.update(input)?;
                 context.sign_running(key)
             }
-            None if context.state.takes_message => context.sign_message(key, input),
-            None => context.sign_digest(key, input),
+            _ if context.state.takes_message => context.sign_message(key, input),
+            _ => context.sign_digest(key, input),
         }
     }
 }
@@ -164,16 +200,21 @@ impl Finish for Signing {
 }
 
 impl Context {
-    /// Starts our own digest if the key is pooled and the digest is one of the pool's.
+    /// Starts to take the message if the key is pooled and the digest is one of the pool's.
     fn start_message(&mut self) -> Result<()> {
-        if !matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa) {
-            return Ok(());
-        }
         let Some(key) = self.pooled() else {
             return Ok(());
         };
+        match self.row.scheme {
+            Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa => {}
+            Scheme::MlDsa(_) => {
+                self.state.message = Message::Bytes(Vec::new());
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
         match self.digest_set() {
-            Digest::Known(hash) => self.state.digest = Some(Hasher::start(hash)?),
+            Digest::Known(hash) => self.state.message = Message::Digest(Hasher::start(hash)?),
             _ if key.origin() == Origin::Resident => {
                 let text = "the pool holds the private key and does not sign with this digest";
                 return Err(Error::new(Reason::NotOffered, text));
@@ -186,7 +227,7 @@ impl Context {
     /// Whether the inner context must see the message: it cannot sign for a key of the pool alone.
     fn inner_hashes(&self) -> bool {
         let resident = |key: &std::sync::Arc<Key>| key.origin() == Origin::Resident;
-        self.state.digest.is_none() || !self.key.as_ref().is_some_and(resident)
+        matches!(self.state.message, Message::None) || !self.key.as_ref().is_some_and(resident)
     }
 
     /// The digest that is set.
@@ -222,12 +263,18 @@ impl Context {
 
     /// Signs the message that was given in parts; `None` if the inner context shall do it.
     fn sign_running(&mut self, key: &Key) -> Result<Option<Output>> {
-        let Some(digest) = &mut self.state.digest else {
-            return private::run(key, None, &|_| false);
-        };
-        let mut value = [0; MAX_DIGEST];
-        let len = digest.finish(&mut value)?;
-        self.sign_digest(key, &value[..len])
+        match &mut self.state.message {
+            Message::None => private::run(key, None, &|_| false),
+            Message::Digest(digest) => {
+                let mut value = [0; MAX_DIGEST];
+                let len = digest.finish(&mut value)?;
+                self.sign_digest(key, &value[..len])
+            }
+            Message::Bytes(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.sign_message(key, &bytes)
+            }
+        }
     }
 
     /// Signs a digest in the pool; `None` if the inner context shall do it.
@@ -259,6 +306,10 @@ impl Context {
     fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<Output>> {
         let known = match self.row.scheme {
             Scheme::Ed25519 => Some((PoolOperation::Ed25519Sign, 64)),
+            Scheme::MlDsa(set) => {
+                let input = MlDsaInput::Message;
+                Some((PoolOperation::MlDsaSign { input }, set.signature_len()))
+            }
             _ => None,
         };
         let known = known.filter(|_| !self.state.special && message.len() <= MAX_INPUT_LEN);
@@ -371,10 +422,8 @@ unsafe extern "C" fn update_signed<const ID: i32>(
     len: usize,
 ) -> c_int {
     let entry = |context: &mut Context| {
-        if let Some(digest) = &mut context.state.digest {
-            // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
-            digest.update(unsafe { bytes(data, len) })?;
-        }
+        // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+        context.state.message.update(unsafe { bytes(data, len) })?;
         if !context.inner_hashes() {
             return Ok(1);
         }
