@@ -478,7 +478,8 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     }
 }
 
-/// Signs a message in parts, a message at once, and a digest, each with the algorithm of that name.
+/// Signs with the algorithm of that name: a message in parts, a message at once, and a digest unless the
+/// algorithm is ML-DSA, which signs messages only.
 const NAMED: &str = "
 import ctypes, hashlib, sys
 crypto = ctypes.CDLL('libcrypto.so.3')
@@ -500,6 +501,8 @@ key = pointer(need(crypto.PEM_read_bio_PrivateKey(pointer(file), None, None, Non
 named = need(crypto.EVP_SIGNATURE_fetch(None, sys.argv[2].encode(), b'provider=millrace'))
 algorithm = pointer(named)
 message = b'to be signed, in parts or at once'
+messages_only = sys.argv[2].startswith('ML-DSA')
+digest_name = None if messages_only else b'SHA256'
 digest = hashlib.sha256(message).digest()
 
 def sign(init, produce):
@@ -526,11 +529,12 @@ def at_once(what):
 signatures = [
     sign(crypto.EVP_PKEY_sign_message_init, in_parts),
     sign(crypto.EVP_PKEY_sign_message_init, at_once(message)),
-    sign(crypto.EVP_PKEY_sign_init_ex2, at_once(digest)),
 ]
+if not messages_only:
+    signatures.append(sign(crypto.EVP_PKEY_sign_init_ex2, at_once(digest)))
 for signature in signatures:
     context = pointer(need(crypto.EVP_MD_CTX_new()))
-    need(crypto.EVP_DigestVerifyInit_ex(context, None, b'SHA256', None, None, key, None))
+    need(crypto.EVP_DigestVerifyInit_ex(context, None, digest_name, None, None, key, None))
     need(crypto.EVP_DigestVerify(context, signature, size(len(signature)), message, size(len(message))))
     verify = pointer(need(crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None)))
     need(crypto.EVP_PKEY_verify_message_init(verify, algorithm, None))
@@ -703,9 +707,17 @@ fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
             assert!(said.contains("Verified Successfully"), "{key}: {said}");
             assert_eq!(setup.served(), count, "ML-DSA-{set} with {key}");
         }
-        let shown = succeed(&mut setup.edge(false).openssl(&["list", "-signature-algorithms"]));
+        let shown = succeed(
+            &mut setup
+                .edge(false)
+                .openssl(&["list", "-signature-algorithms"]),
+        );
         let ours = |line: &str| line.contains("ML-DSA") && line.contains("@ millrace");
-        assert_eq!(shown.lines().filter(|line| ours(line)).count(), 3, "{shown}");
+        assert_eq!(
+            shown.lines().filter(|line| ours(line)).count(),
+            3,
+            "{shown}"
+        );
     }
 }
 
@@ -720,7 +732,13 @@ fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
     let path = |name: &str| setup.world.dir().join(name);
     let (message, signature) = (path("message"), path("signature"));
     fs::write(&message, b"to be signed with ML-DSA").expect("message");
-    let input = ["-rawin", "-in", text(&message), "-pkeyopt", "context-string:mill"];
+    let input = [
+        "-rawin",
+        "-in",
+        text(&message),
+        "-pkeyopt",
+        "context-string:mill",
+    ];
     for (key, preferred) in [(&setup.key, true), (&setup.stub, false)] {
         let edge = setup.edge(preferred);
         let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", text(key)]);
@@ -733,4 +751,21 @@ fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
         }
     }
     assert_eq!(setup.served(), 0);
+}
+
+/// With the interface of OpenSSL 3.4 a message may be given in parts; the pool signs whole messages.
+#[test]
+fn ml_dsa_signs_messages_given_in_parts_or_at_once() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let setup = MlDsa::start(65);
+    for (key, preferred) in [(&setup.stub, false), (&setup.key, true)] {
+        let before = setup.served();
+        let mut python = release::python();
+        setup.edge(preferred).apply(&mut python).args(["-c", NAMED]);
+        python.arg(key).arg("ML-DSA-65");
+        assert_eq!(succeed(&mut python).trim(), "2 signatures verify");
+        assert_eq!(setup.served(), before + 2, "{}", key.display());
+    }
 }

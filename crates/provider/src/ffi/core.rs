@@ -162,8 +162,7 @@ impl Core {
         loop {
             let mut read = 0;
             let room = bytes.get_mut(filled..).filter(|room| !room.is_empty())?;
-            // SAFETY: takes a BIO of the core, by this function's contract, and the rest of the buffer with its
-            // length.
+            // SAFETY: takes a BIO of the core, by this function's contract, and the rest of the buffer.
             let more = unsafe { read_ex(bio, room.as_mut_ptr().cast(), room.len(), &mut read) };
             if more != 1 || read == 0 {
                 bytes.truncate(filled);

@@ -135,7 +135,7 @@ impl Lib {
         }
         let base = object.dli_fbase as usize;
         let lookup = |name: &CStr| {
-            // SAFETY: takes a C string and an open handle, which stays open, so that the addresses stay valid.
+            // SAFETY: takes a C string and an open handle; it stays open, so that addresses stay valid.
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             // A program that links OpenSSL statically may have another libcrypto mapped as well.
             match object_of(address) {

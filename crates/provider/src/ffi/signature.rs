@@ -76,7 +76,7 @@ fn rows<const A: usize>() -> Rows {
     rows
 }
 
-/// A message that is signed with a pooled key, as far as it was given.
+/// The parts that were given so far of a message that is signed with a pooled key.
 #[derive(Default)]
 enum Message {
     /// None, or one that only the inner context can sign.
