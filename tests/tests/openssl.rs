@@ -11,6 +11,8 @@ use std::process::Command;
 use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::Site;
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, run_with_input, succeed, text_of};
@@ -767,5 +769,53 @@ fn ml_dsa_signs_messages_given_in_parts_or_at_once() {
         python.arg(key).arg("ML-DSA-65");
         assert_eq!(succeed(&mut python).trim(), "2 signatures verify");
         assert_eq!(setup.served(), before + 2, "{}", key.display());
+    }
+}
+
+/// Stock nginx with two certificates, both keys in the pool alone: each client gets the one whose
+/// signature it accepts, without blocking the worker.
+#[test]
+fn nginx_serves_ml_dsa_and_ecdsa_certificates_by_the_clients_choice() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let setup = MlDsa::start(65);
+    fs::remove_file(&setup.key).expect("the key file goes");
+    let dir = setup.world.dir();
+    let identity = setup.world.identity(KeyKind::P256);
+    let stub = setup.node.import("classic", &identity);
+    let port = free_port();
+    let http = format!(
+        "ssl_session_cache off;\nserver {{ listen 127.0.0.1:{port} ssl;\n\
+         ssl_certificate {}; ssl_certificate_key {};\n{}location / {{ return 200 ok; }} }}\n",
+        setup.certificate.display(),
+        setup.stub.display(),
+        certificate_lines(dir, "classic", &Site::with_stub(&identity, &stub)),
+    );
+    let options = NginxOptions::asynchronous(&setup.edge(false), http);
+    let nginx = Nginx::start(dir, &options, &[port]);
+    for (algorithm, authority, operation) in [
+        ("mldsa65", &setup.certificate, "ml-dsa-sign"),
+        (
+            "ecdsa_secp256r1_sha256",
+            &setup.world.authority.file,
+            "ecdsa-sign",
+        ),
+    ] {
+        for handshakes in 1..=3 {
+            let mut client = plain(&["s_client", "-tls1_3", "-sigalgs", algorithm]);
+            client.args(["-verify_return_error", "-verify_hostname", "localhost"]);
+            client.arg("-CAfile").arg(authority);
+            client.args(["-connect", &format!("127.0.0.1:{port}")]);
+            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            let output = run_with_input(&mut client, request);
+            let said = text_of(&output);
+            assert!(
+                output.status.success(),
+                "{algorithm}: {said}\n{}",
+                nginx.log()
+            );
+            assert_eq!(setup.node.served().of(operation), handshakes, "{said}");
+        }
     }
 }

@@ -7,14 +7,14 @@
 //! a lock there at the moment of the fork, and the parent's connection is the parent's.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
 use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
-use crate::oneshot::{Oneshot, Pause};
+use crate::oneshot::{Oneshot, Pause, lock};
 use crate::remote::{FailureKind, Pool, PoolError, Remote};
 use crate::stats::Stats;
 
@@ -130,7 +130,7 @@ impl Process {
         deadline: Instant,
     ) -> Opened {
         let oneshot = {
-            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut keys = lock(&self.keys);
             match keys.get_mut(user.as_ref()) {
                 Some(entry) => match entry.join(user, pause) {
                     Joined::Now(opened) => return opened,
@@ -162,7 +162,7 @@ impl Process {
 
     /// Forgets keys that have no key object any more.
     pub fn sweep(&self) {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
     }
 
@@ -275,11 +275,7 @@ impl Opening {
 
     fn settle(&self, opened: &Opened) {
         let waiting = {
-            let mut keys = self
-                .process
-                .keys
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut keys = lock(&self.process.keys);
             let Some(entry) = keys.get_mut(&self.identity) else {
                 return;
             };

@@ -7,7 +7,7 @@
 //! are looked up there. So one binary serves `libcrypto.so.3`, its successors, and an application that
 //! links OpenSSL statically but exports its symbols.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
 use super::types::{Algorithm, Callback, Param};
 
@@ -30,38 +30,25 @@ macro_rules! symbols {
 
         impl Lib {
             /// # Safety
-            /// `lookup` yields addresses of functions of libcrypto with these names.
+            /// `lookup` yields null or the address of the function of libcrypto with this name.
             unsafe fn fill(base: usize, lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, String> {
+                let lookup = |name: &str| match CString::new(name) {
+                    Ok(name) => lookup(&name),
+                    Err(_) => std::ptr::null_mut(),
+                };
                 Ok(Self {
                     base,
                     $($name: {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => panic!(),
-                        };
-                        let address = lookup(NAME);
+                        let address = lookup(stringify!($name));
                         if address.is_null() {
                             return Err(format!("it does not export {}", stringify!($name)));
                         }
-                        // SAFETY: a function of this name has this type since OpenSSL 3.0.
+                        // SAFETY: not null, and a function of this name has this type since OpenSSL 3.0.
                         unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
                     },)*
-                    $($opt: {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!(stringify!($opt), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => panic!(),
-                        };
-                        let address = lookup(NAME);
-                        if address.is_null() {
-                            None
-                        } else {
-                            // SAFETY: a function of this name has this type wherever it exists.
-                            Some(unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
-                        }
+                    // SAFETY: null, or a function of this name, which has this type wherever it exists.
+                    $($opt: unsafe {
+                        std::mem::transmute::<*mut c_void, Option<$opt_type>>(lookup(stringify!($opt)))
                     },)*
                 })
             }

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_client::{PoolConfig, ReportSource};
 
@@ -22,6 +22,7 @@ use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
+use crate::oneshot::lock;
 use crate::process::Process;
 use crate::remote;
 use crate::stats::Stats;
@@ -48,7 +49,7 @@ struct Shared {
 impl Shared {
     fn of(config: Config) -> &'static Self {
         static ALL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&ALL);
         if let Some(known) = all.iter().find(|shared| shared.config == config) {
             return known;
         }
