@@ -27,7 +27,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use millrace_engine::{Hash, Operation, OperationKind, PrivateKey};
+use millrace_engine::{Hash, MlDsaInput, Operation, OperationKind, PrivateKey};
 
 use super::foreign::Foreign;
 use crate::error::BenchError;
@@ -355,6 +355,9 @@ impl<'a> Work<'a> {
             OperationKind::Ed25519Sign => Operation::Ed25519Sign,
             OperationKind::DhDerive => Operation::DhDerive,
             OperationKind::DsaSign => Operation::DsaSign { hash },
+            OperationKind::MlDsaSign => Operation::MlDsaSign {
+                input: MlDsaInput::Message,
+            },
         };
         let mut work = Self {
             case,
@@ -443,7 +446,7 @@ impl<'a> Work<'a> {
                 };
                 known(public(peer)?, agree(peer, &public(own)?)?)
             }
-            (OperationKind::Ed25519Sign, _) => Input {
+            (OperationKind::Ed25519Sign | OperationKind::MlDsaSign, _) => Input {
                 job: secret,
                 message: Message::Bytes,
                 expected: None,
