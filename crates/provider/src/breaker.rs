@@ -20,11 +20,11 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// Opens after [`FAILURES`] in a row, then lets one operation through per pause, which doubles.
 #[derive(Debug, Default)]
 pub struct Breaker {
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     /// Failures in a row, while it is closed.
     failures: u32,
     /// Pauses in a row, while it is open.
@@ -54,7 +54,7 @@ impl Breaker {
     /// The pool answered, with a result or an error.
     pub fn alive(&self) {
         let mut state = lock(&self.state);
-        *state = State::default();
+        *state = BreakerState::default();
     }
 
     /// The pool did not answer. Of many operations that were in flight when it died, only those that

@@ -59,7 +59,7 @@ pub struct Process {
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
     host_loop: OnceLock<Option<&'static HostLoop>>,
-    keys: Mutex<HashMap<Arc<Identity>, Entry>>,
+    keys: Mutex<HashMap<Arc<Identity>, KeyEntry>>,
 }
 
 impl std::fmt::Debug for Process {
@@ -70,13 +70,13 @@ impl std::fmt::Debug for Process {
     }
 }
 
-struct Entry {
+struct KeyEntry {
     /// The application's key objects with this identity. The entry goes with the last of them.
     users: Vec<Weak<Identity>>,
-    state: State,
+    state: KeyState,
 }
 
-enum State {
+enum KeyState {
     Opening(Vec<Arc<Oneshot<Opened>>>),
     Open(Arc<dyn Remote>),
     Refused(PoolError, Instant),
@@ -143,9 +143,9 @@ impl Process {
                     let users = vec![Arc::downgrade(user)];
                     keys.insert(
                         key,
-                        Entry {
+                        KeyEntry {
                             users,
-                            state: State::Opening(Vec::new()),
+                            state: KeyState::Opening(Vec::new()),
                         },
                     );
                     None
@@ -213,7 +213,7 @@ enum Joined {
     Open,
 }
 
-impl Entry {
+impl KeyEntry {
     fn join(&mut self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
         if !self
             .users
@@ -224,17 +224,17 @@ impl Entry {
             self.users.push(Arc::downgrade(user));
         }
         match &mut self.state {
-            State::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
-            State::Refused(error, until) if Instant::now() < *until => {
+            KeyState::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
+            KeyState::Refused(error, until) if Instant::now() < *until => {
                 Joined::Now(Err(error.clone()))
             }
-            State::Opening(waiting) => {
+            KeyState::Opening(waiting) => {
                 let oneshot = Oneshot::new(pause.map(Pause::waker));
                 waiting.push(Arc::clone(&oneshot));
                 Joined::Wait(oneshot)
             }
-            State::Refused(..) => {
-                self.state = State::Opening(Vec::new());
+            KeyState::Refused(..) => {
+                self.state = KeyState::Opening(Vec::new());
                 Joined::Open
             }
         }
@@ -281,14 +281,14 @@ impl Opening {
             };
             // A failure that may pass is not remembered: until the breaker opens, each operation asks again.
             let state = match opened {
-                Ok(remote) => State::Open(Arc::clone(remote)),
+                Ok(remote) => KeyState::Open(Arc::clone(remote)),
                 Err(error) if error.kind == FailureKind::Refused => {
-                    State::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
+                    KeyState::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
                 }
-                Err(error) => State::Refused(error.clone(), Instant::now()),
+                Err(error) => KeyState::Refused(error.clone(), Instant::now()),
             };
             match std::mem::replace(&mut entry.state, state) {
-                State::Opening(waiting) => waiting,
+                KeyState::Opening(waiting) => waiting,
                 _ => Vec::new(),
             }
         };

@@ -16,11 +16,11 @@ use millrace_engine::{Operation as PoolOperation, Output};
 use super::delegate::{
     Finish, Handle, OneShot, Operation, Rows, Wrapped, digest_init, dispatch, dupctx, finish, free,
     get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
-    status, transform, update, verify, verify_final, with,
+    status, transform, update, verify, verify_final, with_context,
 };
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
-use super::inner::{self, Inner, call};
+use super::inner::{self, InnerAlgorithm, call};
 use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
 use super::params::{digest_in, integer, locate};
@@ -76,36 +76,11 @@ fn rows<const A: usize>() -> Rows {
     rows
 }
 
-/// The parts that were given so far of a message that is signed with a pooled key.
-#[derive(Default)]
-enum Message {
-    /// None, or one that only the inner context can sign.
-    #[default]
-    None,
-    /// For schemes that sign a digest.
-    Digest(Hasher),
-    /// For schemes that sign the message: its bytes, and one too many if it is too long for the pool.
-    Bytes(Vec<u8>),
-}
-
-impl Message {
-    fn update(&mut self, data: &[u8]) -> Result<()> {
-        match self {
-            Self::None => {}
-            Self::Digest(digest) => digest.update(data)?,
-            Self::Bytes(bytes) => {
-                let room = MAX_INPUT_LEN + 1 - bytes.len();
-                bytes.extend_from_slice(data.get(..room).unwrap_or(data));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// What a signature context keeps beside the inner one.
 #[derive(Default)]
 struct Signing {
-    message: Message,
+    /// The digest of the message so far, while a message is signed with a pooled key.
+    digest: Option<Hasher>,
     /// Whether the input of `sign` is a message, not a digest (since OpenSSL 3.4).
     takes_message: bool,
     /// Whether the application has set something that the pool does not know.
@@ -119,18 +94,13 @@ impl Operation for Signing {
     const GET_PARAMS: i32 = ids::signature::GET_CTX_PARAMS;
     const NEW_TAKES_PROPERTIES: bool = true;
 
-    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>] {
+    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
         &context.signatures
     }
 
     fn copy(&self) -> Result<Self> {
-        let message = match &self.message {
-            Message::None => Message::None,
-            Message::Digest(digest) => Message::Digest(digest.copy()?),
-            Message::Bytes(bytes) => Message::Bytes(bytes.clone()),
-        };
         Ok(Self {
-            message,
+            digest: self.digest.as_ref().map(Hasher::copy).transpose()?,
             takes_message: self.takes_message,
             special: self.special,
         })
@@ -160,6 +130,14 @@ impl Operation for Signing {
         self.special |= variant || context || switched || find(c"test-entropy").is_some();
     }
 
+    /// For ML-DSA the inner context tells the length only with the private key.
+    fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
+        Ok(match context.row.scheme {
+            Scheme::MlDsa(set) if key.origin() == Origin::Resident => Some(set.signature_len()),
+            _ => None,
+        })
+    }
+
     fn started(context: &mut Context, id: i32) -> Result<()> {
         context.state.takes_message = id == ids::signature::SIGN_MESSAGE_INIT;
         match id {
@@ -182,13 +160,13 @@ impl OneShot for Signing {
         if id == ids::signature::DIGEST_SIGN {
             return context.sign_message(key, input);
         }
-        match &mut context.state.message {
-            Message::Digest(digest) => {
+        match &mut context.state.digest {
+            Some(digest) => {
                 digest.update(input)?;
                 context.sign_running(key)
             }
-            _ if context.state.takes_message => context.sign_message(key, input),
-            _ => context.sign_digest(key, input),
+            None if context.state.takes_message => context.sign_message(key, input),
+            None => context.sign_digest(key, input),
         }
     }
 }
@@ -200,21 +178,14 @@ impl Finish for Signing {
 }
 
 impl Context {
-    /// Starts to take the message if the key is pooled and the digest is one of the pool's.
+    /// Starts our own digest if the key is pooled and the digest is one of the pool's.
     fn start_message(&mut self) -> Result<()> {
-        let Some(key) = self.pooled() else {
+        let signs_digests = matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa);
+        let Some(key) = self.pooled().filter(|_| signs_digests) else {
             return Ok(());
         };
-        match self.row.scheme {
-            Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa => {}
-            Scheme::MlDsa(_) => {
-                self.state.message = Message::Bytes(Vec::new());
-                return Ok(());
-            }
-            _ => return Ok(()),
-        }
         match self.digest_set() {
-            Digest::Known(hash) => self.state.message = Message::Digest(Hasher::start(hash)?),
+            Digest::Known(hash) => self.state.digest = Some(Hasher::start(hash)?),
             _ if key.origin() == Origin::Resident => {
                 let text = "the pool holds the private key and does not sign with this digest";
                 return Err(Error::new(Reason::NotOffered, text));
@@ -227,7 +198,7 @@ impl Context {
     /// Whether the inner context must see the message: it cannot sign for a key of the pool alone.
     fn inner_hashes(&self) -> bool {
         let resident = |key: &std::sync::Arc<Key>| key.origin() == Origin::Resident;
-        matches!(self.state.message, Message::None) || !self.key.as_ref().is_some_and(resident)
+        self.state.digest.is_none() || !self.key.as_ref().is_some_and(resident)
     }
 
     /// The digest that is set.
@@ -263,18 +234,12 @@ impl Context {
 
     /// Signs the message that was given in parts; `None` if the inner context shall do it.
     fn sign_running(&mut self, key: &Key) -> Result<Option<Output>> {
-        match &mut self.state.message {
-            Message::None => private::run(key, None, &|_| false),
-            Message::Digest(digest) => {
-                let mut value = [0; MAX_DIGEST];
-                let len = digest.finish(&mut value)?;
-                self.sign_digest(key, &value[..len])
-            }
-            Message::Bytes(bytes) => {
-                let bytes = std::mem::take(bytes);
-                self.sign_message(key, &bytes)
-            }
-        }
+        let Some(digest) = &mut self.state.digest else {
+            return private::run(key, None, &|_| false);
+        };
+        let mut value = [0; MAX_DIGEST];
+        let len = digest.finish(&mut value)?;
+        self.sign_digest(key, &value[..len])
     }
 
     /// Signs a digest in the pool; `None` if the inner context shall do it.
@@ -422,8 +387,10 @@ unsafe extern "C" fn update_signed<const ID: i32>(
     len: usize,
 ) -> c_int {
     let entry = |context: &mut Context| {
-        // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
-        context.state.message.update(unsafe { bytes(data, len) })?;
+        if let Some(digest) = &mut context.state.digest {
+            // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+            digest.update(unsafe { bytes(data, len) })?;
+        }
         if !context.inner_hashes() {
             return Ok(1);
         }
@@ -434,5 +401,5 @@ unsafe extern "C" fn update_signed<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
