@@ -84,12 +84,17 @@ fn prepared() -> Bench {
         ("rsa", "-algorithm RSA -pkeyopt rsa_keygen_bits:2048"),
         ("p256", "-algorithm EC -pkeyopt ec_paramgen_curve:P-256"),
     ] {
-        bench.generate(name, options);
-        bench.hold(name, everything());
-        let line = format!("req -x509 -new -key {name}.pem -subj /CN=mill -days 2 -out {name}.crt");
-        must(&bench.stock(&line));
+        prepare(&bench, name, options);
     }
     bench
+}
+
+/// Makes a key that the node has, its stub, and its certificate.
+fn prepare(bench: &Bench, name: &str, options: &str) {
+    bench.generate(name, options);
+    bench.hold(name, everything());
+    let line = format!("req -x509 -new -key {name}.pem -subj /CN=mill -days 2 -out {name}.crt");
+    must(&bench.stock(&line));
 }
 
 fn with_node() -> Bench {
@@ -296,6 +301,33 @@ fn handshakes_pause_and_fit_the_job_stack() {
         assert_eq!(counters["pooled"], 1);
     }
     assert_eq!(bench.served("rsa-tls-premaster"), 2);
+}
+
+/// OpenSSL itself verifies and, without a node, signs with ML-DSA on the stack of the job.
+#[test]
+fn ml_dsa_handshakes_fit_the_job_stack() {
+    let Some(binary) = harness() else { return };
+    let mut bench = prepared();
+    if !must(&bench.stock("list -signature-algorithms")).contains("ML-DSA-87") {
+        millrace_testkit::skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let preferred = "default_properties = ?provider=millrace";
+    bench.write_config("all-a.cnf", preferred, "verify = all");
+    bench.write_config("all.cnf", "", "verify = all");
+    prepare(&bench, "mldsa", "-algorithm ML-DSA-87");
+    let counters = run(&bench, binary, "tls13", "all-a.cnf", "mldsa.pem");
+    println!(
+        "ML-DSA-87 without a node: {} bytes of stack",
+        counters["stack"]
+    );
+    assert_eq!((counters["pooled"], counters["fallback"]), (0, 1));
+    bench.start(Arc::new(Software::new()));
+    for (config, key) in [("all-a.cnf", "mldsa.pem"), ("all.cnf", "mldsa.stub")] {
+        let counters = run(&bench, binary, "tls13", config, key);
+        println!("{key}: {} bytes of stack", counters["stack"]);
+        assert_eq!((counters["pooled"], counters["fallback"]), (1, 0));
+    }
+    assert_eq!(bench.served("ml-dsa-sign"), 2);
 }
 
 #[test]
