@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::report::VARIABLES;
 use crate::report::SectionReader;
+use millrace_hostfs::systemd;
 
 /// A setting that switches instructions off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -47,14 +48,15 @@ const MAX_VALUE: usize = 120;
 pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Mask> {
     let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();
     for folder in FOLDERS {
-        for name in reader.names(folder) {
-            let path = format!("{folder}/{name}");
-            if folder.ends_with("systemd/system") && name.ends_with(".d") {
-                let inside = reader.names(&path);
-                files.extend(inside.into_iter().map(|name| format!("{path}/{name}")));
-            } else {
-                files.push(path);
-            }
+        if folder.ends_with("systemd/system") {
+            files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
+        } else {
+            files.extend(
+                reader
+                    .names(folder)
+                    .iter()
+                    .map(|name| format!("{folder}/{name}")),
+            );
         }
     }
     let mut masks = Vec::new();
