@@ -87,7 +87,7 @@ fn bundle_is_listed_and_readable_and_overwrites_no_file() {
     assert_eq!(page(bundle), page(&root));
     let again = place.run(&["inspect", "--root", &root, "--bundle", bundle]);
     assert_eq!(again.code, 1);
-    assert!(again.talk.contains("not there yet"), "{}", again.talk);
+    assert!(again.talk.contains("does not exist yet"), "{}", again.talk);
 }
 
 #[test]
