@@ -219,7 +219,7 @@ pub unsafe extern "C" fn epoll_ctl(
     }
 }
 
-/// Interposed: gives the provider its turns in the program's event loop (see [`host_loop`]).
+/// Interposed: gives the provider its turns in the program's event loop (see `host_loop`).
 ///
 /// # Safety
 /// As for `epoll_wait(2)`.
