@@ -38,3 +38,4 @@ pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyKind, KeyType, PrivateKey};
 pub use operation::{Class, Hash, Operation, OperationKind, Output};
 pub use policy::{HashSet, KeyPolicy, OperationSet};
+pub use queue::Owner;

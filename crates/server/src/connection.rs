@@ -150,9 +150,10 @@ impl<S> Connection<S> {
         let now = Instant::now();
         let hello = now + shared.limits.handshake_timeout;
         let quota = shared.quotas.of(&identity, now);
+        let owner = shared.quotas.owner(&identity);
         Self {
             stream,
-            session: shared.engine.open_session(Arc::clone(&outbox) as _),
+            session: shared.engine.open_session(Arc::clone(&outbox) as _, owner),
             state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity), quota),
             identity,
             outbox,

@@ -7,8 +7,11 @@
 //! waited. The quota is this node's: an identity that uses several has it at each of them.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use millrace_engine::Owner;
 
 use crate::bucket::Bucket;
 
@@ -46,6 +49,9 @@ impl Quota {
 pub struct Quotas {
     rate: Option<u32>,
     of_identity: Mutex<HashMap<Arc<str>, Arc<Quota>>>,
+    /// Turns identities into the engine's owners: keyed anew by each node, so that no client can choose a
+    /// name that shares another's turns.
+    owners: RandomState,
 }
 
 impl Quotas {
@@ -54,7 +60,14 @@ impl Quotas {
         Self {
             rate,
             of_identity: Mutex::default(),
+            owners: RandomState::new(),
         }
+    }
+
+    /// The owner of an identity's jobs in the engine, all of equal weight: its connections take turns as
+    /// one, and have one share of the queue.
+    pub fn owner(&self, identity: &str) -> Owner {
+        Owner::new(self.owners.hash_one(identity), 1)
     }
 
     /// The quota that counts for a new connection of this identity.
@@ -83,6 +96,13 @@ mod tests {
 
     fn take(quota: &Quota, now: Instant, tries: u32) -> usize {
         (0..tries).filter(|_| quota.take(now)).count()
+    }
+
+    #[test]
+    fn identity_has_one_owner_for_all_its_connections() {
+        let quotas = Quotas::new(None);
+        assert_eq!(quotas.owner("uid:1"), quotas.owner("uid:1"));
+        assert_ne!(quotas.owner("uid:1"), quotas.owner("uid:2"));
     }
 
     #[test]

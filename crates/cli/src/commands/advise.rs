@@ -13,10 +13,10 @@ use millrace_inspect::advise::sizes::{MAX_BYTES, Sizes};
 use millrace_inspect::advise::{Advice, Format, Subject, Wish, advise, software};
 use millrace_inspect::report::Report;
 
-use super::inspect::page::{Page, plain, wrapped};
 use crate::args::AdviseArgs;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::page::{Page, plain, wrapped};
 use crate::progress::while_doing;
 
 /// Runs the command.

@@ -242,16 +242,6 @@ pub struct Advice {
 impl Advice {
     /// The version of the form.
     pub const FORMAT: u32 = 1;
-
-    /// The JSON schema of advice, as text.
-    #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
 }
 
 /// Decides.

@@ -12,9 +12,9 @@ use millrace_inspect::network;
 use millrace_inspect::report::Section;
 use millrace_inspect::used::{self, Answer, Counters, Moved, Used};
 
-use super::page::Page;
 use super::{open, print_part};
 use crate::args::InspectUsedArgs;
+use crate::page::Page;
 use crate::progress::while_doing;
 
 /// Runs the command.

@@ -18,14 +18,14 @@ const COLUMNS: usize = 76;
 const NAME_WIDTH: usize = 13;
 
 /// A page under construction.
-pub(in crate::commands) struct Page {
+pub(crate) struct Page {
     text: String,
     styled: bool,
 }
 
 impl Page {
     /// An empty page for standard output.
-    pub(in crate::commands) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             text: String::new(),
             styled: io::stdout().is_terminal(),
@@ -33,7 +33,7 @@ impl Page {
     }
 
     /// Begins a part of the page.
-    pub(in crate::commands) fn heading(&mut self, name: &str) {
+    pub(crate) fn heading(&mut self, name: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
@@ -45,35 +45,35 @@ impl Page {
     }
 
     /// One fact per line.
-    pub(in crate::commands) fn fact(&mut self, name: &str, value: &str) {
+    pub(crate) fn fact(&mut self, name: &str, value: &str) {
         let value = plain(value);
         self.text
             .push_str(&format!("  {name:<NAME_WIDTH$} {value}\n"));
     }
 
     /// A fact that is not known for every machine.
-    pub(in crate::commands) fn fact_if(&mut self, name: &str, value: Option<&str>) {
+    pub(crate) fn fact_if(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.fact(name, value);
         }
     }
 
     /// A table, indented like the facts.
-    pub(in crate::commands) fn table(&mut self, table: &Table) {
+    pub(crate) fn table(&mut self, table: &Table) {
         for line in table.render(self.styled).lines() {
             self.text.push_str(&format!("  {line}\n"));
         }
     }
 
     /// A sentence, on lines of its own.
-    pub(in crate::commands) fn remark(&mut self, text: &str) {
+    pub(crate) fn remark(&mut self, text: &str) {
         for line in wrapped(&plain(text), COLUMNS) {
             self.text.push_str(&format!("  {line}\n"));
         }
     }
 
     /// What of a section could not be read, and why.
-    pub(in crate::commands) fn unread<T>(&mut self, section: &Section<T>) {
+    pub(crate) fn unread<T>(&mut self, section: &Section<T>) {
         for unread in &section.unread {
             self.text.push_str(&format!(
                 "  not known: {} ({})\n",
@@ -84,20 +84,20 @@ impl Page {
     }
 
     /// Writes it.
-    pub(in crate::commands) fn print(&self) -> Result<()> {
+    pub(crate) fn print(&self) -> Result<()> {
         output::print(&self.text)
     }
 }
 
 /// Text without what a terminal might obey.
-pub(in crate::commands) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
 
 /// Lines of at most so many columns, unless a word is longer.
-pub(in crate::commands) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ') {
