@@ -11,7 +11,7 @@
 //!
 //! It knows no socket, no file and no concrete backend: backends are values handed to
 //! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that
-//! somebody else owns, and any timer that waits for a batch to fill.
+//! the caller did not import, and any timer that waits for a batch to fill.
 //!
 //! - [`operation`]: the vocabulary. What can be asked, and of which key.
 //! - [`key`]: key types, secret key bytes, [`KeyPolicy`].
