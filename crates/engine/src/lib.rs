@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!  server ──Job──►  Engine ──► one queue per class ──► worker ──Task──► Backend (Queue)
-//!    ▲                          (fair between            │
-//!    └──────── Completion ◄──── sessions, bounded)  ◄────┘  exactly one per job, by its deadline
+//!    ▲                          (fair between owners,    │
+//!    └──────── Completion ◄──── then sessions; bounded)◄────┘  exactly one per job, by its deadline
 //! ```
 //!
 //! It knows no socket, no file and no concrete backend: backends are values handed to
