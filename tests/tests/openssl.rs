@@ -703,9 +703,17 @@ fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
             assert!(said.contains("Verified Successfully"), "{key}: {said}");
             assert_eq!(setup.served(), count, "ML-DSA-{set} with {key}");
         }
-        let shown = succeed(&mut setup.edge(false).openssl(&["list", "-signature-algorithms"]));
+        let shown = succeed(
+            &mut setup
+                .edge(false)
+                .openssl(&["list", "-signature-algorithms"]),
+        );
         let ours = |line: &str| line.contains("ML-DSA") && line.contains("@ millrace");
-        assert_eq!(shown.lines().filter(|line| ours(line)).count(), 3, "{shown}");
+        assert_eq!(
+            shown.lines().filter(|line| ours(line)).count(),
+            3,
+            "{shown}"
+        );
     }
 }
 
@@ -720,7 +728,13 @@ fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
     let path = |name: &str| setup.world.dir().join(name);
     let (message, signature) = (path("message"), path("signature"));
     fs::write(&message, b"to be signed with ML-DSA").expect("message");
-    let input = ["-rawin", "-in", text(&message), "-pkeyopt", "context-string:mill"];
+    let input = [
+        "-rawin",
+        "-in",
+        text(&message),
+        "-pkeyopt",
+        "context-string:mill",
+    ];
     for (key, preferred) in [(&setup.key, true), (&setup.stub, false)] {
         let edge = setup.edge(preferred);
         let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", text(key)]);

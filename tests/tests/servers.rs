@@ -70,7 +70,11 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
         .collect();
     let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
-    assert_eq!(node.served().total(), 0, "the start of the server needs no operation");
+    assert_eq!(
+        node.served().total(),
+        0,
+        "the start of the server needs no operation"
+    );
 
     let expected = all_clients_handshake(&world, &server);
     let served = node.served();
@@ -276,7 +280,10 @@ fn curl_with_a_key_that_only_the_pool_holds_is_accepted() {
             expected += 1;
             assert_eq!(node.served().total(), expected, "one operation each");
             let output = curl(&world, &server, tls, None, None);
-            assert!(!is_accepted(&output), "a client without a certificate is refused");
+            assert!(
+                !is_accepted(&output),
+                "a client without a certificate is refused"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 
 //! Stands between a gateway and a node, and holds the node's answers back, as if it were far away.
 //!
-//! One thread, on the core of whoever starts it. What the gateway sends is handed on at once.
+//! One thread, on the core of the thread that starts it. What the gateway sends is forwarded at once.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};

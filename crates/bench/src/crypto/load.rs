@@ -237,7 +237,7 @@ impl<'a> Driver<'a> {
         ended.finish(start)
     }
 
-    /// Open loop: jobs arrive at random, so many per second on average.
+    /// Open loop: jobs arrive at random, `per_s` per second on average.
     fn open(&self, per_s: f64, time: Duration, seed: u64) -> Result<Ended<'_>, BenchError> {
         let arrivals = arrivals(per_s, time, seed);
         let start = Instant::now() + WATCH;

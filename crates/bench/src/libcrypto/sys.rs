@@ -216,7 +216,7 @@ impl Context {
         ready.then_some((made, usize::try_from(iv_len).ok()?))
     }
 
-    /// One packet under a new IV, with a tag of so many bytes.
+    /// Seals one packet under a new IV, with a tag of `tag_len` bytes.
     pub(super) fn seal(
         &mut self,
         iv: &[u8],

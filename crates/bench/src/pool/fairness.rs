@@ -32,7 +32,7 @@ use crate::machine::Machine;
 use crate::node::{Node, NodeOptions};
 use crate::process::{Stop, temporary_folder};
 use crate::progress::Progress;
-use crate::report::{Table, median, sharing};
+use crate::report::{median, sharing, table};
 use crate::stats::{Spread, order};
 use crate::workload::{Case, Keys, Requests};
 
@@ -219,7 +219,7 @@ impl Flood {
         })
     }
 
-    /// Floods while `f` runs. Returns its value, the jobs done and refused meanwhile, and the time.
+    /// Floods while `f` runs. Returns its value, the jobs done and refused in that time, and the time.
     fn during<T>(
         &self,
         f: impl FnOnce() -> Result<T, BenchError>,
@@ -314,31 +314,26 @@ impl FairnessReport {
             plan.rounds,
             plan.duration.as_secs_f64(),
         );
+        let show =
+            |one: &FairnessCase, value: fn(&FairnessRound) -> f64| median(one.spread(value), 0);
+        let range = |one: &FairnessCase, value: fn(&FairnessRound) -> f64| {
+            one.spread(value)
+                .map_or_else(String::new, |spread| spread.show(2))
+        };
         #[rustfmt::skip]
-        let mut table = Table::new(&[
-            "case", "workers", "alone p50", "p99", "flooded p50", "p99", "p50 ratio", "p99 ratio",
-            "victim/s", "flood/s", "refused/s",
+        let table = table(&self.measured, &[
+            ("case", &|one| one.case.to_string()),
+            ("workers", &|one| one.workers.to_string()),
+            ("alone p50", &|one| show(one, |round| round.alone.p50_us)),
+            ("p99", &|one| show(one, |round| round.alone.p99_us)),
+            ("flooded p50", &|one| show(one, |round| round.flooded.p50_us)),
+            ("p99", &|one| show(one, |round| round.flooded.p99_us)),
+            ("p50 ratio", &|one| range(one, |round| round.flooded.p50_us / round.alone.p50_us)),
+            ("p99 ratio", &|one| range(one, |round| round.flooded.p99_us / round.alone.p99_us)),
+            ("victim/s", &|one| show(one, |round| round.flooded.per_s)),
+            ("flood/s", &|one| show(one, |round| round.flood_per_s)),
+            ("refused/s", &|one| show(one, |round| round.refused_per_s)),
         ]);
-        for one in &self.measured {
-            let show = |value: fn(&FairnessRound) -> f64| median(one.spread(value), 0);
-            let range = |value: fn(&FairnessRound) -> f64| {
-                one.spread(value)
-                    .map_or_else(String::new, |spread| spread.show(2))
-            };
-            table.row([
-                one.case.to_string(),
-                one.workers.to_string(),
-                show(|round| round.alone.p50_us),
-                show(|round| round.alone.p99_us),
-                show(|round| round.flooded.p50_us),
-                show(|round| round.flooded.p99_us),
-                range(|round| round.flooded.p50_us / round.alone.p50_us),
-                range(|round| round.flooded.p99_us / round.alone.p99_us),
-                show(|round| round.flooded.per_s),
-                show(|round| round.flood_per_s),
-                show(|round| round.refused_per_s),
-            ]);
-        }
         text.push_str(&table.render());
         text + &self.goals.render()
     }

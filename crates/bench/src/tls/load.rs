@@ -8,7 +8,7 @@
 //! the time from before `connect` until the client has finished the handshake. With a *request* it also
 //! asks for something small, and the gateway ends; the latency then lasts until that end. The load is closed (a
 //! new connection starts when one has ended, so throughput and offered load are the same) or paced (at
-//! so many per second, and the latency counts from when a handshake was due).
+//! a given rate, and the latency counts from when a handshake was due).
 //!
 //! Every handshake is checked: the certificate must be the expected one, byte for byte, the
 //! signature in it must verify, the version must be the one asked for, and it must not be a
@@ -54,7 +54,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\
 /// Bound on a response: the gateways' are below 300 bytes.
 const MAX_RESPONSE_LEN: usize = 64 << 10;
 
-/// After this many failures a round is hopeless, and its reasons are told instead.
+/// After this many failures a round ends, and its reasons are reported instead of figures.
 const MAX_FAILURES: u64 = 1000;
 
 /// Where handshakes go, and what they must look like.

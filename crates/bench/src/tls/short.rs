@@ -87,7 +87,7 @@ pub(super) struct Answer {
     pub(super) elapsed_s: f64,
 }
 
-/// Asks for so many files, and checks that all of them came.
+/// Requests the file `requests` times, and checks that every response came.
 pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer, BenchError> {
     let mut command = Command::new(need_ab()?);
     command
