@@ -265,7 +265,7 @@ fn goals(one: &MeasuredCase, node: usize, workers: Option<usize>) -> Vec<Goal> {
     let promised = workers.is_none_or(|workers| workers == 1);
     let with = match workers {
         Some(1) | None => String::new(),
-        Some(workers) => format!(", {workers} workers"),
+        Some(workers) => format!(", workers: {workers}"),
     };
     let mut goals = Vec::new();
     let mut add = |what: &str, at_most, must, aim, measured: Option<Spread>| {
