@@ -7,7 +7,7 @@
 //! verified with the public key after the round, from a bounded and evenly spread sample.
 
 use aws_lc_rs::digest::{Digest, SHA384, digest};
-use millrace_engine::{Hash, Operation, OperationKind};
+use millrace_engine::{Hash, MlDsaInput, Operation, OperationKind};
 
 use super::library::{DIGEST, KEYS, Keys, Library, agree};
 use super::{BenchKey, Case};
@@ -224,6 +224,9 @@ fn operation(case: Case) -> Operation {
         OperationKind::Ed25519Sign => Operation::Ed25519Sign,
         OperationKind::DhDerive => Operation::DhDerive,
         OperationKind::DsaSign => Operation::DsaSign { hash },
+        OperationKind::MlDsaSign => Operation::MlDsaSign {
+            input: MlDsaInput::Message,
+        },
     }
 }
 

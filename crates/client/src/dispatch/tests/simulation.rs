@@ -48,6 +48,9 @@ const KEYS: usize = 3;
 /// A client's bounds, small enough to be met.
 const MAX_IN_FLIGHT: usize = 24;
 
+/// Milliseconds after which every link and timer is quiet.
+const REST_MS: u32 = 60_000;
+
 /// Milliseconds for which jobs are submitted and nodes get into trouble.
 const SCRIPT_MS: u32 = 3_000;
 
@@ -332,6 +335,8 @@ impl World {
             at_once = if next > self.now { 0 } else { at_once + 1 };
             assert!(at_once < MAX_EVENTS_AT_ONCE, "time does not pass");
             self.now = self.now.max(next);
+            // Timers for jobs that are gone: pings, for example.
+            assert!(self.now < REST_MS, "the pool does not come to rest");
             while let Some((&(at, number), _)) = self.agenda.first_key_value()
                 && at <= self.now
             {

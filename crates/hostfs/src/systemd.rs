@@ -1,40 +1,33 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The environment that systemd gives a service, from its unit file and drop-ins, and the files that
-//! they name (systemd.exec(5)). nginx overwrites its own environment with its title, so this is where its
-//! variables can still be seen.
+//! Unit files and drop-ins of systemd, and the environment that they give a service (systemd.exec(5)). A
+//! server such as nginx overwrites its own environment with its title; here its variables can still be seen.
 //!
 //! ```text
-//! PassEnvironment=  <  Environment=  <  EnvironmentFile=     the stronger is on the right;
-//!                                                            UnsetEnvironment= takes away at the end
+//! PassEnvironment=  <  Environment=  <  EnvironmentFile=     the one on the right wins;
+//!                                                            UnsetEnvironment= removes variables at the end
 //! ```
 //!
-//! What systemd itself has and hands on (`PassEnvironment=`) is not looked at, and specifiers (`%i`) are
-//! not replaced.
+//! Not read: the values that systemd passes on from its own environment (`PassEnvironment=`). Specifiers
+//! (`%i`) are not replaced.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, words};
-use super::{glob, proc};
-use crate::verify::below;
+use crate::environment::{self, words};
+use crate::{FileKind, Root, Unavailable, glob};
 
 /// Bound on a unit file and on a file of variables, in bytes.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE: usize = 256 * 1024;
 
-/// Bound on the drop-ins of a unit in one folder.
-const MAX_DROP_INS: usize = 1000;
-
-/// Bound on the files of variables of a unit: most have one.
+/// Bound on the files of variables of a unit: most units have one.
 const MAX_ENVIRONMENT_FILES: usize = 100;
 
-/// Bound on what could not be read: more would drown what matters.
+/// Bound on reported problems: more would hide what matters.
 const MAX_PROBLEMS: usize = 20;
 
-/// Where unit files are, the ones that are overridden first.
+/// Folders of unit files, in ascending priority.
 const FOLDERS: [&str; 5] = [
     "/lib/systemd/system",
     "/usr/lib/systemd/system",
@@ -43,8 +36,24 @@ const FOLDERS: [&str; 5] = [
     "/etc/systemd/system",
 ];
 
+/// The files in a folder of units: the units themselves and the drop-ins in its folders `*.d`. `list` returns
+/// the names in a folder.
+pub fn files_in(folder: &str, mut list: impl FnMut(&str) -> Vec<String>) -> Vec<String> {
+    let mut files = Vec::new();
+    for name in list(folder) {
+        let path = format!("{folder}/{name}");
+        if name.ends_with(".d") {
+            files.extend(list(&path).into_iter().map(|name| format!("{path}/{name}")));
+        } else {
+            files.push(path);
+        }
+    }
+    files
+}
+
 /// The unit in the text of `/proc/PID/cgroup`: `0::/system.slice/nginx.service`.
-pub(super) fn unit_of(cgroup: &str) -> Option<&str> {
+#[must_use]
+pub fn unit_of(cgroup: &str) -> Option<&str> {
     cgroup
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
@@ -52,30 +61,30 @@ pub(super) fn unit_of(cgroup: &str) -> Option<&str> {
         .find(|name| name.ends_with(".service"))
 }
 
-/// The environment of a service, as its files describe it.
+/// The environment of a service, from its unit files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Environment {
+pub struct ServiceEnvironment {
     /// Values, each with the file that sets it last.
     set: BTreeMap<String, (String, PathBuf)>,
-    /// Names that systemd hands on from its own environment, each with the file that says so.
+    /// Names that systemd passes on from its own environment, each with the file that says so.
     passed: BTreeMap<String, PathBuf>,
-    /// Names, and assignments, that are taken away at the end, each with the file that says so.
+    /// Names and assignments that are removed at the end, each with the file that says so.
     unset: Vec<(String, PathBuf)>,
-    /// What could not be read.
-    pub(super) problems: Vec<String>,
+    /// Files that could not be read, each with the reason.
+    pub problems: Vec<String>,
 }
 
-/// What a service's files say of a variable.
+/// What the unit files of a service say about a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Described {
-    /// This file sets it.
+pub enum ServiceVariable {
+    /// This file sets it to this value.
     Set(PathBuf, String),
-    /// This file takes it away.
+    /// This file removes it.
     Unset(PathBuf),
-    /// This file hands it on from systemd's own environment.
+    /// This file passes it on from systemd's own environment.
     Passed(PathBuf),
-    /// Nothing.
-    Nothing,
+    /// No file names it.
+    NotNamed,
 }
 
 /// A file of variables that a unit names.
@@ -86,40 +95,40 @@ struct EnvironmentFile {
     named_by: PathBuf,
 }
 
-impl Environment {
-    /// Reads the files of a unit, and those that they name.
+impl ServiceEnvironment {
+    /// Reads the files of a unit and the files of variables that they name.
     #[must_use]
-    pub(super) fn of(files: &Path, unit: &str) -> Self {
+    pub fn of(root: &Root, unit: &str) -> Self {
         let mut environment = Self::default();
         let mut named = Vec::new();
-        for file in unit_files(files, unit) {
-            match proc::read_text(&below(files, &file), MAX_FILE) {
-                Ok(text) => environment.unit_file(&file, &text, &mut named),
-                Err(error) => environment.problem(format!("{}: {error}", file.display())),
+        for file in unit_files(root, unit) {
+            match root.text(&file, MAX_FILE) {
+                Ok(text) => environment.unit_file(Path::new(&file), &text, &mut named),
+                Err(reason) => environment.problem(format!("{file}: {reason}")),
             }
         }
         let mut budget = MAX_ENVIRONMENT_FILES;
         for file in named {
-            environment.files_of_variables(files, &file, &mut budget);
+            environment.files_of_variables(root, &file, &mut budget);
         }
         environment
     }
 
-    /// What becomes of a variable.
+    /// What the service gets for a variable.
     #[must_use]
-    pub(super) fn variable(&self, name: &str) -> Described {
+    pub fn variable(&self, name: &str) -> ServiceVariable {
         let set = self.set.get(name);
-        let takes_away = |what: &str| match what.split_once('=') {
+        let removes = |what: &str| match what.split_once('=') {
             Some((known, value)) => known == name && set.is_some_and(|(set, _)| set == value),
             None => what == name,
         };
-        if let Some((_, file)) = self.unset.iter().find(|(what, _)| takes_away(what)) {
-            return Described::Unset(file.clone());
+        if let Some((_, file)) = self.unset.iter().find(|(what, _)| removes(what)) {
+            return ServiceVariable::Unset(file.clone());
         }
         match (set, self.passed.get(name)) {
-            (Some((value, file)), _) => Described::Set(file.clone(), value.clone()),
-            (None, Some(file)) => Described::Passed(file.clone()),
-            (None, None) => Described::Nothing,
+            (Some((value, file)), _) => ServiceVariable::Set(file.clone(), value.clone()),
+            (None, Some(file)) => ServiceVariable::Passed(file.clone()),
+            (None, None) => ServiceVariable::NotNamed,
         }
     }
 
@@ -129,7 +138,7 @@ impl Environment {
                 continue;
             };
             let value = value.trim();
-            // An empty value takes back what came before.
+            // An empty value resets the list.
             match key.trim() {
                 "Environment" if value.is_empty() => self.set.clear(),
                 "Environment" => {
@@ -164,8 +173,8 @@ impl Environment {
         }
     }
 
-    /// Reads what one `EnvironmentFile=` means.
-    fn files_of_variables(&mut self, root: &Path, named: &EnvironmentFile, budget: &mut usize) {
+    /// Reads the files that one `EnvironmentFile=` names.
+    fn files_of_variables(&mut self, root: &Root, named: &EnvironmentFile, budget: &mut usize) {
         let EnvironmentFile {
             pattern,
             optional,
@@ -175,12 +184,14 @@ impl Environment {
         let path = pattern.replace("%%", "\0");
         if path.contains('%') || !path.starts_with('/') {
             return self.problem(format!(
-                "EnvironmentFile={pattern} in {by} was not looked at: it has a specifier, or is no absolute path"
+                "EnvironmentFile={pattern} in {by} was not read: it has a specifier or is not an absolute path"
             ));
         }
-        let found = glob::files(root, Path::new(&path.replace('\0', "%")));
+        let found = glob::files(root, &path.replace('\0', "%"));
         if found.is_empty() && !optional {
-            self.problem(format!("EnvironmentFile={pattern} in {by}: there is none"));
+            self.problem(format!(
+                "EnvironmentFile={pattern} in {by}: there is no such file"
+            ));
         }
         for file in found {
             if *budget == 0 {
@@ -189,19 +200,14 @@ impl Environment {
                 ));
             }
             *budget -= 1;
-            match proc::read_text(&below(root, &file), MAX_FILE) {
+            match root.text(&file, MAX_FILE) {
                 Ok(text) => {
                     for (name, value) in environment::parse(&text) {
-                        self.set(&name, &value, &file);
+                        self.set(&name, &value, Path::new(&file));
                     }
                 }
-                Err(error) if *optional && error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    self.problem(format!(
-                        "EnvironmentFile={} in {by}: {error}",
-                        file.display()
-                    ));
-                }
+                Err(Unavailable::Missing) if *optional => {}
+                Err(reason) => self.problem(format!("EnvironmentFile={file} in {by}: {reason}")),
             }
         }
     }
@@ -218,7 +224,7 @@ impl Environment {
     }
 }
 
-/// The lines of a unit file without comments, continued ones joined by a blank.
+/// The lines of a unit file without comments; continued lines are joined by a blank.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut begun = String::new();
@@ -239,21 +245,25 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The unit file that counts, then its drop-ins in the order of their names. Of files with one name the
-/// last counts, and one that leads to `/dev/null` is none.
-fn unit_files(files: &Path, unit: &str) -> Vec<PathBuf> {
-    let folders = || FOLDERS.iter().map(Path::new);
-    let kind = |file: &Path| fs::metadata(below(files, file)).map(|found| found.file_type());
-    let there = |file: &PathBuf| kind(file).is_ok_and(|kind| !kind.is_dir());
-    let masked = |file: &PathBuf| kind(file).is_ok_and(|kind| kind.is_char_device());
-    let own = folders().map(|folder| folder.join(unit)).rfind(there);
+/// The unit file that is in force, then its drop-ins by name. Of files with one name the folder with the
+/// highest priority wins; a link to `/dev/null` masks the name.
+fn unit_files(root: &Root, unit: &str) -> Vec<String> {
+    let masked = |file: &String| {
+        matches!(root.link(file), Ok(Some(target)) if target == "/dev/null")
+            || root.kind(file) == Ok(FileKind::CharacterDevice)
+    };
+    let exists =
+        |file: &String| masked(file) || root.kind(file).is_ok_and(|kind| kind != FileKind::Folder);
+    let own = FOLDERS
+        .iter()
+        .map(|folder| format!("{folder}/{unit}"))
+        .rfind(exists);
     let mut drop_ins = BTreeMap::new();
-    for folder in folders().map(|folder| folder.join(format!("{unit}.d"))) {
-        let entries = fs::read_dir(below(files, &folder)).into_iter().flatten();
-        for entry in entries.take(MAX_DROP_INS).flatten() {
-            let name = entry.file_name();
-            if Path::new(&name).extension() == Some("conf".as_ref()) {
-                let _ = drop_ins.insert(name.clone(), folder.join(&name));
+    for folder in FOLDERS.iter().map(|folder| format!("{folder}/{unit}.d")) {
+        for name in root.names(&folder) {
+            if name.ends_with(".conf") {
+                let path = format!("{folder}/{name}");
+                let _ = drop_ins.insert(name, path);
             }
         }
     }
@@ -263,6 +273,8 @@ fn unit_files(files: &Path, unit: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const UNIT: &str = "lib/systemd/system/nginx.service";
@@ -284,13 +296,13 @@ mod tests {
             self.put(UNIT, format!("[Service]\n{text}").as_bytes());
         }
 
-        fn environment(&self) -> Environment {
-            Environment::of(self.0.path(), "nginx.service")
+        fn environment(&self) -> ServiceEnvironment {
+            ServiceEnvironment::of(&Root::open(self.0.path()).expect("folder"), "nginx.service")
         }
 
         fn value(&self, name: &str) -> Option<String> {
             match self.environment().variable(name) {
-                Described::Set(_, value) => Some(value),
+                ServiceVariable::Set(_, value) => Some(value),
                 _ => None,
             }
         }
@@ -305,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_drop_in_wins() {
+    fn last_drop_in_wins_and_masked_drop_ins_do_not_count() {
         let files = Files::new();
         assert_eq!(files.value("A"), None);
         files.unit("# Environment=A=0\nEnvironment = \"A=1 2\" \\\n; C=3\n  B=2#\n");
@@ -318,7 +330,7 @@ mod tests {
         let file = PathBuf::from("/etc/systemd/system/nginx.service.d/m.conf");
         assert_eq!(
             files.environment().variable("A"),
-            Described::Set(file, "3".to_owned())
+            ServiceVariable::Set(file, "3".to_owned())
         );
         assert_eq!(files.value("B").expect("set"), "2#");
         files.put(
@@ -342,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_variables_outdo_variables() {
+    fn environment_files_win_over_environment_lines() {
         let files = Files::new();
         files.unit("EnvironmentFile=/etc/default/nginx\nEnvironmentFile=-/etc/more*\nEnvironment=A=1 B=1 C=1\n");
         files.put("etc/default/nginx", b"# A=0\nA='2'\nB=2\n");
@@ -352,7 +364,7 @@ mod tests {
         let environment = files.environment();
         assert_eq!(
             environment.variable("A"),
-            Described::Set(file, "2".to_owned())
+            ServiceVariable::Set(file, "2".to_owned())
         );
         assert_eq!(files.value("B").expect("the last"), "4");
         assert_eq!(files.value("C").expect("set"), "1");
@@ -369,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_and_what_is_handed_on() {
+    fn unset_and_passed_variables_name_their_unit_file() {
         let files = Files::new();
         files.unit(
             "Environment=A=1 B=1 C=1\nUnsetEnvironment=A B=1 C=2 D\nPassEnvironment=D E\nEnvironmentFile=-/etc/v\n",
@@ -378,28 +390,31 @@ mod tests {
         let unit = PathBuf::from(format!("/{UNIT}"));
         let environment = files.environment();
         for name in ["A", "B", "D"] {
-            assert_eq!(environment.variable(name), Described::Unset(unit.clone()));
+            assert_eq!(
+                environment.variable(name),
+                ServiceVariable::Unset(unit.clone())
+            );
         }
         assert_eq!(files.value("C").expect("another value"), "1");
-        assert_eq!(environment.variable("E"), Described::Passed(unit));
-        assert_eq!(environment.variable("F"), Described::Nothing);
+        assert_eq!(environment.variable("E"), ServiceVariable::Passed(unit));
+        assert_eq!(environment.variable("F"), ServiceVariable::NotNamed);
         files.put(
             "etc/systemd/system/nginx.service.d/m.conf",
             b"[Service]\nUnsetEnvironment=\nPassEnvironment=\n",
         );
         assert_eq!(files.value("A").expect("no longer taken away"), "2");
-        assert_eq!(files.environment().variable("E"), Described::Nothing);
+        assert_eq!(files.environment().variable("E"), ServiceVariable::NotNamed);
     }
 
     #[test]
-    fn hostile_files_are_said_and_passed_over() {
+    fn unreadable_environment_files_are_reported_and_skipped() {
         let files = Files::new();
         files.unit("Environment=A=1\nEnvironmentFile=-/etc/v\n");
-        let long = vec![b'#'; usize::try_from(MAX_FILE).expect("it fits") + 1];
+        let long = vec![b'#'; MAX_FILE + 1];
         for (bytes, what) in [
-            (&b"A=2\0"[..], "not text"),
+            (&b"A=2\0B=3"[..], "not text"),
             (b"A=\xff\n", "not text"),
-            (&long, "longer than"),
+            (&long, "larger than"),
         ] {
             files.put("etc/v", bytes);
             let problem = files.problem();
@@ -415,20 +430,20 @@ mod tests {
         let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
             .expect("a pipe");
-        assert!(files.problem().contains("not a regular file"));
+        assert!(files.problem().contains("it is a "));
         fs::remove_file(&path).expect("removed");
         fs::create_dir(&path).expect("folder");
-        assert!(files.problem().contains("not a regular file"));
+        assert!(files.problem().contains("it is a "));
         for odd in ["/etc/%i", "relative"] {
             files.unit(&format!("EnvironmentFile={odd}\n"));
-            assert!(files.problem().contains("was not looked at"));
+            assert!(files.problem().contains("was not read"));
         }
         files.put(UNIT, &long);
-        assert!(files.problem().contains("longer than"));
+        assert!(files.problem().contains("larger than"));
     }
 
     #[test]
-    fn files_of_variables_are_bounded() {
+    fn number_of_environment_files_is_bounded() {
         let files = Files::new();
         files.unit("EnvironmentFile=/etc/v/*\n");
         for number in 0..=MAX_ENVIRONMENT_FILES {
@@ -438,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_is_in_the_control_group() {
+    fn unit_is_read_from_the_control_group() {
         assert_eq!(
             unit_of("0::/system.slice/nginx.service\n"),
             Some("nginx.service")

@@ -1,31 +1,32 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Reads `openssl.cnf` (config(5ssl)) as far as it takes to see whether the provider is activated. Read
-//! only, and lenient: what it does not understand it passes over, and OpenSSL has the last word.
+//! The syntax of `openssl.cnf` (config(5ssl)): sections, values and includes. Lines that are not valid are
+//! skipped.
 //!
-//! Variables (`$name`, `${section::name}`, `$ENV::NAME`) are left as they stand, except that a value
-//! with one says so: [`has_variable`].
+//! Variables (`$name`, `${section::name}`, `$ENV::NAME`) are not expanded; [`has_variable`] detects them.
 
 use std::collections::BTreeMap;
+
+use crate::lexer::{self, Quoting};
 
 /// Bound on the values of a file: OpenSSL's own sample has 130.
 const MAX_VALUES: usize = 10_000;
 
-/// The section before any header.
+/// Name of the section before the first header.
 pub const DEFAULT: &str = "default";
 
 /// A configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cnf {
     sections: BTreeMap<String, Vec<(String, String)>>,
-    /// Files that it includes, in order.
+    /// The files that it includes, in order.
     pub includes: Vec<String>,
     values: usize,
 }
 
 impl Cnf {
-    /// Reads one file.
+    /// Parses one file.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut cnf = Self::default();
@@ -33,7 +34,7 @@ impl Cnf {
         cnf
     }
 
-    /// Reads one more file. A later value of the same name wins.
+    /// Parses one more file. A later value of the same name replaces an earlier one.
     pub fn add(&mut self, text: &str) {
         let mut section = DEFAULT.to_owned();
         for line in logical_lines(text) {
@@ -44,16 +45,13 @@ impl Cnf {
                 let _ = self.sections.entry(section.clone()).or_default();
             } else if let Some(file) = include(line) {
                 self.includes.push(file.to_owned());
-            } else if let Some((name, value)) = line.split_once('=')
+            } else if let Some((name, value)) = assignment(line)
                 && self.values < MAX_VALUES
             {
                 self.values += 1;
-                let (section, name) = match name.trim().split_once("::") {
-                    Some((section, name)) => (section.to_owned(), name),
-                    None => (section.clone(), name.trim()),
-                };
-                let values = self.sections.entry(section).or_default();
-                values.push((name.to_owned(), unquoted(value.trim())));
+                let (section, name) = name.split_once("::").unwrap_or((&section, name));
+                let values = self.sections.entry(section.to_owned()).or_default();
+                values.push((name.to_owned(), value));
             }
         }
     }
@@ -66,14 +64,29 @@ impl Cnf {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// All values of a section; nothing if there is no such section.
+    /// All values of a section; `None` if there is no such section.
     #[must_use]
     pub fn section(&self, section: &str) -> Option<&[(String, String)]> {
         self.sections.get(section).map(Vec::as_slice)
     }
 }
 
-/// Whether a value depends on something that is not in the file.
+/// The name and the value in a line, without comment and quotes.
+#[must_use]
+pub fn assignment(line: &str) -> Option<(&str, String)> {
+    const QUOTING: Quoting = Quoting {
+        separators: &[],
+        quotes: &['"', '\'', '`'],
+        verbatim: None,
+        comment: None,
+        escape: |character| character,
+    };
+    let (name, value) = without_comment(line).split_once('=')?;
+    let value = lexer::words(value.trim(), &QUOTING).pop();
+    Some((name.trim(), value.unwrap_or_default()))
+}
+
+/// Whether a value contains a variable, whose content is not in the file.
 #[must_use]
 pub fn has_variable(value: &str) -> bool {
     value.contains('$')
@@ -107,14 +120,14 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// A `#` ends the line, but not in quotes and not after a backslash.
+/// The line up to `#`, which is an ordinary character in quotes and after a backslash.
 fn without_comment(line: &str) -> &str {
     let (mut quote, mut escaped) = (None, false);
-    for (at, character) in line.char_indices() {
+    for (offset, character) in line.char_indices() {
         match (character, quote) {
             _ if escaped => escaped = false,
             ('\\', _) => escaped = true,
-            ('#', None) => return &line[..at],
+            ('#', None) => return &line[..offset],
             ('"' | '\'' | '`', None) => quote = Some(character),
             (_, Some(open)) if character == open => quote = None,
             _ => {}
@@ -123,57 +136,12 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// Without quotes and backslashes.
-fn unquoted(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    let (mut quote, mut escaped) = (None, false);
-    for character in value.chars() {
-        match (character, quote) {
-            _ if escaped => {
-                escaped = false;
-                text.push(character);
-            }
-            ('\\', _) => escaped = true,
-            ('"' | '\'' | '`', None) => quote = Some(character),
-            (_, Some(open)) if character == open => quote = None,
-            _ => text.push(character),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_generated_file_is_understood() {
-        use crate::recipe::Application;
-        use crate::settings::tests::settings;
-        let plan = Application::Openssl.plan(&settings(&["unix:/run/millrace/node.sock"]));
-        let cnf = Cnf::parse(&plan.files[0].contents);
-        assert_eq!(cnf.value(DEFAULT, "openssl_conf"), Some("openssl_init"));
-        assert_eq!(
-            cnf.value("openssl_init", "providers"),
-            Some("provider_sect")
-        );
-        assert_eq!(
-            cnf.value("openssl_init", "alg_section"),
-            None,
-            "commented out"
-        );
-        assert_eq!(
-            cnf.value("provider_sect", "millrace"),
-            Some("millrace_sect")
-        );
-        assert_eq!(
-            cnf.value("millrace_sect", "pool"),
-            Some("unix:/run/millrace/node.sock")
-        );
-    }
-
-    #[test]
-    fn the_syntax_of_openssl() {
+    fn values_and_includes_follow_openssl() {
         let cnf = Cnf::parse(
             "a = 1 # one\n [ one ] # a section\nb=\"x # y\" z\nc = long\\\n er\n\
              other::d = 5\nb = second\ne = \\#1\n.include /etc/more.cnf\n.include = x\n.includes = 7\n",
@@ -190,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_passed_over() {
+    fn invalid_lines_are_skipped() {
         for text in [
             "",
             "[",

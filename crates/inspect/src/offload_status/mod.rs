@@ -26,7 +26,7 @@ use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
 use crate::report::{Look, Section};
 use millrace_hostfs::Probe;
-use millrace_hostfs::{Root, TABLE_BYTES};
+use millrace_hostfs::{Root, TABLE_BYTES, maps, process};
 
 /// Bound on processes that are looked into: servers among them are a handful.
 const MAX_PROCESSES: usize = 65_536;
@@ -258,10 +258,8 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
 ];
 
 fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
-    let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    let names = root.names("proc").into_iter().filter(is_number);
     let mut subjects: Vec<Subject> = Vec::new();
-    for pid in names.take(MAX_PROCESSES) {
+    for pid in process::pids(root).into_iter().take(MAX_PROCESSES) {
         let Ok(comm) = root.text(&format!("proc/{pid}/comm"), 64) else {
             continue;
         };
@@ -270,7 +268,7 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
         };
         let maps = root.text(&format!("proc/{pid}/maps"), TABLE_BYTES);
         let subject = match maps {
-            Ok(maps) => of_process(program, &pid, &maps, judge, network),
+            Ok(maps) => of_process(program, pid, &maps, judge, network),
             Err(why) => Subject {
                 what: format!("{program} (process {pid})"),
                 algorithm: None,
@@ -292,7 +290,7 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
 
 fn of_process(
     program: &str,
-    pid: &str,
+    pid: u32,
     maps: &str,
     judge: &Judge<'_>,
     network: Option<&Network>,
@@ -350,19 +348,13 @@ fn of_process(
     subject
 }
 
-/// Libraries that a process has mapped, each once.
-fn mapped(maps: &str) -> Vec<&str> {
-    let mut found: Vec<&str> = maps
-        .lines()
-        .filter_map(|line| {
-            line.split_once('/')
-                .map(|(before, _)| &line[before.len()..])
-        })
-        .filter(|path| path.contains(".so"))
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+/// The libraries that a process has mapped, each once.
+fn mapped(maps: &str) -> Vec<String> {
+    let libraries = maps::files(maps).into_iter().map(|file| {
+        let suffix = if file.deleted { " (deleted)" } else { "" };
+        format!("{}{suffix}", file.path.display())
+    });
+    libraries.filter(|path| path.contains(".so")).collect()
 }
 
 // ---- kernel TLS -----------------------------------------------------------------------------------
@@ -444,13 +436,13 @@ internal : no
             watched: true,
         };
         let plain = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n7f02-7f03 rw-p 0 00:00 0 [heap]\n";
-        let subject = of_process("nginx", "1", plain, &judge, None);
+        let subject = of_process("nginx", 1, plain, &judge, None);
         assert_eq!((subject.accelerated, subject.device), (Answer::No, None));
         let engine = format!("{plain}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
-        let subject = of_process("nginx", "1", &engine, &judge, None);
+        let subject = of_process("nginx", 1, &engine, &judge, None);
         assert_eq!(subject.accelerated, Answer::No, "{:?}", subject.evidence);
         assert_eq!(subject.device.as_deref(), Some("Intel QAT"));
-        let none = of_process("nginx", "1", "", &judge, None);
+        let none = of_process("nginx", 1, "", &judge, None);
         assert_eq!(none.accelerated, Answer::Unknown);
     }
 }

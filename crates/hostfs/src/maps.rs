@@ -1,56 +1,51 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which files a process has mapped: `/proc/PID/maps` (proc(5)), read as far as libraries go.
+//! The files that a process has mapped: `/proc/PID/maps` (proc(5)).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What the kernel puts behind the name of a file that is no longer there under it.
+/// The kernel's suffix for a file that no longer has this name.
 const DELETED: &str = " (deleted)";
 
 /// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mapped {
+pub struct MappedFile {
     /// Its name when it was mapped.
     pub path: PathBuf,
     /// Whether it was replaced or removed since.
     pub deleted: bool,
 }
 
-/// The files in the text of a `maps` file, each once.
+/// The files in the text of `maps`, or in some of its lines: each once, sorted.
 #[must_use]
-pub fn parse(text: &str) -> Vec<Mapped> {
-    let files: BTreeSet<Mapped> = text.lines().filter_map(file_of_line).collect();
+pub fn files(text: &str) -> Vec<MappedFile> {
+    let files: BTreeSet<MappedFile> = text.lines().filter_map(file).collect();
     files.into_iter().collect()
 }
 
 /// `7f31-7f32 r-xp 00000000 08:01 1234   /usr/lib/libssl.so.3`
-fn file_of_line(line: &str) -> Option<Mapped> {
+fn file(line: &str) -> Option<MappedFile> {
     let mut rest = line;
     for _ in 0..5 {
-        let (_, after) = rest.trim_start_matches(' ').split_once(' ')?;
-        rest = after;
+        (_, rest) = rest.trim_start_matches(' ').split_once(' ')?;
     }
     let name = rest.trim_start_matches(' ');
     let (name, deleted) = match name.strip_suffix(DELETED) {
         Some(name) => (name, true),
         None => (name, false),
     };
-    name.starts_with('/').then(|| Mapped {
-        path: unescaped(name).into(),
+    // The kernel writes a line end in a name as `\012`.
+    name.starts_with('/').then(|| MappedFile {
+        path: name.replace("\\012", "\n").into(),
         deleted,
     })
 }
 
-/// A line end in a name stands as `\012`.
-fn unescaped(name: &str) -> String {
-    name.replace("\\012", "\n")
-}
-
-/// The first whose file name begins so.
+/// The first file whose name begins with `prefix`.
 #[must_use]
-pub fn library<'a>(files: &'a [Mapped], prefix: &str) -> Option<&'a Mapped> {
+pub fn library<'a>(files: &'a [MappedFile], prefix: &str) -> Option<&'a MappedFile> {
     files
         .iter()
         .find(|file| file_name(&file.path).starts_with(prefix))
@@ -79,8 +74,8 @@ mod tests {
 ";
 
     #[test]
-    fn files_are_found_once_with_their_fate() {
-        let files = parse(MAPS);
+    fn each_file_is_listed_once_with_whether_it_is_deleted() {
+        let files = files(MAPS);
         let names: Vec<&str> = files.iter().map(|file| file_name(&file.path)).collect();
         assert_eq!(
             names,
@@ -97,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_passed_over() {
-        assert!(parse("").is_empty());
-        assert!(parse("nonsense\n1-2 r 3\n \n[heap]\n").is_empty());
+    fn lines_without_a_file_are_skipped() {
+        assert!(files("").is_empty());
+        assert!(files("nonsense\n1-2 r 3\n \n[heap]\n").is_empty());
     }
 }
