@@ -273,7 +273,7 @@ impl Key {
     /// The hash that goes before the signature, unless the algorithm has its own.
     fn hash(&self) -> Option<&'static std::ffi::CStr> {
         match self.kind {
-            BenchKey::Ed25519 | BenchKey::MlDsa65 => None,
+            BenchKey::Ed25519 | BenchKey::MlDsa44 | BenchKey::MlDsa65 | BenchKey::MlDsa87 => None,
             _ => Some(c"SHA256"),
         }
     }

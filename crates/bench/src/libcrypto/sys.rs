@@ -359,7 +359,9 @@ impl PublicKeyContext {
             BenchKey::Dh2048 => (c"DH", Some((c"group", c"ffdhe2048"))),
             BenchKey::Dsa2048 => return Self::generate_dsa(lib),
             BenchKey::MlKem768 => (c"ML-KEM-768", None),
+            BenchKey::MlDsa44 => (c"ML-DSA-44", None),
             BenchKey::MlDsa65 => (c"ML-DSA-65", None),
+            BenchKey::MlDsa87 => (c"ML-DSA-87", None),
         };
         Generator::named(lib, name)?.keygen(option)
     }
@@ -400,8 +402,8 @@ impl PublicKeyContext {
         message: &[u8],
         signature: &mut Vec<u8>,
     ) -> Option<()> {
-        /// Longest signature that is made here: ML-DSA-65 has 3309 bytes.
-        const MAX_LEN: usize = 4096;
+        /// Longest signature that is made here: ML-DSA-87 has 4627 bytes.
+        const MAX_LEN: usize = 8192;
         let hash = hash.map_or(ptr::null(), CStr::as_ptr);
         let Self { lib, key, digest } = *self;
         signature.clear();
