@@ -12,6 +12,7 @@
 //!  LineChart  one line per series over a numeric axis               sizes, depths
 //! ```
 
+use std::fmt::Display;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -178,9 +179,9 @@ impl BarChart {
             names: &self.categories,
             below: f64::from(legend) / f64::from(row),
         };
-        draw((WIDTH, height), |text| {
-            self.draw(text, height, values, rows)
-        })
+        let mut text = String::new();
+        self.draw(&mut text, height, values, rows)?;
+        Ok(text)
     }
 
     fn draw(&self, text: &mut String, height: u32, values: Span, rows: Rows<'_>) -> Drawn {
@@ -281,7 +282,9 @@ impl LineChart {
         let points = || self.series.iter().flat_map(|line| &line.points);
         let x = Span::of(self.x.scale, points().map(|&(x, _)| Value::from(x)))?;
         let y = Span::of(self.y.scale, points().map(|&(_, y)| y))?;
-        draw((WIDTH, LINE_CHART_HEIGHT), |text| self.draw(text, x, y))
+        let mut text = String::new();
+        self.draw(&mut text, x, y)?;
+        Ok(text)
     }
 
     fn draw(&self, text: &mut String, x_span: Span, y_span: Span) -> Drawn {
@@ -337,7 +340,7 @@ fn frame<'a, 'b, X, Y>(
     (x, y): (X, Y),
     (x_labels, y_labels): (usize, usize),
     (x_label, y_label): (&str, &str),
-) -> Result<Chart<'a, 'b, X, Y>, String>
+) -> Result<Chart<'a, 'b, X, Y>, BenchError>
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -421,22 +424,10 @@ fn attribute(svg: &str, name: &str) -> Option<u32> {
     rest.split_once('"')?.0.parse().ok()
 }
 
-/// What became of a drawing; the reason is the drawing library's.
-type Drawn = Result<(), String>;
+type Drawn = Result<(), BenchError>;
 
-fn reason(error: impl ToString) -> String {
-    error.to_string()
-}
-
-fn draw(size: (u32, u32), f: impl FnOnce(&mut String) -> Drawn) -> Result<String, BenchError> {
-    let mut text = String::new();
-    f(&mut text).map_err(|reason| {
-        BenchError::Setup(format!(
-            "cannot draw a plot of {} x {}: {reason}",
-            size.0, size.1
-        ))
-    })?;
-    Ok(text)
+fn reason(error: impl Display) -> BenchError {
+    BenchError::Setup(format!("cannot draw a plot: {error}"))
 }
 
 /// A number as people read it: three significant digits, no exponent.

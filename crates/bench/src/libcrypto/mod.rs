@@ -51,10 +51,7 @@ impl Libcrypto {
     /// # Errors
     /// [`LibraryError::Open`].
     pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
-        let lib = Lib::open(path).map_err(|reason| LibraryError::Open {
-            path: path.to_owned(),
-            reason,
-        })?;
+        let lib = Lib::open(path)?;
         Ok(Self {
             lib: Box::leak(Box::new(lib)),
         })

@@ -33,7 +33,7 @@ use std::time::Duration;
 use self::implementation::{Implementation, KNOWN, Source};
 use self::results::{Absent, Described, Measured, Report};
 use self::rows::{ROWS, Row};
-use self::worker::{Answer, MAX_SIZE, Worker};
+use self::worker::{MAX_SIZE, Worker};
 use crate::cli::{SizesArgs, SizesWorkerArgs};
 use crate::cores;
 use crate::error::BenchError;
@@ -205,7 +205,7 @@ impl Plan {
                 Err(reason) => report.absent.push(Absent {
                     implementation: implementation.name.clone(),
                     algorithm: None,
-                    reason,
+                    reason: reason.to_string(),
                 }),
             }
         }
@@ -226,17 +226,17 @@ impl Plan {
         for worker in order(workers.len(), round) {
             let worker = &mut workers[worker];
             match worker.measure(row.name, size, self.slice)? {
-                Answer::Absent(reason) => {
+                Err(reason) => {
                     let absent = Absent {
                         implementation: worker.name.clone(),
                         algorithm: Some(row.name.to_owned()),
-                        reason,
+                        reason: reason.to_string(),
                     };
                     if !report.absent.contains(&absent) {
                         report.absent.push(absent);
                     }
                 }
-                Answer::Measured(slice) => {
+                Ok(slice) => {
                     let operations = slice.operations as f64;
                     let micros = slice.elapsed.as_secs_f64() * 1e6 / operations;
                     let cpu = slice.cpu.as_secs_f64() * 1e6 / operations;
