@@ -251,7 +251,7 @@ impl BarChart {
     }
 }
 
-/// One line.
+/// One line of a [`LineChart`].
 #[derive(Clone, Debug)]
 pub struct Line {
     /// What the legend says.

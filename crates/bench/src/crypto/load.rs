@@ -363,7 +363,7 @@ impl<'a> Ended<'a> {
     /// One completion of a job that should have started at `since[id]`.
     fn take(
         &mut self,
-        (completion, at): (Completion, Instant),
+        (completion, ended): (Completion, Instant),
         since: &[Instant],
     ) -> Result<(), BenchError> {
         let index = usize::try_from(completion.id).unwrap_or(usize::MAX);
@@ -372,7 +372,7 @@ impl<'a> Ended<'a> {
             .map_err(|error| BenchError::Wrong(format!("{}: {error}", self.requests.case)))?;
         let since = since.get(index).ok_or_else(|| self.requests.wrong(index))?;
         self.checks.take(self.requests, index, &output)?;
-        self.latencies.push(at.saturating_duration_since(*since));
+        self.latencies.push(ended.saturating_duration_since(*since));
         let name = completion.served_by.map_or("unknown", BackendKind::name);
         *self.served_by.entry(name).or_default() += 1;
         self.jobs += 1;

@@ -156,7 +156,7 @@ impl<'a> Remote<'a> {
         duration: Duration,
     ) -> Result<RemoteRound, BenchError> {
         let top_up = (window / TOP_UP).max(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipelinedRound {
             tally: Mutex::new(Tally::new(self.requests.max_samples)),
             feeder: thread::current(),
             wake_at: top_up,
@@ -189,7 +189,7 @@ impl<'a> Remote<'a> {
         self.finish(tally, elapsed, cpu)
     }
 
-    fn submit(&self, index: usize, shared: &Arc<Shared>) -> Result<(), BenchError> {
+    fn submit(&self, index: usize, shared: &Arc<PipelinedRound>) -> Result<(), BenchError> {
         let shared = Arc::clone(shared);
         let sent = Instant::now();
         let done = move |result| shared.take(index, sent.elapsed(), result);
@@ -220,14 +220,14 @@ impl<'a> Remote<'a> {
 }
 
 /// What the thread that feeds and the one that takes completions share.
-struct Shared {
+struct PipelinedRound {
     tally: Mutex<Tally>,
     feeder: Thread,
     /// The feeder is woken each time this number of further jobs has ended.
     wake_at: usize,
 }
 
-impl Shared {
+impl PipelinedRound {
     fn lock(&self) -> std::sync::MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }

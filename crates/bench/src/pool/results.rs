@@ -21,7 +21,7 @@ const SCHEMA: u32 = 2;
 
 /// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Round {
+pub(super) struct PoolRound {
     /// The library through its own interface, on the node's core; none where it has no interface.
     pub(super) library_per_s: Option<f64>,
     /// The same library through the software backend's queue, on the node's core.
@@ -85,7 +85,7 @@ impl Depth {
 struct MeasuredCase {
     #[serde(flatten)]
     case: Case,
-    rounds: Vec<Round>,
+    rounds: Vec<PoolRound>,
     by_depth: Vec<Depth>,
 }
 
@@ -101,16 +101,20 @@ pub(super) struct PoolReport {
 }
 
 impl MeasuredCase {
-    fn spread(&self, value: impl Fn(&Round) -> Option<f64>) -> Option<Spread> {
+    fn spread(&self, value: impl Fn(&PoolRound) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.rounds.iter().filter_map(value))
     }
 
-    fn show(&self, decimals: usize, value: impl Fn(&Round) -> Option<f64>) -> String {
+    fn show(&self, decimals: usize, value: impl Fn(&PoolRound) -> Option<f64>) -> String {
         median(self.spread(value), decimals)
     }
 
     /// Over the rounds of the node in column `node`.
-    fn of_node(&self, node: usize, value: impl Fn(&Round, &NodeRound) -> f64) -> Option<Spread> {
+    fn of_node(
+        &self,
+        node: usize,
+        value: impl Fn(&PoolRound, &NodeRound) -> f64,
+    ) -> Option<Spread> {
         self.spread(|round| Some(value(round, round.nodes.get(node)?)))
     }
 
@@ -118,7 +122,7 @@ impl MeasuredCase {
         &self,
         decimals: usize,
         node: usize,
-        value: impl Fn(&Round, &NodeRound) -> f64,
+        value: impl Fn(&PoolRound, &NodeRound) -> f64,
     ) -> String {
         self.of_node(node, value)
             .map_or_else(String::new, |spread| spread.show(decimals))
@@ -150,7 +154,7 @@ impl PoolReport {
         }
     }
 
-    pub(super) fn add(&mut self, case: Case, rounds: Vec<Round>, by_depth: Vec<Depth>) {
+    pub(super) fn add(&mut self, case: Case, rounds: Vec<PoolRound>, by_depth: Vec<Depth>) {
         let measured = MeasuredCase {
             case,
             rounds,

@@ -58,7 +58,7 @@ const TUNNEL_SPEEDS: [(&str, f64, f64, &str); 6] = [
     ("chacha20poly1305", 450.0, 450.0, "claimed"),
 ];
 
-/// All of it as text, with the lines that the points make and what they mean at a packet's size.
+/// All figures as text, with the line through each row's points and its gain at packets of `packet` bytes.
 pub(crate) fn render(packet: f64) -> String {
     let mut text = format!("{ROUTER}\n\n");
     let sizes = SIZES.map(size_name);
