@@ -21,7 +21,7 @@ use clap_complete::Shell;
 use millrace_bench::cli::{CryptoArgs, PoolArgs, SizesArgs, SizesWorkerArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
 
-pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
+pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand};
 
 pub(crate) use self::advise::AdviseArgs;
 pub(crate) use self::ceiling::CeilingArgs;
