@@ -89,7 +89,9 @@ Examples:
   millrace up --config /etc/millrace/node.toml
 
 SIGTERM drains: the node takes no new work, finishes what it has, tells its
-clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
+clients to go elsewhere, and exits 0. SIGHUP reads keys, certificates and the
+configuration file again; limits, quotas, identities and the log filter hold
+at once, also for open connections.";
 
 /// Run a node: serve private-key operations to gateways
 ///
@@ -98,7 +100,7 @@ clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
 /// $XDG_RUNTIME_DIR/millrace/node.sock) and keeps its keys encrypted in
 /// /var/lib/millrace (else $XDG_STATE_HOME/millrace). Flags win over the
 /// configuration file, the file wins over the defaults.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_long_help = UP_EXAMPLE)]
 pub(crate) struct UpArgs {
     /// Configuration file (every key: deploy/node.toml)
@@ -442,6 +444,7 @@ pub(crate) struct CertRevokeArgs {
 const STATUS_EXAMPLE: &str = "\
 Examples:
   millrace status
+  millrace status --sessions
   millrace status --json | jq .keys";
 
 /// Show what the node is doing: keys, connections, operations, latency
@@ -451,6 +454,12 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// List the open sessions instead: client, software, age, jobs in flight
+    ///
+    /// Asks the administration socket, so it needs the rights of the node's
+    /// user or of root.
+    #[arg(long)]
+    pub(crate) sessions: bool,
     /// Configuration file of the node
     #[arg(
         long,

@@ -105,7 +105,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
 }
 
 /// The causes in one line, without those whose text the one before already contains.
-fn chain(error: &anyhow::Error) -> String {
+pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut last = String::new();
     for cause in error.chain().map(ToString::to_string) {

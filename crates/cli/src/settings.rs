@@ -59,10 +59,10 @@ impl Settings {
             node.backends = Some(backends.clone());
         }
         if let Some(filter) = &args.log {
-            node.log.filter.clone_from(filter);
+            node.settings.log_filter.clone_from(filter);
         }
         if let Some(format) = args.log_format {
-            node.log.json = format == LogFormat::Json;
+            node.json_log = format == LogFormat::Json;
         }
         Ok(settings)
     }
@@ -214,18 +214,21 @@ fn read(path: &Path) -> Result<NodeConfig> {
     NodeConfig::from_toml(&text).or_fail(Failure::Usage, wrong)
 }
 
-/// The socket for clients, and beside it the one for `status`.
+/// The socket for clients, and beside it those for `status` and for administration.
 fn place_socket(node: &mut NodeConfig, socket: &Path) {
     let unix = node.unix.get_or_insert_with(|| UnixConfig::at(socket));
     unix.path = socket.to_owned();
-    node.status_socket = Some(status_socket(socket));
+    node.status_socket = Some(beside(socket, "status"));
+    if let Some(admin) = &mut node.admin {
+        admin.socket = beside(socket, "admin");
+    }
 }
 
 /// `node.sock` has `status.sock` beside it, any other `NAME.sock` has `NAME-status.sock`.
-fn status_socket(socket: &Path) -> PathBuf {
+fn beside(socket: &Path, purpose: &str) -> PathBuf {
     match socket.file_stem().and_then(|stem| stem.to_str()) {
-        Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-status.sock")),
-        _ => socket.with_file_name("status.sock"),
+        Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-{purpose}.sock")),
+        _ => socket.with_file_name(format!("{purpose}.sock")),
     }
 }
 
@@ -257,8 +260,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_socket_is_beside_the_other() {
-        let beside = |path| status_socket(Path::new(path));
+    fn status_socket_is_in_the_folder_of_the_client_socket() {
+        let beside = |path| beside(Path::new(path), "status");
         assert_eq!(
             beside("/run/millrace/node.sock"),
             Path::new("/run/millrace/status.sock")

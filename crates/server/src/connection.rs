@@ -4,7 +4,7 @@
 //! The I/O of one connection: one task, no wake-up of another one on the way of a job.
 //!
 //! ```text
-//!  socket ─read─► Decoder ─► SessionState ─► engine.submit (once per read: that makes batches)
+//!  socket ─read─► Decoder ─► Session ─► engine.submit (once per read: that makes batches)
 //!                                │                 │
 //!  socket ◄─write─ one buffer ◄──┴── Outbox ◄──────┘  workers, or inline within submit
 //! ```
@@ -24,24 +24,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Engine, Job, JobError, Key, Session};
+use millrace_engine::{BackendKind, JobError, KeyError, Output, PrivateKey};
+use millrace_service::outbox::{Order, Outbox, Waiting};
+use millrace_service::{Service, Session};
 use millrace_wire::codec::CompleteWriter;
-use millrace_wire::{ClientMessage, Decoder, Fault, Message, NodeMessage};
+use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage, RequestId};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
-use tracing::{debug, info, warn};
+use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
-
-use crate::config::Limits;
-use millrace_service::client_reports::ClientReports;
-use millrace_service::keys::Keyring;
-use millrace_service::log_limit::RateLimit;
-use millrace_service::metrics::Metrics;
-use millrace_service::outbox::{Order, Outbox, Waiting};
-use millrace_service::quota::Quotas;
-use millrace_service::session::{Effects, Rules, SessionState};
 
 /// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
 /// a fast reader busy, little enough for thousands of slow ones.
@@ -69,23 +62,6 @@ const IMPORTS_IN_LINE: usize = 2;
 /// Send buffers above this size are given back when they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
-/// What all connections of a node share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) engine: Engine,
-    pub(crate) keyring: Keyring,
-    pub(crate) rules: Arc<Rules>,
-    pub(crate) limits: Limits,
-    pub(crate) metrics: Metrics,
-    pub(crate) reports: ClientReports,
-    pub(crate) quotas: Quotas,
-    /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
-    pub(crate) imports: Arc<Semaphore>,
-    pub(crate) denials: RateLimit,
-    pub(crate) faults: RateLimit,
-    pub(crate) refusals: RateLimit,
-}
-
 /// How a connection ended, for the log.
 #[derive(Debug)]
 enum End {
@@ -95,14 +71,16 @@ enum End {
     Lost(io::Error),
 }
 
-/// Serves one authenticated client until it goes.
+/// Serves one authenticated client until its connection ends. `checks` bounds the key checks of all
+/// connections.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    identity: Arc<str>,
+    session: Session,
     outbox: Arc<Outbox>,
-    shared: Arc<Shared>,
+    checks: Arc<Semaphore>,
 ) {
-    let connection = Connection::new(stream, Arc::clone(&identity), outbox, shared);
+    let identity = Arc::clone(session.identity());
+    let connection = Connection::new(stream, session, outbox, checks);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -111,24 +89,20 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 
 struct Connection<S> {
     stream: S,
-    shared: Arc<Shared>,
-    identity: Arc<str>,
-    outbox: Arc<Outbox>,
     session: Session,
-    state: SessionState<Arc<Key>>,
+    outbox: Arc<Outbox>,
     decoder: Decoder<ClientMessage>,
     /// Set while the decoder may hold whole messages: then they come before anything that is read.
     unread: bool,
-    effects: Effects<Arc<Key>>,
     waiting: Waiting,
     sending: SendBuffer,
-    /// Key checks under way. Those that have not begun end with the connection: otherwise one could
+    /// Key checks in progress. Those that have not begun end with the connection: otherwise a client could
     /// pile them up by connecting again and again.
     imports: JoinSet<()>,
     /// Bounds those of them that stand in line with other connections'.
     in_line: Arc<Semaphore>,
-    /// Whether the client has reported about itself.
-    reported: bool,
+    /// Bounds the key checks of all connections that run at once.
+    checks: Arc<Semaphore>,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -146,24 +120,20 @@ struct Deadlines {
 }
 
 impl<S> Connection<S> {
-    fn new(stream: S, identity: Arc<str>, outbox: Arc<Outbox>, shared: Arc<Shared>) -> Self {
+    fn new(stream: S, session: Session, outbox: Arc<Outbox>, checks: Arc<Semaphore>) -> Self {
         let now = Instant::now();
-        let hello = now + shared.limits.handshake_timeout;
-        let quota = shared.quotas.of(&identity, now);
+        let hello = now + session.settings().limits.handshake_timeout;
         Self {
             stream,
-            session: shared.engine.open_session(Arc::clone(&outbox) as _),
-            state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity), quota),
-            identity,
+            session,
             outbox,
             decoder: Decoder::new(),
             unread: false,
-            effects: Effects::default(),
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
             imports: JoinSet::new(),
             in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
-            reported: false,
+            checks,
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -173,18 +143,6 @@ impl<S> Connection<S> {
                 linger: None,
                 close: None,
             },
-            shared,
-        }
-    }
-}
-
-impl<S> Drop for Connection<S> {
-    fn drop(&mut self) {
-        self.shared.engine.close_session(&self.session);
-        if self.reported {
-            self.shared
-                .reports
-                .leave(&self.identity, self.state.agent());
         }
     }
 }
@@ -244,44 +202,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Ok(true));
         }
         self.decoder.filled(count);
-        self.shared.metrics.bytes_received.add(count);
+        self.session.service().metrics().bytes_received.add(count);
         self.take_messages();
         Poll::Ready(Ok(true))
     }
 
     /// Whether the client has to wait until more has ended or was sent.
     fn paused(&self) -> bool {
-        !self.state.wants_more() || self.sending.len() >= HIGH_WATER
+        !self.session.wants_more() || self.sending.len() >= HIGH_WATER
     }
 
     fn take_messages(&mut self) {
         self.unread = false;
         let now = Instant::now();
         self.deadlines.active = now;
-        let keys = self.shared.keyring.current();
-        let greeted = self.state.greeted();
-        let mut count = 0;
+        self.session.begin_turn(now);
         let ended = loop {
-            if self.effects.replies.len() >= REPLIES_PER_TURN {
+            if self.session.replies_waiting() >= REPLIES_PER_TURN {
                 self.unread = true;
                 break None;
             }
             match self.decoder.next() {
                 Ok(None) => break None,
                 Ok(Some(message)) => {
-                    count += 1;
-                    let taken = self.state.receive(message, now, &keys, &mut self.effects);
-                    if let Err(fault) = taken {
+                    if let Err(fault) = self.session.receive(message, now) {
                         break Some((fault, fault.to_string()));
                     }
                 }
                 Err(error) => break Some((error.fault(), error.to_string())),
             }
         };
-        self.shared.metrics.messages_received.add(count);
-        if self.state.greeted() && !greeted {
-            self.shared.metrics.sessions.add(1);
-        }
         self.carry_out();
         if let Some((fault, reason)) = ended {
             self.fault(fault, &reason);
@@ -290,99 +240,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Does what the session decided.
     fn carry_out(&mut self) {
-        let session = &self.session;
-        if !self.effects.jobs.is_empty() {
-            let jobs = self.effects.jobs.drain(..).map(|ready| Job {
-                id: ready.id,
-                session: session.clone(),
-                key: ready.key,
-                operation: ready.operation,
-                input: ready.input,
-                deadline: ready.deadline,
-            });
-            self.shared.engine.submit(jobs.collect());
-        }
-        for job in self.effects.cancels.drain(..) {
-            self.shared.engine.cancel(session, job);
-        }
-        // Those that are done need no place any more; their answers are in the outbox.
+        // Imports that are done free their place in line; their answers are in the outbox.
         while self.imports.try_join_next().is_some() {}
-        for (request, key) in self.effects.imports.drain(..) {
-            let (shared, outbox) = (Arc::clone(&self.shared), Arc::clone(&self.outbox));
-            let in_line = Arc::clone(&self.in_line);
-            self.imports
-                .spawn(import(request, key, in_line, shared, outbox));
+        let service = self.session.service().clone();
+        let answers = self.session.carry_out();
+        for (request, key) in answers.imports {
+            self.imports.spawn(import(
+                request,
+                key,
+                Arc::clone(&self.in_line),
+                Arc::clone(&self.checks),
+                service.clone(),
+                Arc::clone(&self.outbox),
+            ));
         }
-        for reply in self.effects.replies.drain(..) {
-            match &reply {
-                NodeMessage::KeyOpened { .. } => self.shared.metrics.keys_opened.add(1),
-                NodeMessage::KeyRefused { reason, .. } => {
-                    self.shared.metrics.keys_refused.add(*reason, 1);
-                }
-                _ => {}
-            }
+        for reply in answers.replies {
             reply.encode(&mut self.sending.bytes);
         }
-        self.refuse_jobs();
-        self.note_report();
-    }
-
-    fn note_report(&mut self) {
-        let Some(news) = self.effects.news.take() else {
-            return;
-        };
-        let (edges, agent) = (&self.shared.reports, self.state.agent());
-        if !mem::replace(&mut self.reported, true) {
-            edges.enter(&self.identity, agent);
-        }
-        edges.add(&self.identity, agent, &news, &self.shared.metrics);
-    }
-
-    fn refuse_jobs(&mut self) {
-        if self.effects.refused.is_empty() {
-            return;
-        }
-        for (_, error) in &self.effects.refused {
-            self.shared.metrics.jobs_refused.add(*error, 1);
-        }
-        self.shared
-            .metrics
-            .completions_sent
-            .add(self.effects.refused.len());
-        let refused = self.effects.refused.drain(..);
+        let refused = answers.refused;
         encode_completions(
             refused.map(|(id, error)| (id, Err(error), None, Duration::ZERO, Duration::ZERO)),
             &mut self.sending.bytes,
         );
-        if let Some((key, operation)) = self.effects.denied.take()
-            && let Some(suppressed) = self.shared.denials.pass(Instant::now())
-        {
-            let identity = &*self.identity;
-            info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
-        }
     }
 
     /// Takes what other threads had for us. `false` if the connection is to end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
-        let state = &mut self.state;
-        completions.retain(|completion| state.completed(completion.id));
-        self.shared.metrics.completions_sent.add(completions.len());
+        self.session.completed(&mut completions);
         let ended = completions
             .drain(..)
             .map(|c| (c.id, c.result, c.served_by, c.queue_time, c.service_time));
         encode_completions(ended, &mut self.sending.bytes);
         self.waiting.completions = completions;
         for (request, result) in self.waiting.imports.drain(..) {
-            let key = result.map(|key| {
-                let info = key.info().clone();
-                (key, info)
-            });
-            self.state.imported(request, key, &mut self.effects);
+            self.session.imported(request, result);
         }
         match self.waiting.order {
             Order::Serve => {}
-            Order::Drain => self.state.drain(&mut self.effects),
+            Order::Drain => self.session.drain(),
             Order::Close => return false,
         }
         self.carry_out();
@@ -395,14 +291,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match Pin::new(&mut self.stream).poll_write(context, unsent) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => {
-                    self.shared.metrics.bytes_sent.add(count);
-                    self.shared.metrics.writes.add(1);
+                    let metrics = self.session.service().metrics();
+                    metrics.bytes_sent.add(count);
+                    metrics.writes.add(1);
                     self.sending.sent(count);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.sending
-                        .blocked(Instant::now() + self.shared.limits.write_timeout);
+                    let timeout = self.session.settings().limits.write_timeout;
+                    self.sending.blocked(Instant::now() + timeout);
                     if self.sending.len() > MAX_UNSENT {
                         return Poll::Ready(Err(self.slow_reader()));
                     }
@@ -449,10 +346,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        let idle_timeout = self.shared.limits.idle_timeout;
-        let quiet = self.state.idle() && self.sending.is_empty();
+        let idle_timeout = self.session.settings().limits.idle_timeout;
+        let idle_now = self.session.idle() && self.sending.is_empty();
         let draining = self.waiting.order == Order::Drain;
-        if draining && quiet {
+        if draining && idle_now {
             self.deadlines
                 .linger
                 .get_or_insert_with(|| Instant::now() + DRAIN_LINGER);
@@ -460,8 +357,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.deadlines.linger = None;
         }
         let deadlines = &self.deadlines;
-        let hello = (!self.state.greeted()).then_some(deadlines.hello);
-        let idle = (quiet && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
+        let hello = (!self.session.greeted()).then_some(deadlines.hello);
+        let idle = (idle_now && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
         if self.closing {
             return deadlines.close;
         }
@@ -483,7 +380,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if passed(self.deadlines.linger) {
             return Some(End::Closed);
         }
-        let reason = if self.state.greeted() {
+        let reason = if self.session.greeted() {
             "idle"
         } else {
             "no hello"
@@ -493,57 +390,47 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn slow_reader(&self) -> io::Error {
-        self.count_fault(Fault::TimedOut, "the client does not read");
+        self.session
+            .count_fault(Fault::TimedOut, "the client does not read");
         io::ErrorKind::TimedOut.into()
     }
 
     /// Puts the last message into the send buffer.
     fn fault(&mut self, fault: Fault, reason: &str) {
-        self.count_fault(fault, reason);
+        self.session.count_fault(fault, reason);
         NodeMessage::Fault(fault).encode(&mut self.sending.bytes);
         self.closing = true;
         self.deadlines.close = Some(Instant::now() + FAULT_TIMEOUT);
-    }
-
-    fn count_fault(&self, fault: Fault, reason: &str) {
-        self.shared.metrics.faults.add(fault, 1);
-        if let Some(suppressed) = self.shared.faults.pass(Instant::now()) {
-            let (identity, fault) = (&*self.identity, fault.name());
-            warn!(
-                identity,
-                fault, reason, suppressed, "connection closed for a fault"
-            );
-        }
     }
 }
 
 /// Loads a key that a client brought, without holding up its connection.
 async fn import(
-    request: millrace_wire::RequestId,
-    key: millrace_engine::PrivateKey,
+    request: RequestId,
+    key: PrivateKey,
     in_line: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    checks: Arc<Semaphore>,
+    service: Service,
     outbox: Arc<Outbox>,
 ) {
     let _in_line = in_line.acquire().await;
-    let permit = Arc::clone(&shared.imports).acquire_owned().await;
-    let engine = shared.engine.clone();
+    let permit = checks.acquire_owned().await;
     let answers = Arc::clone(&outbox);
     let answered = tokio::task::spawn_blocking(move || {
-        answers.imported((request, engine.load_key(&key)));
+        answers.imported((request, service.check_import(&key)));
         // Not before: answers come in the order of the line, and a check goes on when its connection
         // has ended, and counts as long.
         drop(permit);
     });
     if answered.await.is_err() {
-        outbox.imported((request, Err(millrace_engine::KeyError::Backend)));
+        outbox.imported((request, Err(KeyError::Backend)));
     }
 }
 
 type Ended = (
-    millrace_wire::JobId,
-    Result<millrace_engine::Output, JobError>,
-    Option<millrace_engine::BackendKind>,
+    JobId,
+    Result<Output, JobError>,
+    Option<BackendKind>,
     Duration,
     Duration,
 );

@@ -16,6 +16,7 @@
 //! - [`tls`]: mutual TLS, and a private CA for those who have none.
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod config;
 mod connection;
 #[cfg(fuzzing)]

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{PATIENCE, Setup, TestNode, eventually};
-use millrace_server::config::Limits;
+use millrace_service::settings::Limits;
 
 /// As many as the node serves at once.
 const ALL: usize = 64;
@@ -36,7 +36,7 @@ fn connect(path: &PathBuf) -> UnixStream {
     stream
 }
 
-const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
 /// Whether somebody who comes now is served. On a busy machine it may be cut before it has asked.
 fn is_served(path: &PathBuf) -> bool {
@@ -79,7 +79,7 @@ fn an_answer_has_its_time_and_then_the_next_request() {
     let mut patient = connect(&path);
     let mut ask = || {
         patient
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             .unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"ready\n") {
@@ -94,7 +94,7 @@ fn an_answer_has_its_time_and_then_the_next_request() {
     let deaf: Vec<_> = (1..ALL).map(|_| connect(&path)).collect();
     for mut stream in &deaf {
         stream.set_nonblocking(true).unwrap();
-        let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+        let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
         loop {
             match stream.write(&request) {
                 Ok(_) => {}

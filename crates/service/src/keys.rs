@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::store::{KeyStore, Stamp, StoreError};
 
 /// A key that sessions can have open. `K` is what the engine calls the key.
-pub struct KeyEntry<K> {
+pub(crate) struct KeyEntry<K> {
     name: Arc<str>,
     key: K,
     info: KeyInfo,
@@ -37,7 +37,7 @@ pub struct KeyEntry<K> {
 const REVOKED: u64 = u64::MAX;
 
 impl<K> KeyEntry<K> {
-    pub fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
+    pub(crate) fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
         let policy = RwLock::new(Arc::new(policy));
         Self {
             name: name.into(),
@@ -48,25 +48,25 @@ impl<K> KeyEntry<K> {
         }
     }
 
-    pub fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub fn key(&self) -> &K {
+    pub(crate) fn key(&self) -> &K {
         &self.key
     }
 
-    pub fn info(&self) -> &KeyInfo {
+    pub(crate) fn info(&self) -> &KeyInfo {
         &self.info
     }
 
     /// Moves whenever [`Self::policy`] may answer differently. Read this first, then the policy.
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
 
     /// The policy in force; none once the key was removed or replaced by another.
-    pub fn policy(&self) -> Option<Arc<KeyPolicy>> {
+    pub(crate) fn policy(&self) -> Option<Arc<KeyPolicy>> {
         if self.revision() == REVOKED {
             return None;
         }
@@ -75,12 +75,12 @@ impl<K> KeyEntry<K> {
         ))
     }
 
-    pub fn set_policy(&self, policy: KeyPolicy) {
+    pub(crate) fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.revision.fetch_add(1, Ordering::Release);
     }
 
-    pub fn revoke(&self) {
+    pub(crate) fn revoke(&self) {
         self.revision.store(REVOKED, Ordering::Release);
     }
 }
@@ -93,7 +93,7 @@ impl<K> fmt::Debug for KeyEntry<K> {
 
 /// All keys at one moment.
 #[derive(Debug)]
-pub struct KeySet<K> {
+pub(crate) struct KeySet<K> {
     by_name: HashMap<Arc<str>, Arc<KeyEntry<K>>>,
     /// Several names may hold the same key under different policies.
     by_spki: HashMap<[u8; 32], Vec<Arc<KeyEntry<K>>>>,
@@ -102,7 +102,7 @@ pub struct KeySet<K> {
 impl<K> KeySet<K> {
     /// The key that `selector` names, if `identity` may use it. There is no telling a key that it
     /// may not use from one that does not exist.
-    pub fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
+    pub(crate) fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
         let admits = |entry: &&Arc<KeyEntry<K>>| {
             entry.policy().is_some_and(|policy| policy.admits(identity))
         };
@@ -113,7 +113,7 @@ impl<K> KeySet<K> {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
 }
@@ -138,7 +138,7 @@ impl<K> FromIterator<Arc<KeyEntry<K>>> for KeySet<K> {
 }
 
 /// The keys of a store, loaded into an engine.
-pub struct Keyring {
+pub(crate) struct Keyring {
     store: Arc<KeyStore>,
     engine: Engine,
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
@@ -154,7 +154,7 @@ struct Loaded {
 }
 
 /// What a reload found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reloaded {
     /// Keys that were loaded or whose policy was changed.
     pub changed: usize,
@@ -166,7 +166,7 @@ pub struct Reloaded {
 
 impl Keyring {
     /// An empty ring over `store`; [`Self::reload`] fills it.
-    pub fn new(store: Arc<KeyStore>, engine: Engine) -> Self {
+    pub(crate) fn new(store: Arc<KeyStore>, engine: Engine) -> Self {
         Self {
             store,
             engine,
@@ -175,8 +175,13 @@ impl Keyring {
         }
     }
 
+    /// The store that the keys are from.
+    pub(crate) fn store(&self) -> &KeyStore {
+        &self.store
+    }
+
     /// The keys as they are now.
-    pub fn current(&self) -> Arc<KeySet<Arc<Key>>> {
+    pub(crate) fn current(&self) -> Arc<KeySet<Arc<Key>>> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -189,7 +194,7 @@ impl Keyring {
     ///
     /// # Errors
     /// If the directory cannot be read; then nothing was changed.
-    pub fn reload(&self) -> Result<Reloaded, StoreError> {
+    pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let entries: BTreeMap<String, Stamp> = self.store.entries()?.into_iter().collect();
         let mut report = Reloaded::default();

@@ -21,12 +21,13 @@ use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Counts `count` more.
     pub fn add(&self, count: usize) {
         self.0
             .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub fn value(&self) -> u64 {
+    pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -36,12 +37,12 @@ impl Counter {
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    pub fn set(&self, value: usize) {
+    pub(crate) fn set(&self, value: usize) {
         self.0
             .store(u64::try_from(value).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub fn value(&self) -> u64 {
+    pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -64,6 +65,7 @@ impl<L: Label> Default for Family<L> {
 }
 
 impl<L: Label> Family<L> {
+    /// Counts `count` more under a label.
     pub fn add(&self, label: L, count: usize) {
         if let Some(counter) = self.counters.get(label.index()) {
             counter.add(count);
@@ -71,19 +73,22 @@ impl<L: Label> Family<L> {
     }
 
     /// In the order of the label's values.
-    pub fn values(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
         self.counters.iter().map(Counter::value)
     }
 
-    pub fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.values().sum()
     }
 }
 
 /// Something with few values that a counter is split by.
 pub trait Label: Copy {
+    /// Name of the label.
     const KEY: &'static str;
+    /// Its values.
     fn names() -> Vec<&'static str>;
+    /// Index of this value in [`Self::names`].
     fn index(self) -> usize;
 }
 
@@ -142,6 +147,16 @@ pub enum Refusal {
     Identity,
     /// The handshake took too long.
     TimedOut,
+    /// The settings do not admit the identity.
+    NotAdmitted,
+}
+
+impl Refusal {
+    /// The value of the label, also for the log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::names()[self as usize]
+    }
 }
 
 impl Label for Refusal {
@@ -154,6 +169,7 @@ impl Label for Refusal {
             "alpn",
             "identity",
             "timed-out",
+            "not-admitted",
         ]
     }
     fn index(self) -> usize {
@@ -208,8 +224,8 @@ edge_label! {
 
 /// Name, type and meaning of a metric; the unit is in its name, as Prometheus has it.
 #[derive(Clone, Copy, Debug)]
-pub struct Description {
-    pub name: &'static str,
+pub(crate) struct Description {
+    pub(crate) name: &'static str,
     kind: &'static str,
     doc: &'static str,
 }
@@ -363,15 +379,15 @@ engine_metrics! {
 }
 
 /// What there is to show besides the node's own counters.
-pub struct Moment<'a> {
-    pub engine: &'a Snapshot,
-    pub backends: &'a [BackendStatus],
-    pub draining: bool,
-    pub uptime: Duration,
+pub(crate) struct Moment<'a> {
+    pub(crate) engine: &'a Snapshot,
+    pub(crate) backends: &'a [BackendStatus],
+    pub(crate) draining: bool,
+    pub(crate) uptime: Duration,
 }
 
 /// Everything in the text format of Prometheus (version 0.0.4).
-pub fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
+pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     let mut out = String::with_capacity(16 * 1024);
     metrics.render(&mut out);
     let Moment {

@@ -30,34 +30,48 @@ use millrace_wire::{
 use crate::bucket::Bucket;
 use crate::keys::{KeyEntry, KeySet};
 use crate::quota::Quota;
+use crate::settings::Settings;
 
 /// What holds for every connection of a node.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    pub node: String,
-    pub allow_import: bool,
-    pub max_in_flight: u32,
-    pub max_keys: u32,
-    pub max_budget: Duration,
+pub(crate) struct Rules {
+    pub(crate) node: String,
+    pub(crate) allow_import: bool,
+    pub(crate) max_in_flight: u32,
+    pub(crate) max_keys: u32,
+    pub(crate) max_budget: Duration,
+}
+
+impl Rules {
+    pub(crate) fn of(node: &str, settings: &Settings) -> Self {
+        let limits = &settings.limits;
+        Self {
+            node: node.to_owned(),
+            allow_import: settings.allow_import,
+            max_in_flight: limits.in_flight,
+            max_keys: limits.keys,
+            max_budget: limits.max_budget,
+        }
+    }
 }
 
 /// What has to be done after a message.
 #[derive(Debug)]
-pub struct Effects<K> {
+pub(crate) struct Effects<K> {
     /// To be sent, in this order.
-    pub replies: Vec<NodeMessage>,
+    pub(crate) replies: Vec<NodeMessage>,
     /// To be handed to the engine.
-    pub jobs: Vec<ReadyJob<K>>,
+    pub(crate) jobs: Vec<ReadyJob<K>>,
     /// Jobs that end here, without having been in flight.
-    pub refused: Vec<(JobId, JobError)>,
+    pub(crate) refused: Vec<(JobId, JobError)>,
     /// Keys to be loaded; each is answered by [`SessionState::imported`].
-    pub imports: Vec<(RequestId, PrivateKey)>,
+    pub(crate) imports: Vec<(RequestId, PrivateKey)>,
     /// Jobs to be cancelled, after `jobs` were handed over.
-    pub cancels: Vec<JobId>,
+    pub(crate) cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
-    pub denied: Option<(Arc<str>, OperationKind)>,
+    pub(crate) denied: Option<(Arc<str>, OperationKind)>,
     /// What the edge has counted since its last report, if it reported.
-    pub news: Option<EdgeReport>,
+    pub(crate) news: Option<EdgeReport>,
 }
 
 impl<K> Default for Effects<K> {
@@ -76,20 +90,20 @@ impl<K> Default for Effects<K> {
 
 /// Reports that a client may send beyond one per second: for one that was held up, and sends late what it
 /// would have sent earlier.
-const REPORTS_AHEAD: u32 = 60;
+const REPORTS_AHEAD: u64 = 60;
 
 /// A job that passed every check that is not the engine's.
 #[derive(Debug)]
-pub struct ReadyJob<K> {
-    pub id: JobId,
-    pub key: K,
-    pub operation: Operation,
-    pub input: Vec<u8>,
-    pub deadline: Instant,
+pub(crate) struct ReadyJob<K> {
+    pub(crate) id: JobId,
+    pub(crate) key: K,
+    pub(crate) operation: Operation,
+    pub(crate) input: Vec<u8>,
+    pub(crate) deadline: Instant,
 }
 
 /// The state of one connection.
-pub struct SessionState<K> {
+pub(crate) struct SessionState<K> {
     rules: Arc<Rules>,
     identity: Arc<str>,
     greeted: bool,
@@ -104,7 +118,7 @@ pub struct SessionState<K> {
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
     reports: Option<Reports>,
-    quota: Option<Arc<Quota>>,
+    quota: Arc<Quota>,
 }
 
 /// What the edge has said, if it may.
@@ -124,8 +138,8 @@ struct OpenKey<K> {
 }
 
 impl<K: Clone> SessionState<K> {
-    /// A client that has not said anything yet. With a quota, its jobs count against that.
-    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
+    /// A client that has not said anything yet. Its jobs count against `quota`.
+    pub(crate) fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Arc<Quota>) -> Self {
         Self {
             rules,
             identity,
@@ -145,7 +159,7 @@ impl<K: Clone> SessionState<K> {
     ///
     /// # Errors
     /// What the client is told before the connection is closed.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         message: ClientMessage,
         now: Instant,
@@ -182,7 +196,7 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Takes the engine's answer to an import.
-    pub fn imported(
+    pub(crate) fn imported(
         &mut self,
         request: RequestId,
         key: Result<(K, KeyInfo), KeyError>,
@@ -200,12 +214,12 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Notes that the engine ended a job. Returns whether its completion is to be sent.
-    pub fn completed(&mut self, job: JobId) -> bool {
+    pub(crate) fn completed(&mut self, job: JobId) -> bool {
         self.in_flight.remove(&job).is_some()
     }
 
     /// From now on new jobs and keys are refused. Says so once.
-    pub fn drain(&mut self, effects: &mut Effects<K>) {
+    pub(crate) fn drain(&mut self, effects: &mut Effects<K>) {
         if !self.draining {
             self.draining = true;
             if self.greeted {
@@ -215,22 +229,32 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Whether the client has said hello.
-    pub fn greeted(&self) -> bool {
+    pub(crate) fn greeted(&self) -> bool {
         self.greeted
     }
 
     /// What software the client said it is.
-    pub fn agent(&self) -> &Arc<str> {
+    pub(crate) fn agent(&self) -> &Arc<str> {
         &self.agent
     }
 
+    /// Replaces the rules of this connection. Jobs in flight and open keys above a lower bound stay.
+    pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
+        self.rules = rules;
+    }
+
+    /// Jobs of this client that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
     /// Whether nothing is under way for this client.
-    pub fn idle(&self) -> bool {
+    pub(crate) fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
     }
 
     /// Whether more may be read: a client with as many jobs in flight as it may have has to wait.
-    pub fn wants_more(&self) -> bool {
+    pub(crate) fn wants_more(&self) -> bool {
         self.in_flight.len() < usize_of(self.rules.max_in_flight)
     }
 
@@ -273,7 +297,7 @@ impl<K: Clone> SessionState<K> {
         let Some(reports) = &mut self.reports else {
             return Err(Fault::Protocol);
         };
-        if !reports.allowed.take(now) {
+        if !reports.allowed.take(1, now) {
             return Err(Fault::Protocol);
         }
         let news = report.since(&reports.last);
@@ -432,7 +456,7 @@ impl<K: Clone> SessionState<K> {
             return Err(JobError::Denied);
         }
         // Last, so that only what would be done counts.
-        if self.quota.as_ref().is_some_and(|quota| !quota.take(now)) {
+        if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
         Ok(entry.key().clone())

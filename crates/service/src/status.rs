@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use millrace_engine::Engine;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::client_reports::ClientReports;
 use crate::metrics::Metrics;
 
 /// What `/status` answers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Name of the node.
     pub node: String,
@@ -23,6 +23,9 @@ pub struct Status {
     pub state: String,
     /// Seconds since the start.
     pub uptime_seconds: u64,
+    /// Number of the change of settings that is in force: 1 at the start.
+    #[serde(default)]
+    pub settings_revision: u64,
     /// Connections open now.
     pub connections: u64,
     /// Connections refused before they became sessions.
@@ -55,8 +58,7 @@ pub struct Status {
 }
 
 /// A client that reports about itself: all its connections together.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Edge {
     /// Its identity.
     pub identity: String,
@@ -71,8 +73,7 @@ pub struct Edge {
 
 /// What edges have counted, as far as this node was told; an edge with several nodes tells each thing
 /// to one of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EdgeCounts {
     /// Operations that the pool did.
     pub pooled: u64,
@@ -112,9 +113,38 @@ impl EdgeCounts {
     }
 }
 
+/// The open sessions of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sessions {
+    /// One row for each, oldest first.
+    pub sessions: Vec<SessionRow>,
+}
+
+impl Sessions {
+    /// The JSON schema of the answer, for `docs/reference`.
+    #[must_use]
+    pub fn schema() -> String {
+        crate::schema_text::<Self>()
+    }
+}
+
+/// An open session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionRow {
+    /// Its number, unique while the node runs.
+    pub session: u64,
+    /// Identity of the client.
+    pub identity: String,
+    /// Name of the client's software, as the client gave it; empty before the hello.
+    pub agent: String,
+    /// When it was opened, in seconds since 1970.
+    pub since: u64,
+    /// Jobs that have not ended.
+    pub in_flight: usize,
+}
+
 /// Jobs waiting in a class.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// The class.
     pub class: String,
@@ -123,8 +153,7 @@ pub struct Waiting {
 }
 
 /// A backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Backend {
     /// Its name.
     pub backend: String,
@@ -137,8 +166,7 @@ pub struct Backend {
 }
 
 /// What was served of one operation by one backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Operation {
     /// The backend.
     pub backend: String,
@@ -159,8 +187,7 @@ pub struct Operation {
 }
 
 /// Which of several backends serves jobs of one kind that wait together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
@@ -175,8 +202,7 @@ pub struct Choice {
 }
 
 /// What a job costs on a backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// The backend.
     pub backend: String,
@@ -185,8 +211,7 @@ pub struct Cost {
 }
 
 /// Jobs that ended without a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Errors {
     /// The reason.
     pub reason: String,
@@ -195,15 +220,21 @@ pub struct Errors {
 }
 
 impl Status {
-    /// The node as it is now.
+    /// The JSON schema of the answer, for `docs/reference`.
     #[must_use]
-    pub fn of(
+    pub fn schema() -> String {
+        crate::schema_text::<Self>()
+    }
+
+    /// The node as it is now.
+    pub(crate) fn of(
         node: &str,
         engine: &Engine,
         metrics: &Metrics,
         reports: &ClientReports,
         draining: bool,
         uptime: Duration,
+        settings_revision: u64,
     ) -> Self {
         let stats = engine.stats();
         let refused = metrics.jobs_refused.values();
@@ -212,6 +243,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             state: if draining { "draining" } else { "ready" }.to_owned(),
             uptime_seconds: uptime.as_secs(),
+            settings_revision,
             connections: metrics.connections_open.value(),
             connections_refused: metrics.connections_refused.sum(),
             faults: metrics.faults.sum(),

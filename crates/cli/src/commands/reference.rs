@@ -15,6 +15,8 @@ use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::Report;
 use millrace_server::config::SAMPLE;
+use millrace_service::Status;
+use millrace_service::status::Sessions;
 
 use crate::args::{Cli, ReferenceArgs};
 use crate::backends;
@@ -28,6 +30,8 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     write(&args.dir, "advise.schema.json", &Advice::schema())?;
     write(&args.dir, "doctor.schema.json", &Diagnosis::schema())?;
     write(&args.dir, "watch.schema.json", &watch::Line::schema())?;
+    write(&args.dir, "status.schema.json", &Status::schema())?;
+    write(&args.dir, "sessions.schema.json", &Sessions::schema())?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

@@ -16,6 +16,7 @@
 //! What this is *not*: protection from somebody who can read the directory *and* the
 //! key-encryption key, or from the node's own user.
 
+mod audit;
 mod files;
 mod format;
 mod kek;
@@ -29,8 +30,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
 use millrace_engine::{KeyInfo, KeyPolicy, OperationKind, PrivateKey};
+use serde_json::{Value, json};
 use thiserror::Error;
 
+pub use audit::AUDIT_LOG;
 pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
 use kek::Kek;
@@ -120,10 +123,17 @@ impl KeyStore {
             policy,
         };
         let full = || self.entries().map(|entries| entries.len() >= MAX_KEYS);
-        if !self.path(name)?.exists() && full()? {
+        let replaced = self.path(name)?.exists();
+        if !replaced && full()? {
             return Err(StoreError::Full);
         }
         self.write(&metadata, key, replace)?;
+        let action = if replaced { "replace" } else { "import" };
+        let detail = json!({
+            "type": metadata.info.key_type.to_string(),
+            "policy": policy_of(&metadata.policy),
+        });
+        self.audit(None, action, Some(name), &detail)?;
         Ok(KeyMeta::new(metadata, true))
     }
 
@@ -176,7 +186,10 @@ impl KeyStore {
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.path(name)?;
         match self.files.remove(&path) {
-            Ok(()) => self.sync(),
+            Ok(()) => {
+                self.sync()?;
+                self.audit(None, "remove", Some(name), &Value::Null)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoSuchKey {
                 name: name.to_owned(),
             }),
@@ -197,7 +210,32 @@ impl KeyStore {
             policy: policy.clone(),
         };
         self.write(&metadata, &key, true)?;
+        let detail = json!({
+            "before": policy_of(&meta.policy),
+            "policy": policy_of(&policy),
+        });
+        self.audit(None, "policy", Some(name), &detail)?;
         Ok(KeyMeta { policy, ..meta })
+    }
+
+    /// Appends a line to the audit log ([`AUDIT_LOG`]) of the store. `actor` did it, or the user of this
+    /// process.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub fn audit(
+        &self,
+        actor: Option<&str>,
+        action: &str,
+        key: Option<&str>,
+        detail: &Value,
+    ) -> Result<(), StoreError> {
+        audit::append(&self.directory, actor, action, key, detail).map_err(|source| {
+            StoreError::Audit {
+                path: self.directory.join(AUDIT_LOG),
+                source,
+            }
+        })
     }
 
     /// The names in the store with what changes whenever a file is written, sorted.
@@ -340,6 +378,16 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// A policy as the audit log has it.
+fn policy_of(policy: &KeyPolicy) -> Value {
+    let operations = policy.operations.iter().map(OperationKind::name);
+    json!({
+        "identities": policy.identities,
+        "operations": operations.collect::<Vec<_>>(),
+        "hashes": policy.hashes.iter().map(|hash| hash.name()).collect::<Vec<_>>(),
+    })
+}
+
 /// What the name of a key file ends with.
 const SUFFIX: &str = ".key";
 
@@ -475,6 +523,14 @@ pub enum StoreError {
     #[error("cannot write {}: {source}; nothing was changed", path.display())]
     Write {
         /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The change was made, but not recorded.
+    #[error("the change was made, but the audit log {} cannot be written: {source}", path.display())]
+    Audit {
+        /// The log.
         path: PathBuf,
         /// Why.
         source: io::Error,
