@@ -24,7 +24,7 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test test-debian13 test-long test-release nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -63,6 +63,12 @@ test-long: setup ## Backends and the whole system at length, on both releases, f
 	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 scripts/test-debian13.sh $(CARGO_FLAGS)
 
+test-release: build ## The whole-system tests on the release artefacts, as they are shipped
+	@MILLRACE_ARTIFACTS=$(CURDIR)/target/release $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
+
+nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
+	@scripts/nightly.sh $(ARGS)
+
 test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
@@ -70,8 +76,7 @@ test-timing: ## Constant time by measurement, for some minutes: prints t
 test-cuda: ## The cuda backend at length: on a GPU where there is one, its kernels on the processor everywhere
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --test cuda -- --nocapture
 
-test-taint: ## Secrets of the lanes followed by memcheck, and their machine code looked through
-	@command -v valgrind >/dev/null || { echo 'needs valgrind: apt-get install valgrind' >&2; exit 1; }
+test-taint: setup ## Secrets of the lanes followed by memcheck, and their machine code looked through
 	@$(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --lib \
 		simd::rsa::timing_tests::no -- --nocapture --test-threads=1
 

@@ -30,7 +30,7 @@ all=$(sed -n '/^\[\[bin\]\]/,/^path/s/^name = "\(.*\)"$/\1/p' "$here/Cargo.toml"
 [ $# -gt 0 ] || set -- ${TARGET:-$all}
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 if [ "${FUZZ_ASAN:-0}" = 1 ]; then

@@ -14,6 +14,8 @@ step "format"
 cargo fmt --all --check
 step "lints"
 cargo clippy --workspace --all-targets "$@" -- -D warnings
+step "fuzz targets compile"
+cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target "$@"
 step "tidy"
 cargo xtask tidy
 step "generated documents"

@@ -121,7 +121,7 @@ for package in "$work"/archives/*.deb; do
             --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' \
             --exclude='./usr/share/info' --exclude='./usr/share/i18n' --exclude='./dev/*'
 done
-# Users that servers change to: they are whoever they are on this machine.
+# Users that servers change to have the ids of this machine.
 cp /etc/passwd /etc/group /etc/hosts "$new/etc/"
 ldconfig -r "$new" 2>>"$log" || fail "ldconfig cannot make the cache of the libraries"
 

@@ -32,6 +32,8 @@ NEEDS=(
     "openvpn openvpn"
     "gnutls-cli gnutls-bin"
     "git git"
+    "valgrind valgrind"
+    "objdump binutils"
 )
 
 present() {
@@ -71,8 +73,8 @@ fi
 
 say "setup: installing ${missing[*]}"
 
-# The guard: with policy-rc.d answering 101, package scripts start no daemon. An existing one is
-# somebody's decision and stays.
+# The guard: with policy-rc.d answering 101, package scripts start no daemon. An existing file was made on
+# purpose and stays.
 GUARD=/usr/sbin/policy-rc.d
 guarded=no
 remove_guard() {

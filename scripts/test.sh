@@ -2,13 +2,18 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Every test of the workspace, in the dev profile, and those that face servers and OpenSSL once more
-# with Debian 13's. The binary and the provider are built first, because whole-system tests start them
-# as real programs. Arguments go to cargo (CI: --locked).
+# Every test of the workspace, in the dev profile, then the tests that face servers and OpenSSL once more
+# with Debian 13's. The programs under test are built first, because whole-system tests start them as real
+# programs. Ends with the list of tests that were skipped, by reason; with CI=true a skip whose reason
+# tests/allowed-skips.tsv does not list is a failure. Arguments go to cargo (CI: --locked).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf '\n== test: %s\n' "$*"; }
+
+export MILLRACE_SKIPPED=$PWD/target/skipped.tsv
+mkdir -p target
+: >"$MILLRACE_SKIPPED"
 
 step "build"
 cargo build --workspace "$@"
@@ -17,6 +22,8 @@ status=0
 cargo test --workspace --no-fail-fast "$@" || status=$?
 step "the same servers and clients, of Debian 13"
 scripts/test-debian13.sh "$@" || status=$?
+
+scripts/skipped.sh "$MILLRACE_SKIPPED"
 if ((status != 0)); then
     printf '\n== test: FAILED\n'
     exit "$status"

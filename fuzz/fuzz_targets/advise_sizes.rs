@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use millrace_inspect::advise::sizes::Sizes;
 use millrace_inspect::advise::{Subject, Wish, advise, software};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
+use millrace_hostfs::Root;
 
 /// An empty machine: the run is all that there is to judge.
 static EMPTY: LazyLock<Root> = LazyLock::new(|| {

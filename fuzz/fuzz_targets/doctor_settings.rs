@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use millrace_inspect::doctor::{Facts, MAX_SETTINGS, Program, Settings, System, examine};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
+use millrace_hostfs::Root;
 
 const PROGRAMS: [Program; 8] = [
     Program::Strongswan,

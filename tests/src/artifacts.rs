@@ -4,10 +4,9 @@
 //! The programs under test: the `millrace` binary, the provider module, and the library that is
 //! preloaded into nginx.
 //!
-//! Cargo builds none of them for the tests of this crate, so this does: once, when one of them is missing
-//! or older than a source, with the profile that the tests were built with, and with the other test
-//! programs waiting at a file lock. With `MILLRACE_ARTIFACTS=DIR` the tests are about what is in that
-//! folder instead, for instance a package that is to be released.
+//! Cargo builds none of them for the tests of this crate, so this module does: once, when one is missing or
+//! older than a source, in the profile of the tests, while the other test programs wait at a file lock.
+//! `MILLRACE_ARTIFACTS=DIR` names a folder with finished artefacts to test instead, such as a release.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ pub struct Artifacts {
     pub preload: PathBuf,
 }
 
-/// The programs under test, built if they have to be.
+/// The programs under test, built when they are missing or stale.
 pub fn artifacts() -> &'static Artifacts {
     static FOUND: OnceLock<Artifacts> = OnceLock::new();
     FOUND.get_or_init(find)
@@ -107,7 +106,7 @@ fn newest(folder: &Path) -> Option<SystemTime> {
     newest
 }
 
-/// Tests of other crates are no part of what is built here.
+/// Tests of other crates are not built here.
 fn newest_unless_tests(folder: &Path) -> Option<SystemTime> {
     let is_tests = folder.file_name().is_some_and(|name| name == "tests");
     if is_tests { None } else { newest(folder) }
@@ -134,7 +133,7 @@ fn build(profile: &Path) {
     if let Some(target) = profile.parent() {
         command.arg("--target-dir").arg(target);
     }
-    // What cargo tells its test programs is not meant for another cargo.
+    // Variables that cargo sets for its test programs would mislead a second cargo.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST") {

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Other people's TLS clients. Each makes one full handshake that it verifies against the authority,
-//! one request, and has to be content with the answer. Those on OpenSSL are of the release under test.
+//! TLS clients of other projects. Each makes one full handshake, verifies it against the authority, sends
+//! one request and checks the answer. Clients on OpenSSL come from the release under test.
 
 use std::process::Output;
 
@@ -25,13 +25,13 @@ pub enum Program {
 }
 
 impl Program {
-    /// Every one.
+    /// Every client, in the order of the tests.
     pub const ALL: [Self; 4] = [Self::Curl, Self::Gnutls, Self::Python, Self::Openssl];
 
     /// One handshake.
     ///
     /// # Panics
-    /// If the program is not content.
+    /// If the program reports an error.
     pub fn handshake(self, port: u16, tls: Tls, authority: &Authority) {
         let output = self.run(port, tls, authority);
         let text = text_of(&output);

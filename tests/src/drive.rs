@@ -20,8 +20,8 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use crate::pki::Authority;
 use crate::wait;
 
-/// How long a client waits for the server's next bytes. Longer than any deadline of the provider, and
-/// than any server's own patience: whoever lets a client wait so long has lost the handshake.
+/// How long a client waits for the server's next bytes. Longer than any deadline of the provider and any
+/// timeout of a server, so that reaching it means a lost handshake.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A version of TLS.
@@ -34,7 +34,7 @@ pub enum Tls {
 }
 
 impl Tls {
-    /// Both.
+    /// Both versions, the older first.
     pub const ALL: [Self; 2] = [Self::V12, Self::V13];
 }
 
@@ -90,7 +90,7 @@ impl Client {
     /// One full handshake with a request and its answer: after that, the server has accepted, too.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The failure as text.
     pub fn handshake(&self, address: SocketAddr, tls: Tls) -> Result<(), String> {
         let socket = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
         prepare(&socket).map_err(|error| format!("socket: {error}"))?;
@@ -137,7 +137,7 @@ impl Client {
     /// Opens a connection and sends a `ClientHello`, nothing more.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The error of the socket.
     pub fn hello(&self, address: SocketAddr, tls: Tls) -> io::Result<TcpStream> {
         let mut socket = TcpStream::connect(address)?;
         prepare(&socket)?;
@@ -145,7 +145,7 @@ impl Client {
         Ok(socket)
     }
 
-    /// Keeps handshakes going from that many threads until told to stop.
+    /// Runs handshakes in `threads` threads until [`Load::stop`].
     #[must_use]
     pub fn load(&self, address: SocketAddr, tls: Tls, threads: usize) -> Load {
         let shared = Arc::new(Shared::default());
@@ -159,8 +159,8 @@ impl Client {
     }
 }
 
-/// Whether an error of [`Client::handshake`] means that the client found a signature, a certificate
-/// or a message wrong: what no fault of the pool may ever cause.
+/// Whether an error of [`Client::handshake`] says that a signature, a certificate or a message is wrong. No
+/// fault of the pool may cause that.
 #[must_use]
 pub fn is_verification_failure(error: &str) -> bool {
     [
@@ -211,24 +211,24 @@ impl Shared {
     }
 }
 
-/// Handshakes that go on in the background.
+/// Handshakes that run in the background.
 #[derive(Debug)]
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What became of a load.
+/// Counts of a finished load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Handshakes that were verified and answered.
     pub completed: u64,
-    /// What went wrong, and how often.
+    /// Error texts and how often each occurred.
     pub failures: BTreeMap<String, u64>,
 }
 
 impl Outcome {
-    /// How many failed.
+    /// Number of failed handshakes.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
@@ -256,10 +256,10 @@ impl Load {
             .sum()
     }
 
-    /// Waits for that many more handshakes.
+    /// Waits until `count` more handshakes have succeeded.
     ///
     /// # Panics
-    /// If they do not come.
+    /// On timeout.
     pub fn wait_for_more(&self, count: u64) {
         let goal = self.completed() + count;
         let good = wait::holds_within(wait::SOON, || self.completed() >= goal);
@@ -271,7 +271,7 @@ impl Load {
         );
     }
 
-    /// Lets the handshakes that have begun end, and says what became of all.
+    /// Waits for the handshakes under way and returns the counts of all.
     ///
     /// # Panics
     /// If a thread of the driver panicked.

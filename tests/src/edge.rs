@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The edge of one test: an `openssl.cnf` that puts the provider under a program, and the folder of
-//! modules that it is found in.
+//! The edge of one test: an `openssl.cnf` that loads the provider into a program, and the folder that
+//! holds the module.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,10 +12,10 @@ use std::process::Command;
 
 use crate::artifacts::artifacts;
 
-/// How a program is to reach the pool.
+/// How a program reaches the pool.
 #[derive(Clone, Debug, Default)]
 pub struct EdgeOptions {
-    /// The nodes, as endpoints.
+    /// Endpoints of the nodes.
     pub nodes: Vec<String>,
     /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP that are named `localhost` in
     /// their certificates.
@@ -24,12 +24,12 @@ pub struct EdgeOptions {
     pub preferred: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
-    /// Further lines of the provider's section, above all in place of `PATIENT`.
+    /// Further lines of the provider's section; they replace `PATIENT`.
     pub settings: Vec<(&'static str, String)>,
 }
 
-/// The provider's limits unless a test sets its own: so long that a busy machine does not make it give
-/// up what is well. Tests of what it does when time is up set them short.
+/// Time limits of the provider unless a test sets its own: long enough that a busy machine reaches none of
+/// them. Tests of the limits themselves set short ones.
 const PATIENT: [(&str, &str); 2] = [("deadline_ms", "30000"), ("fallback_after_ms", "30000")];
 
 impl EdgeOptions {
@@ -128,14 +128,14 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Puts the pool under a program.
+    /// Makes a program use the pool.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env("OPENSSL_CONF", &self.conf)
             .env("OPENSSL_MODULES", &self.modules)
     }
 
-    /// The `openssl` program with the pool under it.
+    /// The `openssl` program, using the pool.
     #[must_use]
     pub fn openssl(&self, arguments: &[&str]) -> Command {
         let mut command = crate::release::command("openssl");

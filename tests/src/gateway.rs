@@ -102,8 +102,8 @@ pub struct Gateway {
     ports: BTreeMap<KeyKind, u16>,
 }
 
-/// Attempts to find ports that nobody else takes between our look and the gateway's `bind`, and to
-/// make a master listen to a signal.
+/// Attempts at two races: another process takes a port before the gateway binds it, and a master misses a
+/// signal.
 const ATTEMPTS: usize = 5;
 
 /// How long the first new worker may take before the signal is sent again.
@@ -119,7 +119,7 @@ impl Gateway {
         Self::start_with(server, 2, dir, edge, sites)
     }
 
-    /// Starts a server with that many threads or workers.
+    /// Starts a server with `threads` threads or workers.
     ///
     /// # Panics
     /// If it does not come up.
@@ -230,7 +230,7 @@ impl Gateway {
             Server::HaproxyMaster => Signal::USR2,
             Server::Haproxy | Server::Nginx => Signal::HUP,
         };
-        // A master of HAProxy is deaf for a moment after its worker has begun to listen.
+        // HAProxy's master ignores signals for a moment after its worker has begun to listen.
         let heard = (0..ATTEMPTS).any(|_| {
             self.process.signal(signal);
             let new = || self.workers().iter().any(|id| !old.contains(id));
@@ -261,7 +261,7 @@ fn fresh_folder(dir: &Path, server: Server) -> PathBuf {
     }
 }
 
-/// The lines by which HAProxy gives up being root, as it is set up everywhere.
+/// The lines by which HAProxy drops root, as Debian's configuration does.
 pub(crate) fn haproxy_user() -> &'static str {
     if is_root() {
         "  user nobody\n  group nogroup\n"
@@ -273,7 +273,7 @@ pub(crate) fn haproxy_user() -> &'static str {
 /// The line by which it keeps the right to start threads: the provider has one.
 pub(crate) const MAY_START_THREADS: &str = "  insecure-fork-wanted\n";
 
-/// What a configuration is made from.
+/// Inputs of a generated configuration.
 struct Setup<'a> {
     workers: usize,
     sites: &'a [Site],

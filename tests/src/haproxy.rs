@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock HAProxy with whatever configuration a test needs: limits, backends, and a successor that
-//! takes its listening sockets over.
+//! Stock HAProxy with a configuration of the test's own: limits, backends, and a successor that takes over
+//! its listening sockets.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::gateway::{MAY_START_THREADS, Site, haproxy_user};
 use crate::process::{Process, listens};
 use crate::release;
 
-/// Which HAProxy a test wants.
+/// Configuration of one HAProxy.
 #[derive(Clone, Debug)]
 pub struct HaproxyOptions {
     /// The provider's configuration.
@@ -86,7 +86,7 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Starts HAProxy, and waits until somebody listens on all of these ports.
+    /// Starts HAProxy and waits until every port of `ports` accepts connections.
     ///
     /// # Panics
     /// If it does not come up.
@@ -120,7 +120,7 @@ impl Haproxy {
         assert!(status.success(), "{status}: {}", old.log());
     }
 
-    /// What it answers on its administration socket.
+    /// Sends a command to the administration socket and returns the answer.
     ///
     /// # Panics
     /// If it does not answer.
@@ -133,7 +133,7 @@ impl Haproxy {
         answer
     }
 
-    /// What the processes have said.
+    /// The log of all its processes.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()

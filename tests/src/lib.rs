@@ -3,20 +3,19 @@
 
 //! The harness of the whole-system tests: everything in them is real. A node is `millrace up`, a
 //! gateway is Debian's HAProxy or nginx with the provider under it, a client is rustls, curl,
-//! GnuTLS or Python. What is ours to break lies in between: [`proxy`] sits on the socket between
-//! provider and node and delays, cuts, freezes or falsifies what passes.
+//! GnuTLS or Python. Faults are injected in between: [`proxy`] sits on the socket between provider and node
+//! and delays, cuts, freezes or falsifies frames.
 //!
 //! - [`artifacts`]: finds the binary and the provider, and builds them when they are missing or stale.
 //! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
-//! - [`nginx`], [`haproxy`]: the same two with whatever configuration; nginx with the library that makes
-//!   it asynchronous.
-//! - [`release`]: whose programs these are: this machine's, or those of an unpacked release.
+//! - [`nginx`], [`haproxy`]: the same two with any configuration; nginx with the preload library.
+//! - [`release`]: programs of this machine, or of an unpacked Debian release.
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
-//! - [`drive`], [`clients`]: handshakes from Rust, and those of other people's programs.
-//! - [`memory`]: looks for secrets where none may be.
-//! - [`operations`]: requests that are done with and without the provider.
+//! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
+//! - [`memory`]: searches processes, logs and answers for private keys.
+//! - [`operations`]: cryptographic requests, done with and without the provider.
 //! - [`vectors`]: Wycheproof files as values.
 //! - [`world`]: what nearly every test starts with.
 //!
@@ -44,26 +43,23 @@ pub mod vectors;
 pub mod wait;
 pub mod world;
 
-/// Whether the long tests are asked for.
-#[must_use]
-pub fn long() -> bool {
-    std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1")
-}
+pub use millrace_testkit::is_long;
+use millrace_testkit::skip;
 
-/// `long` when long tests are asked for, else `short`: sizes of tests that scale.
+/// The size of a test: `long` with `MILLRACE_LONG=1`, else `short`.
 #[must_use]
 pub fn scaled(short: usize, long: usize) -> usize {
-    if self::long() { long } else { short }
+    if is_long() { long } else { short }
 }
 
-/// Whether we are root: changing users needs it.
+/// Whether this process is root, which changing users requires.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether we may read the memory of a process of any user. If not, says aloud that it is skipped. (In a
-/// container root may lack the capability.)
+/// Whether this process may read the memory of a process of any user; records a skip if not. In a container
+/// root may lack the capability.
 #[must_use]
 pub fn may_read_memory() -> bool {
     /// `capabilities(7)` has no names for these.
@@ -73,7 +69,10 @@ pub fn may_read_memory() -> bool {
     let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     let may = is_root() && bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1);
     if !may {
-        eprintln!("SKIPPED: reading the memory of another process needs root and CAP_SYS_PTRACE");
+        skip::record(
+            file!(),
+            "no CAP_SYS_PTRACE: reading the memory of another process needs it",
+        );
     }
     may
 }

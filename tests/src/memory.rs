@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Looks for secrets where none may be: in the memory of a process, in logs, in answers.
+//! Searches the memory of processes, logs and answers for private keys.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use openssl::pkey::PKey;
 
 use crate::pki::Identity;
 
-/// Bytes of a number that are enough to recognise it: no 16 bytes of one occur by chance.
+/// Bytes of a number that identify it: 16 random bytes do not occur by chance.
 const NEEDLE_LEN: usize = 16;
 
 /// Bytes read at once from a process.
@@ -26,7 +26,7 @@ struct Needle {
     finder: Finder<'static>,
 }
 
-/// Every form that a private key could be found in.
+/// Every encoding in which a private key could be found.
 pub struct Secret {
     needles: Vec<Needle>,
 }
@@ -74,7 +74,7 @@ impl Secret {
 
     fn add_number(&mut self, name: &str, big_endian: &[u8]) {
         let little_endian: Vec<u8> = big_endian.iter().rev().copied().collect();
-        // The middle: neither a sign byte nor a rounded length at either end disturbs there.
+        // The middle, which no sign byte and no rounded length changes.
         let middle = (big_endian.len() - NEEDLE_LEN) / 2;
         let cut = |bytes: &[u8]| bytes[middle..middle + NEEDLE_LEN].to_vec();
         self.add(format!("{name}, big-endian"), &cut(big_endian));
@@ -116,7 +116,7 @@ impl Secret {
         self.needles.push(Needle { what, finder });
     }
 
-    /// What of the secret is in these bytes.
+    /// Names of the forms of the secret that `bytes` contains.
     #[must_use]
     pub fn found_in(&self, bytes: &[u8]) -> Vec<String> {
         let hits = self
@@ -126,7 +126,7 @@ impl Secret {
         hits.map(|needle| needle.what.clone()).collect()
     }
 
-    /// What of the secret is in the memory of a process, and in which mapping. Needs root.
+    /// Forms of the secret in the memory of a process, each with its mapping. Needs root.
     ///
     /// # Panics
     /// If the memory cannot be read, or hardly any of it.

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock nginx with whatever configuration a test needs, and with the library that makes it
-//! asynchronous preloaded, or not.
+//! Stock nginx with a configuration of the test's own, with or without the preload library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,14 +19,14 @@ use crate::process::{self, Process, children, listens};
 use crate::release;
 use crate::wait;
 
-/// Which nginx a test wants.
+/// Configuration of one nginx.
 #[derive(Clone, Debug)]
 pub struct NginxOptions {
     /// Worker processes.
     pub workers: usize,
     /// Whether the library is preloaded.
     pub preload: bool,
-    /// Whether it detaches itself, as it must where its binary is to be upgraded.
+    /// Whether it runs as a daemon, which an upgrade of its binary requires.
     pub daemon: bool,
     /// The provider's configuration; none: plain OpenSSL.
     pub edge: Option<Edge>,
@@ -58,10 +57,10 @@ impl NginxOptions {
     }
 }
 
-/// A running nginx. Ends on drop, with its workers and with what it was upgraded to.
+/// A running nginx. Drop ends it, its workers and the processes that it was upgraded to.
 #[derive(Debug)]
 pub struct Nginx {
-    /// What was started: the master, or what has detached the master and ended.
+    /// The started process: the master, or its parent that has detached it and ended.
     pub process: Process,
     dir: PathBuf,
     daemon: Option<Pid>,
@@ -92,7 +91,7 @@ pub fn certificate_lines(dir: &Path, name: &str, site: &Site) -> String {
 }
 
 impl Nginx {
-    /// Starts nginx, and waits until somebody listens on all of these ports.
+    /// Starts nginx and waits until every port of `ports` accepts connections.
     ///
     /// # Panics
     /// If it does not come up.
@@ -169,10 +168,10 @@ impl Nginx {
         signal_to(self.master(), signal);
     }
 
-    /// Reloads the configuration, and waits until there is as many new workers as there were.
+    /// Reloads the configuration and waits for as many new workers as there were old ones.
     ///
     /// # Panics
-    /// If they do not come. Old ones may still be there, with connections of theirs.
+    /// On timeout. Old workers may still serve their connections.
     pub fn reload(&self) {
         let old = self.workers();
         self.signal(Signal::HUP);
@@ -183,7 +182,7 @@ impl Nginx {
         });
     }
 
-    /// What nginx and the libraries in it have said.
+    /// The log of nginx and of the libraries in it.
     #[must_use]
     pub fn log(&self) -> String {
         let errors = fs::read(self.dir.join("error.log")).unwrap_or_default();
@@ -219,7 +218,7 @@ impl Drop for Nginx {
     }
 }
 
-/// As many as workers may ever need, unless this machine allows fewer.
+/// More descriptors than workers ever need, or the limit of this machine.
 fn descriptors() -> u64 {
     const PLENTY: u64 = 20_000;
     let allowed = getrlimit(Resource::Nofile).maximum;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A pool node: `millrace up` with a configuration of its own, and the commands that look after it.
+//! A pool node: `millrace up` with a configuration of its own, and the commands that administer it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::pki::Identity;
 use crate::process::{self, Process};
 use crate::wait;
 
-/// What a node of a test may differ in.
+/// Settings in which a node of a test may differ from the default.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
     /// Also listen on TCP, with mutual TLS and generated certificates.
@@ -51,7 +51,7 @@ impl Node {
         Self::start_with(dir, name, &NodeOptions::default())
     }
 
-    /// Starts a node that differs in something.
+    /// Starts a node with settings.
     ///
     /// # Panics
     /// If it does not come up.
@@ -128,7 +128,7 @@ impl Node {
         self.process = Some(process);
     }
 
-    /// Ends the node as an operator does.
+    /// Ends the node with SIGTERM, as an operator does.
     ///
     /// # Panics
     /// If it does not drain and exit 0.
@@ -144,7 +144,7 @@ impl Node {
         );
     }
 
-    /// Ends the node as a power cut does.
+    /// Ends the node with SIGKILL, as a power cut does.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill();
@@ -169,7 +169,7 @@ impl Node {
     /// What the node has logged, restarts included.
     #[must_use]
     pub fn log(&self) -> String {
-        // It may just be writing, and have written half a character.
+        // The node may be in the middle of a write, and of a character.
         let bytes = fs::read(self.dir.join("output.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -186,8 +186,8 @@ impl Node {
         format!("unix:{}", self.socket().display())
     }
 
-    /// The TCP listener as clients write it: as an address, because a name may have another one, at which
-    /// nobody listens.
+    /// The TCP listener as clients write it: as an address, because a name may also resolve to an address
+    /// without a listener.
     ///
     /// # Panics
     /// If the node has none.
@@ -220,7 +220,7 @@ impl Node {
         command
     }
 
-    /// Runs a command that looks after this node.
+    /// Runs an administrative command for this node.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.millrace(arguments);
@@ -228,7 +228,7 @@ impl Node {
         command
     }
 
-    /// Brings a key into the pool, and returns the stub that stands in for it.
+    /// Imports a key into the pool and returns its stub.
     ///
     /// # Panics
     /// If the key is refused, or never served.
@@ -236,7 +236,7 @@ impl Node {
         self.import_with(name, identity, &["--allow-all"])
     }
 
-    /// Brings a key into the pool with a policy, and returns its stub.
+    /// Imports a key with a policy and returns its stub.
     ///
     /// # Panics
     /// If the key is refused, or never served.
@@ -272,7 +272,7 @@ impl Node {
         self.wait_for_store();
     }
 
-    /// Waits until the running node serves as many keys as are in its store: it looks by itself.
+    /// Waits until the running node serves every key of its store; it rescans by itself.
     ///
     /// # Panics
     /// If it does not.
@@ -313,7 +313,7 @@ impl Node {
         usize::try_from(count).expect("small")
     }
 
-    /// What `/metrics` says, as text.
+    /// The text of `/metrics`.
     ///
     /// # Panics
     /// If the node does not answer.
@@ -329,7 +329,7 @@ impl Node {
         text
     }
 
-    /// What the node has served since it came up, by the name of the operation.
+    /// Completed operations since the node started, by name.
     #[must_use]
     pub fn served(&self) -> Served {
         Served::in_status(&self.status())
@@ -350,13 +350,13 @@ impl Served {
         Self(counts)
     }
 
-    /// All together.
+    /// The sum over all operations.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Of one operation.
+    /// The count of one operation.
     #[must_use]
     pub fn of(&self, operation: &str) -> u64 {
         self.0.get(operation).copied().unwrap_or(0)

@@ -25,7 +25,7 @@ use crate::process::{self, Process, succeed};
 use crate::release;
 use crate::servers::fresh_folder;
 
-/// What an end says when it is connected.
+/// The log line of an end that is connected.
 const CONNECTED: &str = "Initialization Sequence Completed";
 
 /// The private key of an end, as its configuration names it.
@@ -35,18 +35,18 @@ pub enum Key<'a> {
     Plain,
     /// The stub of a key in the pool.
     Stub(&'a str),
-    /// None: whoever is at the management interface signs.
+    /// None: the client of the management interface signs.
     External,
 }
 
-/// How one end is started.
+/// Configuration of one end.
 #[derive(Debug)]
 pub struct End<'a> {
     /// Its certificate.
     pub identity: &'a Identity,
     /// Its key.
     pub key: Key<'a>,
-    /// How it reaches the pool; without, it knows nothing of it.
+    /// How it reaches the pool; `None`: without the provider.
     pub edge: Option<&'a Edge>,
     /// Further lines of its configuration.
     pub lines: String,
@@ -57,7 +57,7 @@ pub struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    /// An end with a plain key that knows nothing of the pool.
+    /// An end with a plain key and without the provider.
     #[must_use]
     pub fn plain(identity: &'a Identity) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl Running {
         });
     }
 
-    /// What it has said.
+    /// Its log.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()
@@ -155,9 +155,9 @@ impl Running {
 /// Two ends that have verified each other and are connected.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// The end that was called.
+    /// The server.
     pub server: Running,
-    /// The end that called.
+    /// The client.
     pub client: Running,
 }
 
@@ -221,7 +221,7 @@ impl Tunnel {
     }
 }
 
-/// As servers are run: the provider connects to the node after this.
+/// Privileges that a server drops before the provider connects to the node.
 #[must_use]
 pub fn drop_privileges() -> &'static str {
     if is_root() {
@@ -263,7 +263,7 @@ impl Signer {
         Self { socket }
     }
 
-    /// What OpenVPN has to be told to ask it.
+    /// Arguments that make OpenVPN ask this client.
     #[must_use]
     pub fn lines(&self) -> String {
         format!(
@@ -274,7 +274,7 @@ impl Signer {
 }
 
 fn answer(mut connection: &UnixStream, sign: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
-    // The third version says of which kind a signature is to be.
+    // Version 3 of the interface names the kind of signature.
     connection.write_all(b"version 3\nhold release\n")?;
     for line in BufReader::new(connection).lines() {
         let line = line?;
@@ -291,14 +291,14 @@ fn answer(mut connection: &UnixStream, sign: impl Fn(&[u8]) -> Vec<u8>) -> io::R
     Ok(())
 }
 
-/// A network of its own, which ends with its owner. Needs root.
+/// A network namespace, removed on drop. Needs root.
 #[derive(Debug)]
 pub struct Namespace {
     holder: Process,
 }
 
 impl Namespace {
-    /// Whether this user may make networks with cables in them. (In a container root may not.)
+    /// Whether this user may create network namespaces with veth pairs. In a container root may not.
     #[must_use]
     pub fn is_possible() -> bool {
         let mut command = Command::new(process::program("unshare"));
@@ -307,7 +307,7 @@ impl Namespace {
         is_root() && process::run(&mut command).status.success()
     }
 
-    /// Makes one.
+    /// Creates a namespace.
     ///
     /// # Panics
     /// If it cannot be made.
@@ -323,7 +323,7 @@ impl Namespace {
         namespace
     }
 
-    /// The same command in there. Its process is that of the program itself.
+    /// The same command inside the namespace, in the process of the program itself.
     #[must_use]
     pub fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new(process::program("nsenter"));
@@ -338,13 +338,13 @@ impl Namespace {
         inside
     }
 
-    /// `ip` in there.
+    /// Runs `ip` inside the namespace.
     fn ip(&self, arguments: &str) {
         let mut command = Command::new(process::program("ip"));
         let _ = succeed(&mut self.enter(command.args(arguments.split(' '))));
     }
 
-    /// Joins two networks by a cable, with these addresses at its ends.
+    /// Connects two namespaces by a veth pair with these addresses.
     pub fn join(&self, address: &str, other: &Self, other_address: &str) {
         self.ip(&format!(
             "link add cable type veth peer name cable netns {}",

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Cryptographic requests as values, done by whatever OpenSSL this process has.
+//! Cryptographic requests as values, done by the OpenSSL of this process.
 //!
-//! A test does a request twice: here, where OpenSSL is as the system ships it, and in a [`Worker`],
-//! a process with the provider under it. What they answer must agree.
+//! A test does a request twice: in its own process with the system's OpenSSL, and in a [`Worker`], a process
+//! with the provider. The two answers must agree.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -58,7 +58,7 @@ pub enum Request {
     Derive(Vec<u8>, Vec<u8>),
 }
 
-/// What came of a request; the error is for people.
+/// The answer of a request; the error is text for people.
 pub type Answer = Result<Vec<u8>, String>;
 
 /// Does requests with the OpenSSL of this process. The last private key stays loaded.
@@ -77,7 +77,7 @@ impl Performer {
     /// Does one request.
     ///
     /// # Errors
-    /// What OpenSSL says.
+    /// OpenSSL's error.
     pub fn perform(&mut self, request: &Request) -> Answer {
         let words = |error: ErrorStack| {
             let text = error.to_string();
@@ -200,7 +200,7 @@ fn derive(key: &PKey<Private>, peer: &PKey<Public>) -> Result<Vec<u8>, ErrorStac
 /// Answers requests, one JSON value per line, until the input ends: what the worker program does.
 ///
 /// # Errors
-/// What the pipes say.
+/// An error of the pipes.
 pub fn serve() -> std::io::Result<()> {
     let mut performer = Performer::default();
     let mut output = std::io::stdout().lock();
@@ -250,10 +250,10 @@ impl Worker {
         self.child.id()
     }
 
-    /// Has one request done.
+    /// Sends one request and waits for the answer.
     ///
     /// # Errors
-    /// What its OpenSSL says.
+    /// The error of its OpenSSL.
     ///
     /// # Panics
     /// If the worker has died.
@@ -277,7 +277,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Without input it ends by itself, and runs what programs run at their end.
+        // At the end of its input it returns from main, so that exit handlers run.
         drop(self.input.take());
         let ended = crate::wait::holds_within(std::time::Duration::from_secs(5), || {
             !matches!(self.child.try_wait(), Ok(None))

@@ -25,7 +25,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// Those that most gateways have.
+    /// The kinds that most gateways use.
     pub const USUAL: [Self; 2] = [Self::Rsa2048, Self::P256];
 
     /// A name for files, keys and messages.
@@ -72,8 +72,8 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// A key with its certificate. The key file lies in a folder of its own that no gateway is told of,
-/// unless a test does so.
+/// A key with its certificate. The key file lies in a folder of its own, outside every gateway's configuration
+/// unless a test names it there.
 #[derive(Clone)]
 pub struct Identity {
     /// The kind of key.
@@ -132,7 +132,7 @@ impl Authority {
     pub fn identity(&self, kind: KeyKind) -> Identity {
         let key = kind.generate();
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
-        // RFC 5280 asks for it, and so does Python from 3.13 on.
+        // Required by RFC 5280, and by Python from 3.13 on.
         params.use_authority_key_identifier_extension = true;
         params
             .distinguished_name
@@ -141,7 +141,7 @@ impl Authority {
         let key_file = self.dir.join(format!("{kind}.key"));
         let certificate_file = self.dir.join(format!("{kind}.crt"));
         fs::write(&key_file, key.serialize_pem()).expect("key file");
-        // A node takes no key that others can read.
+        // A node refuses a key file that other users can read.
         fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).expect("mode of a key");
         fs::write(&certificate_file, certificate.pem()).expect("certificate file");
         Identity {

@@ -135,7 +135,7 @@ impl Process {
         );
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
@@ -155,13 +155,13 @@ impl Drop for Process {
     fn drop(&mut self) {
         let group = self.pid();
         if !self.reaped.load(Ordering::Relaxed) {
-            // A stopped process acts on SIGTERM only when it goes on.
+            // A stopped process handles SIGTERM only after SIGCONT.
             let _ = kill_process_group(group, Signal::TERM);
             let _ = kill_process_group(group, Signal::CONT);
             wait::holds_within(STOP_LIMIT, || !matches!(self.child.try_wait(), Ok(None)));
         }
-        // Whoever of the group is left: the leader that ignores SIGTERM, or workers that outlived it.
-        // As long as one is there, the kernel gives the id to nobody else.
+        // The rest of the group: a leader that ignores SIGTERM, or workers that outlived it. While one of
+        // them exists, the kernel does not reuse the id of the group.
         if test_kill_process_group(group).is_ok() {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -209,7 +209,7 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
         )
     }));
     if let Some(mut stdin) = child.0.stdin.take() {
-        // A program that does not read its input closes the pipe: its own business.
+        // A program that does not read its input closes the pipe; that is no failure.
         drop(stdin.write_all(input));
     }
     let mut status = None;
@@ -294,7 +294,7 @@ pub fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not installed: run `make setup`"))
 }
 
-/// A loopback port that was free a moment ago, and that nobody else in this process was given.
+/// A loopback port that was free a moment ago and that no other test of this process received.
 ///
 /// # Panics
 /// If there is none.
@@ -306,8 +306,8 @@ pub fn free_port() -> u16 {
     })
 }
 
-/// A port that was not given before. Whoever gets one binds it only later, and until then the kernel may
-/// name it again: to the same test for another server, or to a test that runs beside it.
+/// A port that this process has not handed out before. A test binds its port later, and until then the kernel
+/// may offer the same port again, to this test or to one that runs beside it.
 pub(crate) fn given_once(find: impl FnMut() -> u16) -> u16 {
     /// There are 28 thousand, and a test program needs a few hundred.
     const ATTEMPTS: usize = 1000;
@@ -316,10 +316,10 @@ pub(crate) fn given_once(find: impl FnMut() -> u16) -> u16 {
     std::iter::repeat_with(find)
         .take(ATTEMPTS)
         .find(|port| given.insert(*port))
-        .expect("a port that nobody was given")
+        .expect("a port that was not handed out before")
 }
 
-/// Whether somebody listens there.
+/// Whether the address accepts connections.
 #[must_use]
 pub fn listens(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

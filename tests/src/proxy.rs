@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A proxy on the unix socket between provider and node that can be told to misbehave. It reads the
-//! protocol, so that it can count jobs, cut a frame in its middle, or falsify one byte of one result
-//! in a frame that is otherwise perfect.
+//! A fault-injecting proxy on the unix socket between provider and node. It parses the protocol, so that it can
+//! count jobs, cut a frame in its middle, or falsify one byte of one result in a frame that is otherwise valid.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,16 +21,16 @@ use millrace_wire::{ClientMessage, Decoder, JobCompletion, Message, NodeMessage}
 
 use crate::wait;
 
-/// What happens to what passes. Only completions are touched, unless said otherwise, so that
-/// connections and keys open as usual.
+/// The fault to inject. Unless stated otherwise only completions are affected, so that connections and keys open
+/// as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
     /// Completions arrive this much later.
     Latency(Duration),
-    /// Completions arrive only when the fault changes. (Everything else does, so that the client
-    /// goes on believing in its connection.)
+    /// Completions are held until the fault changes. Other messages pass, so that the client keeps its
+    /// connection.
     Hold,
     /// Completions vanish.
     Drop,
@@ -91,7 +90,7 @@ impl Proxy {
     pub fn start(dir: &Path, name: &str, upstream: &Path) -> Self {
         let path = dir.join(format!("{name}-proxy.sock"));
         let listener = UnixListener::bind(&path).expect("proxy socket");
-        // The workers of a gateway are somebody else.
+        // The workers of a gateway run as another user.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
         let state = State {
             fault: Fault::None,
@@ -114,7 +113,7 @@ impl Proxy {
         Self { shared, path }
     }
 
-    /// What a client of the pool is told to connect to.
+    /// The endpoint for clients of the pool.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("unix:{}", self.path.display())
@@ -166,8 +165,8 @@ impl Proxy {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Holds completions back, and waits until there is one: from then on an operation is in flight,
-    /// for its client, until the fault changes or the connection ends.
+    /// Holds completions and waits for the first: from then on its operation is in flight for its client until
+    /// the fault changes or the connection ends.
     ///
     /// # Panics
     /// If no completion comes.
@@ -179,7 +178,7 @@ impl Proxy {
         });
     }
 
-    /// Waits until that many jobs have been submitted in all.
+    /// Waits until `count` jobs have been submitted in total.
     ///
     /// # Panics
     /// If they are not.
@@ -197,7 +196,7 @@ impl Drop for Proxy {
         state.close_all();
         drop(state);
         self.shared.changed.notify_all();
-        // Wakes the acceptor, which then sees that it is over.
+        // Wakes the acceptor, which then finds the stop flag.
         drop(UnixStream::connect(&self.path));
     }
 }
@@ -243,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// From client to node: as it is, counted.
+    /// Forwards from client to node, unchanged, and counts jobs.
     fn carry_up(&self, mut client: UnixStream, mut node: UnixStream) {
         let mut decoder = Decoder::<ClientMessage>::new();
         let mut buffer = vec![0; 64 * 1024];
@@ -275,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// From the node into the queue of what is to be delivered, with the fault applied.
+    /// Moves messages of the node, with the fault applied, into the delivery queue.
     fn carry_down(&self, mut node: UnixStream, queue: &Queue) {
         let mut decoder = Decoder::<NodeMessage>::new();
         'connection: while let Ok(count) = node.read(decoder.space()) {
@@ -337,7 +336,7 @@ impl Shared {
         true
     }
 
-    /// Keeps a delivery back, unless the fault has changed meanwhile.
+    /// Holds a delivery, unless the fault has changed since it was chosen.
     fn hold(&self, queue: &Queue, delivery: Delivery) {
         // Under the lock under which held deliveries are released.
         let state = self.state();
@@ -362,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// From the queue to the client, each when it is due.
+    /// Delivers from the queue to the client, each item when it is due.
     fn deliver(&self, queue: &Queue, mut client: UnixStream) {
         while let Some((due, bytes)) = queue.pop() {
             let mut state = self.state();
@@ -386,7 +385,7 @@ impl Shared {
 /// Bytes, and when they are due.
 type Delivery = (Instant, Vec<u8>);
 
-/// What waits to be delivered to one client; `None` is the end.
+/// Pending deliveries to one client; `None` is the end of the connection.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<VecDeque<Option<Delivery>>>,

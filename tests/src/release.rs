@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which release the servers and OpenSSL's clients are of: this machine's, or, where
-//! `MILLRACE_TEST_ROOT` names a folder that `scripts/debian13.sh` has made, that one's.
+//! The release that servers and OpenSSL's clients come from: this machine's, or the one that
+//! `scripts/debian13.sh` has unpacked into the folder named by `MILLRACE_TEST_ROOT`.
 //!
-//! The node, the tests and what they are linked with are always this machine's: what faces the other
-//! release is the provider and the library for nginx, which are loaded into its programs.
+//! The node and the tests always run on this machine's libraries. The provider and the preload library are loaded
+//! into programs of the other release.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Servers that wait for the pool where they stand, because they have no asynchronous handshakes:
-//! Apache httpd, lighttpd and stunnel, from the packages of the release under test, with generated
+//! Servers without asynchronous handshakes, whose threads block on the pool: Apache httpd, lighttpd and
+//! stunnel, from the packages of the release under test, with generated
 //! configurations. nginx and HAProxy are in [`crate::gateway`], OpenVPN is in [`crate::openvpn`].
 //!
 //! All of them read `openssl.cnf` from the environment and keys from files, so what makes them use the
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use millrace_testkit::skip;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -44,7 +45,7 @@ pub enum Daemon {
 }
 
 impl Daemon {
-    /// Every one.
+    /// Every server of this module.
     pub const ALL: [Self; 3] = [Self::Apache, Self::Lighttpd, Self::Stunnel];
 
     /// The program.
@@ -80,13 +81,13 @@ impl Daemon {
     /// The signal by which it reads its configuration again.
     fn reload_signal(self) -> Signal {
         match self {
-            // Both call it graceful: handshakes that have begun go on.
+            // Graceful for both: handshakes that have begun continue.
             Self::Apache | Self::Lighttpd => Signal::USR1,
             Self::Stunnel => Signal::HUP,
         }
     }
 
-    /// What it says in its log whenever it has read its configuration.
+    /// The log line after it has read its configuration.
     fn says_when_ready(self) -> &'static str {
         match self {
             Self::Apache => "resuming normal operations",
@@ -102,19 +103,22 @@ impl fmt::Display for Daemon {
     }
 }
 
-/// Whether a program is installed. If not, says aloud that a test is skipped, and why.
+/// Whether a program is installed; records a skip if not.
 #[must_use]
 pub fn is_installed(program: &str, package: &str) -> bool {
     let found = ["/usr/sbin", "/usr/bin"]
         .iter()
         .any(|folder| release::file(&format!("{folder}/{program}")).is_file());
     if !found {
-        eprintln!("SKIPPED: {program} is not installed (package {package}): run `make setup`");
+        skip::record(
+            file!(),
+            &format!("no {program}: install package {package} (make setup)"),
+        );
     }
     found
 }
 
-/// What `millrace gateway` says about an application.
+/// The output of `millrace gateway` for an application.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The `openssl.cnf` that it generates.
@@ -177,7 +181,7 @@ pub struct Running {
     _plain: Option<PlainServer>,
 }
 
-/// Attempts to find ports that nobody else takes between our look and the server's `bind`.
+/// Attempts at the race with other processes between finding a free port and the server's `bind`.
 const ATTEMPTS: usize = 5;
 
 impl Running {
@@ -302,7 +306,7 @@ impl Running {
         });
     }
 
-    /// The processes that have read the keys.
+    /// The processes that hold the keys.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let mut all = process::children(self.process.id());
@@ -327,7 +331,7 @@ pub fn fresh_folder(dir: &Path, name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no folder for {name} in {}", dir.display()))
 }
 
-/// What a configuration is made from.
+/// Inputs of a generated configuration.
 struct Setup<'a> {
     daemon: Daemon,
     dir: &'a Path,
@@ -402,7 +406,7 @@ impl Setup<'_> {
             Daemon::Stunnel => "/etc/stunnel/",
         };
         assert!(lines.contains(folder), "{folder} in\n{lines}");
-        // Nobody but root can become somebody else.
+        // Only root can change the user.
         let kept = |line: &&str| is_root() || !line.starts_with("set");
         let lines: Vec<&str> = lines.lines().filter(kept).collect();
         format!("{}\n", lines.join("\n"))
@@ -474,7 +478,7 @@ impl Setup<'_> {
     }
 }
 
-/// An HTTP server without TLS that says `ok` to whatever it is asked.
+/// An HTTP server without TLS that answers `ok` to every request.
 #[derive(Debug)]
 struct PlainServer {
     port: u16,
@@ -499,7 +503,7 @@ impl PlainServer {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client that goes away is its own business.
+                // A client that closes early is no failure of the server.
                 drop(socket.and_then(answer));
             }
         });

@@ -3,8 +3,8 @@
 
 //! Wycheproof files as requests with verdicts.
 //!
-//! `valid` must be accepted with the right result, `invalid` refused. What is `acceptable` is decided
-//! here, in `DECISIONS`, by its flags; a flag that is not in the table fails the test.
+//! `valid` must be accepted with the right result, `invalid` refused. `DECISIONS` decides about `acceptable`
+//! vectors by their flags; a flag that is not in the table fails the test.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::artifacts::workspace;
 use crate::operations::{Encryption, Request, Scheme};
 
-/// What must come of a request.
+/// The verdict that a request must get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// This result (nothing, for a verification).
@@ -26,7 +26,7 @@ pub enum Verdict {
     Refused,
     /// An error, or anything but this: implicit rejection yields a message that depends on the key.
     Not(Vec<u8>),
-    /// Whatever OpenSSL's default provider answers; if that is a result, then this one.
+    /// The answer of OpenSSL's default provider; if that is a result, it must be this one.
     LikeOpenssl(Vec<u8>),
 }
 
@@ -48,8 +48,7 @@ enum Decision {
     LikeOpenssl,
 }
 
-/// What is done about vectors that may be accepted or not. The first flag in the table that a vector
-/// has decides.
+/// Decisions about `acceptable` vectors. The first flag of this table that a vector has decides.
 const DECISIONS: &[(&str, Decision)] = &[
     // All-zero shared secrets are refused (RFC 7748 section 6.1 allows it, TLS 1.3 demands it).
     ("ZeroSharedSecret", Decision::Refuse),
@@ -61,15 +60,15 @@ const DECISIONS: &[(&str, Decision)] = &[
     ("SmallPublicKey", Decision::Accept),
     // DigestInfo without NULL: OpenSSL compares with the one encoding it makes itself.
     ("MissingNull", Decision::Refuse),
-    // Encodings of a peer's public key are OpenSSL's business on every path.
+    // OpenSSL decodes the peer's public key on every path.
     ("CompressedPublic", Decision::LikeOpenssl),
     ("UnnamedCurve", Decision::LikeOpenssl),
     ("InvalidAsn", Decision::LikeOpenssl),
 ];
 
-// Not in the table although it is a decision, because these vectors are "invalid": OpenSSL computes
-// the cofactor of explicit parameters itself and does not look at the given one. The parameters are
-// those of the named curve otherwise, and the point is on it, so that nothing is lost.
+// One more decision, about vectors that Wycheproof calls "invalid": OpenSSL computes the cofactor of explicit
+// parameters itself and ignores the encoded one. The other parameters are those of the named curve and the point
+// is on it, so accepting them is safe.
 
 /// The files that go through the provider, with how many vectors each has.
 pub const FILES: &[(&str, usize)] = &[

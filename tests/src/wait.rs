@@ -1,19 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Waiting for a condition, with a bound. Nothing else in these tests waits.
+//! Waiting for a condition, with a bound. No other code in these tests waits.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The bound for things that happen at once on an idle machine: generous, because tests share two
-/// cores with each other and with compilers. Only a failing test ever waits so long.
+/// Bound for conditions that an idle machine meets at once: generous, because tests share two cores with each
+/// other and with compilers. Only a failing test waits that long.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// Interval between two polls.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Polls until `condition` holds, or gives up after `bound`. Says which.
+/// Polls until `condition` holds (true) or `bound` has passed (false).
 pub fn holds_within(bound: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -35,10 +35,10 @@ pub fn until(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(SOON, condition), "waited in vain until {what}");
 }
 
-/// Polls until `measure` has given the same value several times in a row: what is in flight is done.
+/// Polls until `measure` has given the same value several times in a row, which means that nothing is in flight.
 ///
 /// # Panics
-/// If it never comes to rest.
+/// If the value keeps changing.
 pub fn until_steady<T: PartialEq>(what: &str, mut measure: impl FnMut() -> T) -> T {
     const LOOKS: usize = 10;
     let mut last = measure();

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What nearly every test starts with: a folder, an authority, a client that trusts it.
+//! The fixture of most tests: a folder, an authority, a client that trusts it.
 
 use std::path::Path;
 
@@ -14,19 +14,19 @@ use crate::node::Node;
 use crate::pki::{Authority, Identity, KeyKind};
 use crate::temp_dir;
 
-/// The surroundings of one test.
+/// The fixture of one test.
 #[derive(Debug)]
 pub struct World {
     /// Signs all certificates.
     pub authority: Authority,
     /// Trusts the authority.
     pub client: Client,
-    // Last, so that it goes when everything in it is gone.
+    // Last, so that it is removed after everything in it.
     dir: TempDir,
 }
 
 impl World {
-    /// Makes the surroundings.
+    /// Creates the fixture.
     #[must_use]
     pub fn new() -> Self {
         let dir = temp_dir();
@@ -57,7 +57,7 @@ impl World {
         self.authority.identity(kind)
     }
 
-    /// Starts a gateway whose provider is set up like this.
+    /// Starts a gateway with this configuration of the provider.
     #[must_use]
     pub fn gateway(&self, server: Server, edge: EdgeOptions, sites: &[Site]) -> Gateway {
         Gateway::start(server, self.dir(), &edge.write(self.dir()), sites)

@@ -166,7 +166,7 @@ fn one_worker_does_many_times_what_it_does_without() {
     let gain = |milliseconds| gain(&pool, ports, Duration::from_millis(milliseconds));
     let shown = COMPARED_MS.into_iter().any(|at| gain(at) >= GAIN);
     assert!(shown, "never {GAIN} times as many");
-    if millrace_tests::long() {
+    if millrace_tests::is_long() {
         for milliseconds in [1, 5, 50] {
             gain(milliseconds);
         }

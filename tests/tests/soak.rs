@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One fault after the other under load, in an order that differs in every run and is told. Long with
+//! One fault after the other under load, in a random order whose seed is printed. Long with
 //! `MILLRACE_LONG=1`.
 
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ const FAULTS: [Fault; 9] = [
     Fault::WrongResult,
 ];
 
-/// A gateway that has its key fails no handshake, whatever the pool does. A gateway that has not may
-/// fail some, but no client ever sees anything wrong, and when the pool is well again so is everything.
+/// A gateway that holds its key fails no handshake under any fault of the pool. A gateway without the key may fail
+/// some, but no client ever receives a wrong signature, and after the fault every handshake succeeds again.
 #[test]
 fn whatever_the_pool_does_no_client_sees_anything_wrong() {
     let world = World::new();
@@ -87,9 +87,9 @@ fn whatever_the_pool_does_no_client_sees_anything_wrong() {
     for gateway in [&with_key, &without] {
         assert!(is_alive(gateway.process.id()), "no gateway has crashed");
     }
-    // What connections came and went has left nothing: there is one for each gateway.
+    // No connection of the faults is left: each gateway has exactly one.
     wait::until("only the gateways are left", || node.connections() == 2);
-    // Each within the deadline of a second, which a busy machine may miss now and then.
+    // Each handshake has a deadline of one second, which a busy machine misses at times.
     for number in 0..10 {
         wait::until(&format!("handshake {number} succeeds"), || {
             let address = without.address(KeyKind::P256);

@@ -15,16 +15,29 @@
 //! | `sys.rs` | the foreign interface, and the only `unsafe` |
 //!
 //! What backends share is beside the folders: `der` (key formats), `padding` (PKCS#1, PSS and OAEP
-//! around a bare RSA operation, in constant time where a secret is involved), and `bare`, which uses it
-//! for tasks on a backend that only computes the bare operation.
+//! around the raw RSA operation, in constant time where a secret is involved), and `raw_rsa`, which uses it
+//! for tasks of a backend that only computes `x^d mod n`.
 
-mod bare;
 pub mod cuda;
 mod der;
 mod padding;
+mod raw_rsa;
 pub mod simd;
 pub mod software;
 
 pub use cuda::Cuda;
 pub use simd::Simd;
 pub use software::Software;
+
+use millrace_engine::{BackendError, JobError, KeyType, Operation};
+
+/// [`Operation::check`], as a backend answers it.
+fn check(operation: &Operation, key_type: KeyType, input: &[u8]) -> Result<(), BackendError> {
+    operation.check(key_type, input).map_err(|error| {
+        if error == JobError::NotOffered {
+            BackendError::NotOffered
+        } else {
+            BackendError::BadInput
+        }
+    })
+}

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What surrounds a bare RSA operation: PKCS#1 v1.5, PSS and OAEP (RFC 8017), implicit rejection
+//! What surrounds a raw RSA operation: PKCS#1 v1.5, PSS and OAEP (RFC 8017), implicit rejection
 //! (draft-irtf-cfrg-rsa-guidance) and the TLS premaster secret (RFC 5246 section 7.4.7.1).
 //!
 //! Every backend that computes only `x^d mod n` uses this. Encoding works on public values.
@@ -40,59 +40,13 @@ pub(crate) fn block() -> Block {
     Zeroizing::new([0; MAX_MODULUS_LEN])
 }
 
-/// The DER of `DigestInfo` up to the digest (RFC 8017 section 9.2 note 1); empty for md5sha1, which
-/// TLS 1.0 signs bare.
-fn digest_info_prefix(hash: Hash) -> Result<&'static [u8], BackendError> {
-    const SHA1: [u8; 15] = [
-        0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04, 0x14,
-    ];
-    const fn sha2(arc: u8, len: u8) -> [u8; 19] {
-        [
-            0x30,
-            0x11 + len,
-            0x30,
-            0x0d,
-            0x06,
-            0x09,
-            0x60,
-            0x86,
-            0x48,
-            0x01,
-            0x65,
-            0x03,
-            0x04,
-            0x02,
-            arc,
-            0x05,
-            0x00,
-            0x04,
-            len,
-        ]
-    }
-    const SHA224: [u8; 19] = sha2(4, 28);
-    const SHA256: [u8; 19] = sha2(1, 32);
-    const SHA384: [u8; 19] = sha2(2, 48);
-    const SHA512: [u8; 19] = sha2(3, 64);
-    const SHA512_256: [u8; 19] = sha2(6, 32);
-    Ok(match hash {
-        Hash::Md5Sha1 => &[],
-        Hash::Sha1 => &SHA1,
-        Hash::Sha224 => &SHA224,
-        Hash::Sha256 => &SHA256,
-        Hash::Sha384 => &SHA384,
-        Hash::Sha512 => &SHA512,
-        Hash::Sha512_256 => &SHA512_256,
-        _ => return Err(BackendError::NotOffered),
-    })
-}
-
 /// EMSA-PKCS1-v1_5 (RFC 8017 section 9.2) into `out`, which is as long as the modulus.
 pub(crate) fn encode_pkcs1_signature(
     hash: Hash,
     digest: &[u8],
     out: &mut [u8],
 ) -> Result<(), BackendError> {
-    let prefix = digest_info_prefix(hash)?;
+    let prefix = hash.digest_info_prefix();
     let len = prefix.len() + digest.len();
     let Some(padding) = out
         .len()

@@ -13,7 +13,7 @@ use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
-use millrace_testkit::verify;
+use millrace_testkit::{is_long, verify};
 
 /// The implementations that run here; the others are named.
 fn available() -> Vec<Implementation> {
@@ -31,10 +31,6 @@ fn fast() -> Vec<Implementation> {
     let mut fast = available();
     fast.retain(|implementation| *implementation != Implementation::Portable);
     fast
-}
-
-fn is_long() -> bool {
-    std::env::var_os("MILLRACE_LONG").is_some()
 }
 
 /// Runs the suite and checks that it ran.

@@ -23,7 +23,6 @@
 //!
 //! What it is not: a load tester for a network, or a tuner. Everything runs on this machine, over
 //! loopback and unix sockets, in a temporary directory.
-#![deny(unsafe_code)]
 
 pub mod cli;
 mod cores;

@@ -6,9 +6,9 @@
 use std::env;
 use std::path::Path;
 
+use millrace_hostfs::{Root, TABLE_BYTES};
 use millrace_inspect::cpu::CpuInfo;
 use millrace_inspect::machine;
-use millrace_inspect::root::{Root, TABLE_BYTES};
 use serde::Serialize;
 
 use crate::process::{output_of, which};
@@ -51,7 +51,7 @@ impl Machine {
         let root = Root::open("/").ok();
         let cpuinfo = root
             .as_ref()
-            .and_then(|root| root.read("proc/cpuinfo", TABLE_BYTES).text().ok());
+            .and_then(|root| root.text("proc/cpuinfo", TABLE_BYTES).ok());
         let cpuinfo = CpuInfo::parse(cpuinfo.as_deref().unwrap_or_default());
         let machine = root.and_then(|root| machine::section(&root).known);
         let machine = machine.unwrap_or_default();

@@ -278,7 +278,7 @@ pub(crate) fn selector_is_sane(selector: &KeySelector) -> bool {
         KeySelector::Name(name) => {
             !name.is_empty() && name.len() <= millrace_wire::MAX_KEY_NAME_LEN
         }
-        _ => true,
+        KeySelector::SpkiSha256(_) => true,
     }
 }
 

@@ -55,10 +55,16 @@ impl ClientError {
     #[must_use]
     pub fn fall_back(&self) -> bool {
         match self {
-            Self::Job(error) => !matches!(
-                error,
-                JobError::BadInput | JobError::Denied | JobError::Cancelled
-            ),
+            Self::Job(error) => match error {
+                JobError::BadInput | JobError::Denied | JobError::Cancelled => false,
+                JobError::NoSuchKey
+                | JobError::NotOffered
+                | JobError::Busy
+                | JobError::Expired
+                | JobError::Draining
+                | JobError::Failed
+                | JobError::OverQuota => true,
+            },
             Self::Cancelled | Self::ForeignKey => false,
             _ => true,
         }
@@ -73,7 +79,6 @@ fn refusal(reason: KeyRefusal) -> String {
         KeyRefusal::TooManyKeys => "the node has too many keys open for this client".to_owned(),
         KeyRefusal::Draining => "the node is draining".to_owned(),
         KeyRefusal::ImportDisabled => "the node takes no keys from its clients".to_owned(),
-        other => format!("{other:?}"),
     }
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (`--cfg fuzzing`; no other build has this module): callers, time and
+//! For the fuzz targets only (feature `fuzzing`; no other build has this module): callers, time and
 //! hostile nodes around the pool without I/O.
 //!
 //! The input is a list of steps, each a byte that chooses it and as many bytes of parameters as it
@@ -288,7 +288,10 @@ impl World {
                         );
                         peer.reported = report;
                     }
-                    _ => {}
+                    ClientMessage::Hello(_)
+                    | ClientMessage::CloseKey { .. }
+                    | ClientMessage::Cancel { .. }
+                    | ClientMessage::Ping { .. } => {}
                 }
             }
         }

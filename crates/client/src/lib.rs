@@ -34,7 +34,7 @@ mod config;
 mod connection;
 mod dispatch;
 mod error;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod io;

@@ -12,7 +12,7 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new() -> Self {
-        if cfg!(fuzzing) {
+        if cfg!(feature = "fuzzing") {
             // A finding has to be repeatable.
             return Self(1);
         }

@@ -20,65 +20,24 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::coded_enum;
 use crate::error::{BackendError, KeyError};
 use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Operation, OperationKind, Output};
 
-/// Which implementation served a job (`served_by`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum BackendKind {
-    /// A well-kept library on the CPU, one operation at a time.
-    Software = 0x01,
-    /// Several operations at once in the lanes of vector registers.
-    Simd = 0x02,
-    /// An NVIDIA GPU.
-    Cuda = 0x03,
-    /// Linux kernel crypto.
-    Kernel = 0x04,
-    /// An Intel QAT device.
-    Qat = 0x05,
-}
-
-impl BackendKind {
-    /// Every kind, in the order of its code.
-    pub const ALL: &'static [Self] = &[
-        Self::Software,
-        Self::Simd,
-        Self::Cuda,
-        Self::Kernel,
-        Self::Qat,
-    ];
-
-    /// The code used on the wire.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The kind with this code, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.code() == code)
-    }
-
-    /// Position in [`Self::ALL`].
-    #[must_use]
-    pub fn index(self) -> usize {
-        usize::from(self.code()) - 1
-    }
-
-    /// The name used in metrics, the CLI and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Software => "software",
-            Self::Simd => "simd",
-            Self::Cuda => "cuda",
-            Self::Kernel => "kernel",
-            Self::Qat => "qat",
-        }
+coded_enum! {
+    /// Which implementation served a job (`served_by`).
+    pub enum BackendKind {
+        /// A well-kept library on the CPU, one operation at a time.
+        Software = 0x01 "software",
+        /// Several operations at once in the lanes of vector registers.
+        Simd = 0x02 "simd",
+        /// An NVIDIA GPU.
+        Cuda = 0x03 "cuda",
+        /// Linux kernel crypto.
+        Kernel = 0x04 "kernel",
+        /// An Intel QAT device.
+        Qat = 0x05 "qat",
     }
 }
 

@@ -7,9 +7,11 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::coded_enum;
+use crate::operation::Class;
+
 /// A NIST prime curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum Curve {
     /// secp256r1
     P256,
@@ -22,7 +24,7 @@ pub enum Curve {
 impl Curve {
     /// Length of a field element, in bytes.
     #[must_use]
-    pub fn field_len(self) -> usize {
+    pub const fn field_len(self) -> usize {
         match self {
             Self::P256 => 32,
             Self::P384 => 48,
@@ -33,7 +35,6 @@ impl Curve {
 
 /// The type of a key, with what its operations and their cost depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum KeyType {
     /// Two-prime RSA with a public exponent.
     Rsa {
@@ -58,30 +59,160 @@ pub enum KeyType {
     },
 }
 
-impl KeyType {
-    /// Length of the modulus or prime in bytes; 0 for keys that have none.
-    #[must_use]
-    pub fn modulus_len(self) -> usize {
+coded_enum! {
+    /// A [`KeyType`] without its size.
+    pub enum KeyKind {
+        /// [`KeyType::Rsa`]
+        Rsa = 0x01 "rsa",
+        /// [`Curve::P256`]
+        P256 = 0x02 "p-256",
+        /// [`Curve::P384`]
+        P384 = 0x03 "p-384",
+        /// [`Curve::P521`]
+        P521 = 0x04 "p-521",
+        /// [`KeyType::X25519`]
+        X25519 = 0x05 "x25519",
+        /// [`KeyType::Ed25519`]
+        Ed25519 = 0x06 "ed25519",
+        /// [`KeyType::Dh`]
+        Dh = 0x07 "dh",
+        /// [`KeyType::Dsa`]
+        Dsa = 0x08 "dsa",
+    }
+}
+
+/// The other columns of the table that [`KeyKind`] begins.
+struct Row {
+    /// Code and size in key files, where they differ from those on the wire.
+    stored: (u8, u16),
+    /// Smallest and largest size in bits, where the kind has sizes.
+    sizes: Option<(u16, u16)>,
+    /// The largest sizes of the classes `Fast` and `Medium`, in bits; what is larger is `Slow`.
+    classes: (u16, u16),
+}
+
+const MODULUS: Option<(u16, u16)> = Some((MIN_MODULUS_BITS, MAX_MODULUS_BITS));
+const FAST: (u16, u16) = (u16::MAX, u16::MAX);
+const MEDIUM: (u16, u16) = (0, u16::MAX);
+const SLOW: (u16, u16) = (0, 0);
+
+impl KeyKind {
+    #[rustfmt::skip]
+    const fn row(self) -> Row {
         match self {
-            Self::Rsa { bits } | Self::Dh { bits } | Self::Dsa { bits } => {
-                usize::from(bits).div_ceil(8)
-            }
+            Self::Rsa     => Row { stored: (1, 0),   sizes: MODULUS, classes: (0, 3072) },
+            Self::P256    => Row { stored: (2, 256), sizes: None,    classes: FAST },
+            Self::P384    => Row { stored: (2, 384), sizes: None,    classes: MEDIUM },
+            Self::P521    => Row { stored: (2, 521), sizes: None,    classes: MEDIUM },
+            Self::X25519  => Row { stored: (3, 0),   sizes: None,    classes: FAST },
+            Self::Ed25519 => Row { stored: (4, 0),   sizes: None,    classes: FAST },
+            Self::Dh      => Row { stored: (5, 0),   sizes: MODULUS, classes: SLOW },
+            Self::Dsa     => Row { stored: (6, 0),   sizes: Some((MIN_MODULUS_BITS, MAX_DSA_BITS)), classes: MEDIUM },
+        }
+    }
+
+    /// The key type of this kind and size. A kind without sizes takes 0 alone; `None` for a size out of range.
+    #[must_use]
+    pub const fn with_bits(self, bits: u16) -> Option<KeyType> {
+        let (smallest, largest) = match self.row().sizes {
+            Some(sizes) => sizes,
+            None => (0, 0),
+        };
+        if bits < smallest || bits > largest {
+            return None;
+        }
+        Some(match self {
+            Self::Rsa => KeyType::Rsa { bits },
+            Self::P256 => KeyType::Ec(Curve::P256),
+            Self::P384 => KeyType::Ec(Curve::P384),
+            Self::P521 => KeyType::Ec(Curve::P521),
+            Self::X25519 => KeyType::X25519,
+            Self::Ed25519 => KeyType::Ed25519,
+            Self::Dh => KeyType::Dh { bits },
+            Self::Dsa => KeyType::Dsa { bits },
+        })
+    }
+
+    /// Smallest and largest size, in bits; `None` for a kind without sizes.
+    #[must_use]
+    pub const fn sizes(self) -> Option<(u16, u16)> {
+        self.row().sizes
+    }
+
+    /// The smallest and the largest type of this kind: the same type twice where it has no sizes.
+    #[must_use]
+    pub fn extremes(self) -> [KeyType; 2] {
+        let (smallest, largest) = self.row().sizes.unwrap_or((0, 0));
+        [smallest, largest].map(|bits| self.with_bits(bits).expect("the bounds are sizes"))
+    }
+
+    /// The class of every operation with a key of this kind and size.
+    #[must_use]
+    pub(crate) const fn class(self, bits: u16) -> Class {
+        let (fast, medium) = self.row().classes;
+        if bits <= fast && fast > 0 {
+            Class::Fast
+        } else if bits <= medium && medium > 0 {
+            Class::Medium
+        } else {
+            Class::Slow
+        }
+    }
+}
+
+impl KeyType {
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(self) -> KeyKind {
+        match self {
+            Self::Rsa { .. } => KeyKind::Rsa,
+            Self::Ec(Curve::P256) => KeyKind::P256,
+            Self::Ec(Curve::P384) => KeyKind::P384,
+            Self::Ec(Curve::P521) => KeyKind::P521,
+            Self::X25519 => KeyKind::X25519,
+            Self::Ed25519 => KeyKind::Ed25519,
+            Self::Dh { .. } => KeyKind::Dh,
+            Self::Dsa { .. } => KeyKind::Dsa,
+        }
+    }
+
+    /// Bits of the modulus or prime; 0 for keys that have none.
+    #[must_use]
+    pub const fn bits(self) -> u16 {
+        match self {
+            Self::Rsa { bits } | Self::Dh { bits } | Self::Dsa { bits } => bits,
             Self::Ec(_) | Self::X25519 | Self::Ed25519 => 0,
         }
+    }
+
+    /// Length of the modulus or prime in bytes; 0 for keys that have none.
+    #[must_use]
+    pub const fn modulus_len(self) -> usize {
+        (self.bits() as usize).div_ceil(8)
+    }
+
+    /// Code and size as key files state them.
+    #[must_use]
+    pub const fn stored(self) -> (u8, u16) {
+        let (code, size) = self.kind().row().stored;
+        (code, if self.bits() > 0 { self.bits() } else { size })
+    }
+
+    /// The key type that [`Self::stored`] wrote.
+    #[must_use]
+    pub fn from_stored(code: u8, size: u16) -> Option<Self> {
+        KeyKind::ALL.iter().find_map(|kind| {
+            let key_type = kind.with_bits(if kind.sizes().is_some() { size } else { 0 })?;
+            (key_type.stored() == (code, size)).then_some(key_type)
+        })
     }
 }
 
 impl fmt::Display for KeyType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rsa { bits } => write!(f, "rsa-{bits}"),
-            Self::Ec(Curve::P256) => f.write_str("p-256"),
-            Self::Ec(Curve::P384) => f.write_str("p-384"),
-            Self::Ec(Curve::P521) => f.write_str("p-521"),
-            Self::X25519 => f.write_str("x25519"),
-            Self::Ed25519 => f.write_str("ed25519"),
-            Self::Dh { bits } => write!(f, "dh-{bits}"),
-            Self::Dsa { bits } => write!(f, "dsa-{bits}"),
+        match (self.kind().name(), self.bits()) {
+            (name, 0) => f.write_str(name),
+            (name, bits) => write!(f, "{name}-{bits}"),
         }
     }
 }
@@ -96,6 +227,9 @@ pub const MIN_MODULUS_BITS: u16 = 2048;
 /// Largest RSA or DH modulus that is accepted, in bits. Above, one operation takes longer than a
 /// handshake may.
 pub const MAX_MODULUS_BITS: u16 = 8192;
+
+/// Largest DSA prime that is accepted, in bits (FIPS 186-4 section 4.2).
+pub const MAX_DSA_BITS: u16 = 3072;
 
 /// A private key as DER `PrivateKeyInfo` (PKCS#8, RFC 5958), zeroised on drop.
 ///
@@ -133,4 +267,61 @@ pub struct KeyInfo {
     pub key_type: KeyType,
     /// DER `SubjectPublicKeyInfo` (RFC 5280 section 4.1.2.7).
     pub spki: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::OperationKind;
+
+    #[test]
+    fn every_key_kind_has_operations_and_codes_that_round_trip() {
+        let mut stored = std::collections::HashSet::new();
+        for kind in KeyKind::ALL.iter().copied() {
+            assert!(
+                OperationKind::of(kind).count() > 0,
+                "{} has no operation",
+                kind.name()
+            );
+            for key_type in kind.extremes() {
+                assert_eq!(key_type.kind(), kind);
+                assert_eq!(kind.with_bits(key_type.bits()), Some(key_type));
+                let (code, size) = key_type.stored();
+                assert_eq!(KeyType::from_stored(code, size), Some(key_type));
+            }
+            stored.insert(kind.extremes()[0].stored());
+            assert_eq!(kind.with_bits(u16::MAX), None);
+            assert_eq!(kind.with_bits(1), None);
+        }
+        assert_eq!(
+            stored.len(),
+            KeyKind::ALL.len(),
+            "two kinds share a code in key files"
+        );
+        assert_eq!(KeyType::from_stored(2, 0), None);
+        assert_eq!(KeyType::from_stored(3, 1), None);
+    }
+
+    #[test]
+    fn classes_follow_kind_and_size() {
+        for (key_type, class) in [
+            (KeyType::Ec(Curve::P256), Class::Fast),
+            (KeyType::X25519, Class::Fast),
+            (KeyType::Ed25519, Class::Fast),
+            (KeyType::Ec(Curve::P384), Class::Medium),
+            (KeyType::Rsa { bits: 3072 }, Class::Medium),
+            (KeyType::Dsa { bits: 3072 }, Class::Medium),
+            (KeyType::Rsa { bits: 3073 }, Class::Slow),
+            (KeyType::Dh { bits: 2048 }, Class::Slow),
+        ] {
+            assert_eq!(Class::of(key_type), class, "{key_type}");
+        }
+    }
+
+    #[test]
+    fn key_types_are_shown_with_their_size() {
+        assert_eq!(KeyType::Rsa { bits: 2048 }.to_string(), "rsa-2048");
+        assert_eq!(KeyType::Ec(Curve::P521).to_string(), "p-521");
+        assert_eq!(KeyType::Dh { bits: 8192 }.to_string(), "dh-8192");
+    }
 }

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod coded;
 pub mod engine;
 pub mod error;
 pub mod key;
@@ -34,6 +35,7 @@ pub use engine::{
     Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Placement, Session,
 };
 pub use error::{BackendError, JobError, KeyError};
-pub use key::{Curve, KeyInfo, KeyType, PrivateKey};
+pub use key::{Curve, KeyInfo, KeyKind, KeyType, PrivateKey};
 pub use operation::{Class, Hash, Operation, OperationKind, Output};
 pub use policy::{HashSet, KeyPolicy, OperationSet};
+pub use queue::Owner;

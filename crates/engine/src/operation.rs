@@ -11,62 +11,64 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::coded_enum;
 use crate::error::JobError;
-use crate::key::{Curve, KeyType};
+use crate::key::{KeyKind, KeyType};
 
 /// The result bytes of an operation. Zeroised on drop, because a decryption or a key agreement
 /// yields a secret and the type should not depend on which it was.
 pub type Output = Zeroizing<Vec<u8>>;
 
-/// A digest algorithm, as far as an operation names one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Hash {
-    /// MD5 followed by SHA-1, 36 bytes, no `DigestInfo` (TLS 1.0 and 1.1, RFC 4346 section 7.4.3).
-    /// Only for PKCS#1 v1.5 signatures.
-    Md5Sha1 = 0x01,
-    /// SHA-1, 20 bytes.
-    Sha1 = 0x02,
-    /// SHA-224, 28 bytes.
-    Sha224 = 0x03,
-    /// SHA-256, 32 bytes.
-    Sha256 = 0x04,
-    /// SHA-384, 48 bytes.
-    Sha384 = 0x05,
-    /// SHA-512, 64 bytes.
-    Sha512 = 0x06,
-    /// SHA-512/256, 32 bytes.
-    Sha512_256 = 0x07,
+coded_enum! {
+    /// A digest algorithm that an operation names.
+    pub enum Hash {
+        /// MD5 followed by SHA-1, 36 bytes, no `DigestInfo` (TLS 1.0 and 1.1, RFC 4346 section 7.4.3).
+        /// Only for PKCS#1 v1.5 signatures.
+        Md5Sha1 = 0x01 "md5sha1",
+        /// SHA-1, 20 bytes.
+        Sha1 = 0x02 "sha1",
+        /// SHA-224, 28 bytes.
+        Sha224 = 0x03 "sha224",
+        /// SHA-256, 32 bytes.
+        Sha256 = 0x04 "sha256",
+        /// SHA-384, 48 bytes.
+        Sha384 = 0x05 "sha384",
+        /// SHA-512, 64 bytes.
+        Sha512 = 0x06 "sha512",
+        /// SHA-512/256, 32 bytes.
+        Sha512_256 = 0x07 "sha512-256",
+    }
+}
+
+/// `DigestInfo` up to the digest, for the hashes below 2.16.840.1.101.3.4.2 (RFC 8017 appendix B.1).
+const fn sha2_digest_info(arc: u8, len: u8) -> [u8; 19] {
+    [
+        0x30,
+        0x11 + len,
+        0x30,
+        0x0d,
+        0x06,
+        0x09,
+        0x60,
+        0x86,
+        0x48,
+        0x01,
+        0x65,
+        0x03,
+        0x04,
+        0x02,
+        arc,
+        0x05,
+        0x00,
+        0x04,
+        len,
+    ]
 }
 
 impl Hash {
-    /// Every digest, in the order of its code.
-    pub const ALL: &'static [Self] = &[
-        Self::Md5Sha1,
-        Self::Sha1,
-        Self::Sha224,
-        Self::Sha256,
-        Self::Sha384,
-        Self::Sha512,
-        Self::Sha512_256,
-    ];
-
-    /// The code used on the wire and in stored policies.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The digest with this code, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|hash| hash.code() == code)
-    }
-
     /// Length of a digest, in bytes.
     #[must_use]
-    pub fn digest_len(self) -> usize {
+    pub const fn digest_len(self) -> usize {
         match self {
             Self::Md5Sha1 => 36,
             Self::Sha1 => 20,
@@ -77,24 +79,20 @@ impl Hash {
         }
     }
 
-    /// The name used in policies, metrics and messages.
+    /// What precedes the digest in the DER of a PKCS#1 v1.5 `DigestInfo` (RFC 8017 section 9.2 note 1).
+    /// Empty for md5sha1, which TLS 1.0 signs without one.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn digest_info_prefix(self) -> &'static [u8] {
+        const SHA1: &[u8] = b"\x30\x21\x30\x09\x06\x05\x2b\x0e\x03\x02\x1a\x05\x00\x04\x14";
         match self {
-            Self::Md5Sha1 => "md5sha1",
-            Self::Sha1 => "sha1",
-            Self::Sha224 => "sha224",
-            Self::Sha256 => "sha256",
-            Self::Sha384 => "sha384",
-            Self::Sha512 => "sha512",
-            Self::Sha512_256 => "sha512-256",
+            Self::Md5Sha1 => &[],
+            Self::Sha1 => SHA1,
+            Self::Sha224 => const { &sha2_digest_info(4, 28) },
+            Self::Sha256 => const { &sha2_digest_info(1, 32) },
+            Self::Sha384 => const { &sha2_digest_info(2, 48) },
+            Self::Sha512 => const { &sha2_digest_info(3, 64) },
+            Self::Sha512_256 => const { &sha2_digest_info(6, 32) },
         }
-    }
-
-    /// The digest with this name, if there is one.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|hash| hash.name() == name)
     }
 }
 
@@ -108,7 +106,6 @@ impl fmt::Display for Hash {
 ///
 /// What the input and the output are is said per variant; a job carries both as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Operation {
     /// RSASSA-PKCS1-v1_5 signature (RFC 8017 section 8.2) over a given digest.
     /// Input: the digest. Output: the signature, as long as the modulus.
@@ -185,7 +182,7 @@ pub const MAX_INPUT_LEN: usize = 16 * 1024;
 impl Operation {
     /// What kind of operation this is, without its parameters.
     #[must_use]
-    pub fn kind(&self) -> OperationKind {
+    pub const fn kind(&self) -> OperationKind {
         match self {
             Self::RsaPkcs1Sign { .. } => OperationKind::RsaPkcs1Sign,
             Self::RsaPssSign { .. } => OperationKind::RsaPssSign,
@@ -202,17 +199,29 @@ impl Operation {
         }
     }
 
+    /// The digest of the message and that of MGF1, where the operation names them.
+    #[must_use]
+    pub const fn hashes(&self) -> [Option<Hash>; 2] {
+        match *self {
+            Self::RsaPkcs1Sign { hash } | Self::EcdsaSign { hash } | Self::DsaSign { hash } => {
+                [Some(hash), None]
+            }
+            Self::RsaPssSign { hash, mgf_hash, .. }
+            | Self::RsaOaepDecrypt { hash, mgf_hash, .. } => [Some(hash), Some(mgf_hash)],
+            Self::RsaPkcs1Decrypt
+            | Self::RsaTlsPremaster { .. }
+            | Self::RsaRaw
+            | Self::Ecdh
+            | Self::X25519
+            | Self::Ed25519Sign
+            | Self::DhDerive => [None, None],
+        }
+    }
+
     /// The digest of the message that this operation names, if it names one. (Not that of MGF1.)
     #[must_use]
-    pub fn hash(&self) -> Option<Hash> {
-        match self {
-            Self::RsaPkcs1Sign { hash }
-            | Self::RsaPssSign { hash, .. }
-            | Self::RsaOaepDecrypt { hash, .. }
-            | Self::EcdsaSign { hash }
-            | Self::DsaSign { hash } => Some(*hash),
-            _ => None,
-        }
+    pub const fn hash(&self) -> Option<Hash> {
+        self.hashes()[0]
     }
 
     /// Checks everything that can be checked without the key's secret: that `key_type` can do
@@ -254,10 +263,9 @@ impl Operation {
             Self::RsaPkcs1Decrypt | Self::RsaTlsPremaster { .. } | Self::RsaRaw => {
                 input.len() == key_type.modulus_len()
             }
-            Self::Ecdh => match key_type {
-                KeyType::Ec(curve) => input.len() == 1 + 2 * curve.field_len(),
-                _ => false,
-            },
+            Self::Ecdh => {
+                matches!(key_type, KeyType::Ec(curve) if input.len() == 1 + 2 * curve.field_len())
+            }
             Self::X25519 => input.len() == 32,
             Self::Ed25519Sign => input.len() <= MAX_INPUT_LEN,
             Self::DhDerive => !input.is_empty() && input.len() <= key_type.modulus_len(),
@@ -270,113 +278,80 @@ impl Operation {
     }
 }
 
-/// An [`Operation`] without its parameters: for capabilities, policies, metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum OperationKind {
-    /// [`Operation::RsaPkcs1Sign`]
-    RsaPkcs1Sign = 0x01,
-    /// [`Operation::RsaPssSign`]
-    RsaPssSign = 0x02,
-    /// [`Operation::RsaOaepDecrypt`]
-    RsaOaepDecrypt = 0x03,
-    /// [`Operation::RsaPkcs1Decrypt`]
-    RsaPkcs1Decrypt = 0x04,
-    /// [`Operation::RsaTlsPremaster`]
-    RsaTlsPremaster = 0x05,
-    /// [`Operation::RsaRaw`]
-    RsaRaw = 0x06,
-    /// [`Operation::EcdsaSign`]
-    EcdsaSign = 0x07,
-    /// [`Operation::Ecdh`]
-    Ecdh = 0x08,
-    /// [`Operation::X25519`]
-    X25519 = 0x09,
-    /// [`Operation::Ed25519Sign`]
-    Ed25519Sign = 0x0a,
-    /// [`Operation::DhDerive`]
-    DhDerive = 0x0b,
-    /// [`Operation::DsaSign`]
-    DsaSign = 0x0c,
+coded_enum! {
+    /// An [`Operation`] without its parameters: for capabilities, policies, metrics.
+    pub enum OperationKind {
+        /// [`Operation::RsaPkcs1Sign`]
+        RsaPkcs1Sign = 0x01 "rsa-pkcs1-sign",
+        /// [`Operation::RsaPssSign`]
+        RsaPssSign = 0x02 "rsa-pss-sign",
+        /// [`Operation::RsaOaepDecrypt`]
+        RsaOaepDecrypt = 0x03 "rsa-oaep-decrypt",
+        /// [`Operation::RsaPkcs1Decrypt`]
+        RsaPkcs1Decrypt = 0x04 "rsa-pkcs1-decrypt",
+        /// [`Operation::RsaTlsPremaster`]
+        RsaTlsPremaster = 0x05 "rsa-tls-premaster",
+        /// [`Operation::RsaRaw`]
+        RsaRaw = 0x06 "rsa-raw",
+        /// [`Operation::EcdsaSign`]
+        EcdsaSign = 0x07 "ecdsa-sign",
+        /// [`Operation::Ecdh`]
+        Ecdh = 0x08 "ecdh-derive",
+        /// [`Operation::X25519`]
+        X25519 = 0x09 "x25519-derive",
+        /// [`Operation::Ed25519Sign`]
+        Ed25519Sign = 0x0a "ed25519-sign",
+        /// [`Operation::DhDerive`]
+        DhDerive = 0x0b "dh-derive",
+        /// [`Operation::DsaSign`]
+        DsaSign = 0x0c "dsa-sign",
+    }
 }
 
 impl OperationKind {
-    /// Every kind, in the order of its code.
-    pub const ALL: &'static [Self] = &[
-        Self::RsaPkcs1Sign,
-        Self::RsaPssSign,
-        Self::RsaOaepDecrypt,
-        Self::RsaPkcs1Decrypt,
-        Self::RsaTlsPremaster,
-        Self::RsaRaw,
-        Self::EcdsaSign,
-        Self::Ecdh,
-        Self::X25519,
-        Self::Ed25519Sign,
-        Self::DhDerive,
-        Self::DsaSign,
-    ];
-
-    /// The code used on the wire and in stored policies.
+    /// The kinds of keys that have this operation.
     #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The kind with this code, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.code() == code)
-    }
-
-    /// Position in [`Self::ALL`]: an index for tables of counters.
-    #[must_use]
-    pub fn index(self) -> usize {
-        usize::from(self.code()) - 1
-    }
-
-    /// The name used in policies, metrics, the CLI and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RsaPkcs1Sign => "rsa-pkcs1-sign",
-            Self::RsaPssSign => "rsa-pss-sign",
-            Self::RsaOaepDecrypt => "rsa-oaep-decrypt",
-            Self::RsaPkcs1Decrypt => "rsa-pkcs1-decrypt",
-            Self::RsaTlsPremaster => "rsa-tls-premaster",
-            Self::RsaRaw => "rsa-raw",
-            Self::EcdsaSign => "ecdsa-sign",
-            Self::Ecdh => "ecdh-derive",
-            Self::X25519 => "x25519-derive",
-            Self::Ed25519Sign => "ed25519-sign",
-            Self::DhDerive => "dh-derive",
-            Self::DsaSign => "dsa-sign",
-        }
-    }
-
-    /// The kind with this name, if there is one.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-
-    /// Whether keys of this type have this operation at all.
-    #[must_use]
-    pub fn fits(self, key_type: KeyType) -> bool {
+    pub const fn key_kinds(self) -> &'static [KeyKind] {
         match self {
             Self::RsaPkcs1Sign
             | Self::RsaPssSign
             | Self::RsaOaepDecrypt
             | Self::RsaPkcs1Decrypt
             | Self::RsaTlsPremaster
-            | Self::RsaRaw => matches!(key_type, KeyType::Rsa { .. }),
-            Self::EcdsaSign | Self::Ecdh => matches!(key_type, KeyType::Ec(_)),
-            Self::X25519 => key_type == KeyType::X25519,
-            Self::Ed25519Sign => key_type == KeyType::Ed25519,
-            Self::DhDerive => matches!(key_type, KeyType::Dh { .. }),
-            Self::DsaSign => matches!(key_type, KeyType::Dsa { .. }),
+            | Self::RsaRaw => &[KeyKind::Rsa],
+            Self::EcdsaSign | Self::Ecdh => &[KeyKind::P256, KeyKind::P384, KeyKind::P521],
+            Self::X25519 => &[KeyKind::X25519],
+            Self::Ed25519Sign => &[KeyKind::Ed25519],
+            Self::DhDerive => &[KeyKind::Dh],
+            Self::DsaSign => &[KeyKind::Dsa],
         }
+    }
+
+    /// Whether keys of this type have this operation at all.
+    #[must_use]
+    pub const fn fits(self, key_type: KeyType) -> bool {
+        self.fits_kind(key_type.kind())
+    }
+
+    /// Whether keys of this kind have this operation at all.
+    #[must_use]
+    pub const fn fits_kind(self, kind: KeyKind) -> bool {
+        let (kinds, mut index) = (self.key_kinds(), 0);
+        while index < kinds.len() {
+            if kinds[index].code() == kind.code() {
+                return true;
+            }
+            index += 1;
+        }
+        false
+    }
+
+    /// The operations that keys of this kind have.
+    pub fn of(kind: KeyKind) -> impl Iterator<Item = Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(move |operation| operation.fits_kind(kind))
     }
 }
 
@@ -405,15 +380,10 @@ impl Class {
     /// Every class, fastest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
 
-    /// The class of every operation with a key of this type.
+    /// The class of every operation with a key of this type: see the table in [`crate::key`].
     #[must_use]
     pub fn of(key_type: KeyType) -> Self {
-        match key_type {
-            KeyType::Ec(Curve::P256) | KeyType::X25519 | KeyType::Ed25519 => Self::Fast,
-            KeyType::Ec(_) | KeyType::Dsa { .. } => Self::Medium,
-            KeyType::Rsa { bits } if bits <= 3072 => Self::Medium,
-            KeyType::Rsa { .. } | KeyType::Dh { .. } => Self::Slow,
-        }
+        key_type.kind().class(key_type.bits())
     }
 
     /// Position in [`Self::ALL`].
@@ -436,17 +406,21 @@ impl Class {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Curve;
 
     #[test]
-    fn codes_and_names_are_unique_and_round_trip() {
+    fn operation_and_hash_codes_round_trip_and_fit_a_policy() {
         for (index, kind) in OperationKind::ALL.iter().enumerate() {
             assert_eq!(kind.index(), index);
             assert_eq!(OperationKind::from_code(kind.code()), Some(*kind));
             assert_eq!(OperationKind::from_name(kind.name()), Some(*kind));
+            assert!(kind.code() < 32, "a policy has a bit for each code");
+            assert!(!kind.key_kinds().is_empty(), "{kind} fits no key");
         }
         for hash in Hash::ALL {
             assert_eq!(Hash::from_code(hash.code()), Some(*hash));
             assert_eq!(Hash::from_name(hash.name()), Some(*hash));
+            assert!(hash.code() < 32, "a policy has a bit for each code");
         }
         assert_eq!(OperationKind::from_code(0), None);
         assert_eq!(Hash::from_code(0xff), None);

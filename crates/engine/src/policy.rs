@@ -60,17 +60,12 @@ impl KeyPolicy {
     /// Whether the operation, with its hashes, is allowed.
     #[must_use]
     pub fn permits(&self, operation: &Operation) -> bool {
-        let mgf = match operation {
-            Operation::RsaPssSign { mgf_hash, .. } | Operation::RsaOaepDecrypt { mgf_hash, .. } => {
-                Some(*mgf_hash)
-            }
-            _ => None,
-        };
         self.operations.contains(operation.kind())
             && operation
-                .hash()
-                .is_none_or(|hash| self.hashes.contains(hash))
-            && mgf.is_none_or(|hash| self.hashes.contains(hash))
+                .hashes()
+                .into_iter()
+                .flatten()
+                .all(|hash| self.hashes.contains(hash))
     }
 }
 

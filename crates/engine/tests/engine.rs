@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, JobError, KeyError, PrivateKey,
+    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, JobError, KeyError, Owner,
+    PrivateKey,
 };
 use support::{Behaviour, Collector, Fixture, Scripted, Shared};
 
@@ -323,7 +324,7 @@ fn a_waiting_job_can_be_cancelled_and_one_in_service_cannot() {
     assert!(
         !fixture
             .engine
-            .cancel(&fixture.engine.open_session(other), 1)
+            .cancel(&fixture.engine.open_session(other, Owner::new(1, 1)), 1)
     );
     assert_eq!(
         fixture.sink.take(1)[0].result.as_ref().unwrap_err(),

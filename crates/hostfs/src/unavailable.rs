@@ -8,45 +8,45 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::root::Kind;
+use crate::root::FileKind;
 
 /// Why something could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "why", rename_all = "kebab-case")]
-pub enum Why {
-    /// It is not there
+pub enum Unavailable {
+    /// Nothing is there
     Missing,
-    /// This user may not read it, or the kernel forbids it to everybody
+    /// This user may not read it, or the kernel forbids it to all (lockdown)
     Denied,
-    /// It is there, but is no ordinary file
+    /// It is not an ordinary file
     #[serde(rename_all = "snake_case")]
     NotRegular {
-        /// What it is
-        kind: Kind,
+        /// The kind of file
+        kind: FileKind,
     },
-    /// It is larger than such a file can sensibly be
+    /// It is larger than the bound on such files
     TooLarge {
-        /// How much would have been read
+        /// The bound, in bytes
         limit_bytes: usize,
     },
-    /// The system gave an error, or no answer in time
+    /// The system reported an error, or nothing in time
     Unreadable {
-        /// In words
+        /// The reason
         reason: String,
     },
-    /// It was read, and does not say what such a file says
+    /// It was read, but its content is not what such a file holds
     Malformed {
-        /// In words
+        /// The reason
         reason: String,
     },
-    /// Files do not say it: it is known of the machine itself only, not below `--root`
+    /// Only the running machine can say it, not files below `--root`
     NotInFiles,
     /// The bundle does not hold it
     NotCollected,
 }
 
-impl Why {
-    /// An error of the system, in words.
+impl Unavailable {
+    /// An error of the system.
     #[must_use]
     pub fn unreadable(reason: impl Into<String>) -> Self {
         Self::Unreadable {
@@ -54,7 +54,7 @@ impl Why {
         }
     }
 
-    /// What is wrong with a content, in words.
+    /// Content that is not what such a file holds.
     #[must_use]
     pub fn malformed(reason: impl Into<String>) -> Self {
         Self::Malformed {
@@ -63,7 +63,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("not there"),
@@ -76,3 +76,6 @@ impl fmt::Display for Why {
         }
     }
 }
+
+/// Something that was read, or why it could not be.
+pub type ReadResult<T> = Result<T, Unavailable>;

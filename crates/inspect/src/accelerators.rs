@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::{Look, Section};
-use crate::root::{Kind, Root};
+use millrace_hostfs::{FileKind, Root};
 
 /// Bound on devices of one kind: a machine of eight sockets has fewer than 100.
 const MAX_DEVICES: usize = 256;
@@ -115,7 +115,7 @@ pub fn section(root: &Root) -> Section<Accelerators> {
         iaa: engines(&mut look, "iax"),
         dev_crypto: root
             .kind("dev/crypto")
-            .is_ok_and(|kind| kind == Kind::CharacterDevice)
+            .is_ok_and(|kind| kind == FileKind::CharacterDevice)
             || is_module(&mut look, "cryptodev"),
         af_alg: af_alg(&mut look),
     };
@@ -147,10 +147,7 @@ fn gpus(look: &mut Look<'_>) -> Vec<Gpu> {
                 .text_if_there(&information)
                 .and_then(|text| model(&text)),
             compute_capability: known.map(|(_, capability)| (*capability).to_owned()),
-            driver: look
-                .root()
-                .link(&format!("{PCI}/{address}/driver"))
-                .last_name(),
+            driver: look.root().link_name(&format!("{PCI}/{address}/driver")),
             numa_node,
             device_id,
             address,
@@ -186,10 +183,7 @@ fn virtio_crypto(look: &mut Look<'_>) -> Vec<Bound> {
         let number = look.text_if_there(&format!("{VIRTIO}/{name}/device"));
         if number.is_some_and(|number| number.trim() == VIRTIO_CRYPTO) && found.len() < MAX_DEVICES
         {
-            let driver = look
-                .root()
-                .link(&format!("{VIRTIO}/{name}/driver"))
-                .last_name();
+            let driver = look.root().link_name(&format!("{VIRTIO}/{name}/driver"));
             found.push(Bound { name, driver });
         }
     }
@@ -219,7 +213,7 @@ pub(crate) fn is_module(look: &mut Look<'_>, name: &str) -> bool {
         text.lines()
             .any(|line| line.split_ascii_whitespace().next() == Some(name))
     });
-    loaded || look.root().kind(&format!("sys/module/{name}")).is_ok()
+    loaded || look.root().exists(&format!("sys/module/{name}"))
 }
 
 fn af_alg(look: &mut Look<'_>) -> Option<bool> {

@@ -37,5 +37,3 @@ pub mod network;
 pub mod qat;
 pub mod report;
 pub mod used;
-
-pub use millrace_hostfs::{live, root};

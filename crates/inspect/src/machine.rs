@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::{Look, Section};
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// A machine and its system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

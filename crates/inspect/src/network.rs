@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::accelerators::is_module;
-use crate::live::Question;
 use crate::report::{Look, Section};
-use crate::root::{Kind, Root};
+use millrace_hostfs::Probe;
+use millrace_hostfs::{FileKind, Root};
 
 /// Where interfaces are.
 const INTERFACES: &str = "sys/class/net";
@@ -130,21 +130,18 @@ fn interfaces(look: &mut Look<'_>) -> Vec<Interface> {
         let is_folder = look
             .root()
             .kind(&folder)
-            .is_ok_and(|kind| kind != Kind::File);
+            .is_ok_and(|kind| kind != FileKind::File);
         if name == "lo" || !is_folder {
             continue;
         }
         if found.len() == MAX_INTERFACES {
             break;
         }
-        let driver = look
-            .root()
-            .link(&format!("{folder}/device/driver"))
-            .last_name();
+        let driver = look.root().link_name(&format!("{folder}/device/driver"));
         let uevent = look
             .text_if_there(&format!("{folder}/uevent"))
             .unwrap_or_default();
-        let has_tun = look.root().kind(&format!("{folder}/tun_flags")).is_ok();
+        let has_tun = look.root().exists(&format!("{folder}/tun_flags"));
         let kind = kind(&uevent, has_tun, driver.is_some());
         let mut interface = Interface {
             kind,
@@ -182,10 +179,10 @@ fn kind(uevent: &str, has_tun: bool, has_driver: bool) -> InterfaceKind {
 /// Offloads of a card are known to the kernel's control interface only, not to any file.
 fn ask_ethtool(look: &mut Look<'_>, interface: &mut Interface) {
     const PROGRAM: &str = "/usr/sbin/ethtool";
-    if look.root().kind(PROGRAM.trim_start_matches('/')).is_err() {
+    if !look.root().exists(PROGRAM) {
         return;
     }
-    let question = Question {
+    let question = Probe {
         name: format!("ethtool-{}", interface.name),
         what: "what a network card takes over",
         program: PROGRAM,

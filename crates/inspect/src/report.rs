@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use millrace_inspect::report::{Look, Section};
-//! use millrace_inspect::root::Root;
+//! use millrace_hostfs::Root;
 //!
 //! fn section(root: &Root) -> Section<u64> {
 //!     let mut look = Look::new(root);
@@ -19,7 +19,7 @@
 //!     look.section(online)
 //! }
 //! # let _ = section(&Root::open("/")?);
-//! # Ok::<(), millrace_inspect::root::OpenError>(())
+//! # Ok::<(), millrace_hostfs::OpenError>(())
 //! ```
 //!
 //! Names of fields carry their units (`_khz`, `_bytes`); the JSON schema is
@@ -34,11 +34,12 @@ use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
 use crate::kernel::{self, Kernel};
 use crate::libcrypto::{self, Libraries};
-use crate::live::{Answer, Question};
 use crate::machine::{self, Machine};
 use crate::network::{self, Network};
 use crate::qat::{self, Qat};
-use crate::root::{ATTRIBUTE_BYTES, LIBRARY_BYTES, Listing, Reading, Root, TABLE_BYTES};
+use millrace_hostfs::{
+    ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
+};
 
 /// Unread things that one section names; a hostile tree may have any number. The others are counted in
 /// its last entry.
@@ -116,10 +117,8 @@ pub struct Unread {
     pub what: String,
     /// Why it could not be read
     #[serde(flatten)]
-    pub why: Why,
+    pub why: Unavailable,
 }
-
-pub use millrace_hostfs::Why;
 
 /// Reads for one section, and keeps the book of what could not be read.
 #[derive(Debug)]
@@ -148,36 +147,36 @@ impl<'a> Look<'a> {
 
     /// The text of a small file that should be there.
     pub fn text(&mut self, path: &str) -> Option<String> {
-        let reading = self.root.read(path, ATTRIBUTE_BYTES);
-        self.keep(path, reading.text())
+        let text = self.root.text(path, ATTRIBUTE_BYTES);
+        self.keep(path, text)
     }
 
     /// The text of a small file that need not be there: that it is missing says something, and is not
     /// noted.
     pub fn text_if_there(&mut self, path: &str) -> Option<String> {
-        match self.root.read(path, ATTRIBUTE_BYTES) {
-            Reading::Missing => None,
-            reading => self.keep(path, reading.text()),
+        match self.root.text(path, ATTRIBUTE_BYTES) {
+            Err(Unavailable::Missing) => None,
+            text => self.keep(path, text),
         }
     }
 
     /// The text of a file that grows with the machine, such as `/proc/cpuinfo`.
     pub fn table(&mut self, path: &str) -> Option<String> {
-        let reading = self.root.read(path, TABLE_BYTES);
-        self.keep(path, reading.text())
+        let text = self.root.text(path, TABLE_BYTES);
+        self.keep(path, text)
     }
 
     /// The bytes of a library or program.
     pub fn library(&mut self, path: &str) -> Option<Vec<u8>> {
-        let reading = self.root.read(path, LIBRARY_BYTES);
-        self.keep(path, reading.bytes())
+        let content = self.root.read(path, LIBRARY_BYTES);
+        self.keep(path, content.map(Content::into_bytes))
     }
 
     /// The bytes of a library or program that need not be there.
     pub fn library_if_there(&mut self, path: &str) -> Option<Vec<u8>> {
         match self.root.read(path, LIBRARY_BYTES) {
-            Reading::Missing => None,
-            reading => self.keep(path, reading.bytes()),
+            Err(Unavailable::Missing) => None,
+            content => self.keep(path, content.map(Content::into_bytes)),
         }
     }
 
@@ -185,9 +184,9 @@ impl<'a> Look<'a> {
     /// lines are not kept in a bundle.
     pub fn lines_with_if_there(&mut self, path: &str, words: &[&str]) -> Vec<String> {
         match self.root.lines_with(path, TABLE_BYTES, words) {
-            Reading::Missing | Reading::NotRegular(_) => Vec::new(),
-            reading => {
-                let text = self.keep(path, reading.text()).unwrap_or_default();
+            Err(Unavailable::Missing | Unavailable::NotRegular { .. }) => Vec::new(),
+            text => {
+                let text = self.keep(path, text).unwrap_or_default();
                 text.lines().map(str::to_owned).collect()
             }
         }
@@ -209,7 +208,10 @@ impl<'a> Look<'a> {
         let parsed = text.trim().parse().ok();
         if parsed.is_none() {
             let shown: String = text.trim().chars().take(40).collect();
-            self.note(path, Why::malformed(format!("no number: {shown:?}")));
+            self.note(
+                path,
+                Unavailable::malformed(format!("no number: {shown:?}")),
+            );
         }
         parsed
     }
@@ -217,20 +219,20 @@ impl<'a> Look<'a> {
     /// The names in a folder that need not be there.
     pub fn names(&mut self, path: &str) -> Vec<String> {
         match self.root.list(path) {
-            Listing::Names { names, odd, cut } => {
-                if cut {
-                    let reason =
-                        format!("more than {} names; the others are left out", names.len());
-                    self.note(path, Why::unreadable(reason));
+            Ok(list) => {
+                if list.truncated {
+                    let count = list.names.len();
+                    let reason = format!("more than {count} names; the others are left out");
+                    self.note(path, Unavailable::unreadable(reason));
                 }
-                if odd > 0 {
-                    let reason = format!("{odd} names are not text; they are left out");
-                    self.note(path, Why::malformed(reason));
+                if list.not_utf8 > 0 {
+                    let reason = format!("{} names are not text; they are left out", list.not_utf8);
+                    self.note(path, Unavailable::malformed(reason));
                 }
-                names
+                list.names
             }
-            Listing::Not(Why::Missing) => Vec::new(),
-            Listing::Not(why) => {
+            Err(Unavailable::Missing) => Vec::new(),
+            Err(why) => {
                 self.note(path, why);
                 Vec::new()
             }
@@ -238,22 +240,13 @@ impl<'a> Look<'a> {
     }
 
     /// Asks what no file says; see [`Root::ask`].
-    pub fn ask(&mut self, question: &Question<'_>) -> Option<String> {
-        match self.root.ask(question) {
-            Answer::Text(text) => Some(text),
-            Answer::NotFromFiles => {
-                self.note(question.what, Why::NotInFiles);
-                None
-            }
-            Answer::Failed(reason) => {
-                self.note(question.what, Why::unreadable(reason));
-                None
-            }
-        }
+    pub fn ask(&mut self, probe: &Probe<'_>) -> Option<String> {
+        let output = self.root.ask(probe);
+        self.keep(probe.what, output)
     }
 
     /// Notes that something could not be read.
-    pub fn note(&mut self, what: &str, why: Why) {
+    pub fn note(&mut self, what: &str, why: Unavailable) {
         let entry = Unread {
             what: what.trim_start_matches('/').to_owned(),
             why,
@@ -268,7 +261,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn keep<T>(&mut self, path: &str, content: Result<T, Why>) -> Option<T> {
+    fn keep<T>(&mut self, path: &str, content: ReadResult<T>) -> Option<T> {
         match content {
             Ok(content) => Some(content),
             Err(why) => {
@@ -284,7 +277,7 @@ impl<'a> Look<'a> {
         if self.more > 0 {
             self.unread.push(Unread {
                 what: format!("and {} more", self.more),
-                why: Why::unreadable("too many to name"),
+                why: Unavailable::unreadable("too many to name"),
             });
         }
         Section {
@@ -323,7 +316,7 @@ mod tests {
     fn reasons_are_flat_in_json() {
         let unread = Unread {
             what: "x".to_owned(),
-            why: Why::TooLarge { limit_bytes: 7 },
+            why: Unavailable::TooLarge { limit_bytes: 7 },
         };
         assert_eq!(
             serde_json::to_string(&unread).unwrap(),
@@ -337,7 +330,7 @@ mod tests {
         let root = Root::open(folder.path()).unwrap();
         let mut look = Look::new(&root);
         for number in 0..MAX_UNREAD + 5 {
-            look.note(&number.to_string(), Why::Denied);
+            look.note(&number.to_string(), Unavailable::Denied);
         }
         let section = look.section(Some(()));
         assert_eq!(section.unread.len(), MAX_UNREAD + 1);

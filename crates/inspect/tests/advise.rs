@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
+use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::Sizes;
 use millrace_inspect::advise::{Advice, Format, Goal, Subject, Topic, Wish, advise, software};
 use millrace_inspect::kernel::crypto::Engine;
 use millrace_inspect::report::{Report, Section};
-use millrace_inspect::root::Root;
 use support::{fixtures, folder, stale};
 
 const SUBJECTS: [Subject; 3] = [Subject::Ipsec, Subject::Openvpn, Subject::Tls];

@@ -5,13 +5,13 @@
 
 use std::path::Path;
 
+use millrace_hostfs::Root;
 use millrace_inspect::accelerators;
 use millrace_inspect::kernel;
 use millrace_inspect::network;
 use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::qat::ids::Generation;
 use millrace_inspect::qat::{self, Qat};
-use millrace_inspect::root::Root;
 use millrace_inspect::used::{self, Answer, Used};
 
 fn root(fixture: &str) -> Root {

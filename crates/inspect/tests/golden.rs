@@ -7,8 +7,8 @@
 
 mod support;
 
+use millrace_hostfs::Root;
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 use support::{fixtures, folder, stale};
 
 fn report(fixture: &str) -> String {

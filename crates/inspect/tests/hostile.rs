@@ -9,9 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{judge, system};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::RngSeed;

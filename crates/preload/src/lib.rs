@@ -32,7 +32,6 @@
 //! is encrypted.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
-#![deny(unsafe_code)]
 
 #[expect(
     unsafe_code,

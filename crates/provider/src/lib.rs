@@ -60,4 +60,8 @@ pub mod remote;
 pub mod route;
 pub mod stats;
 
+#[expect(
+    unsafe_code,
+    reason = "OpenSSL and this module call each other through C pointers"
+)]
 mod ffi;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Names of digests as OpenSSL spells them, and the `DigestInfo` prefixes of PKCS#1 v1.5.
+//! Names of digests as OpenSSL spells them, and `DigestInfo` of PKCS#1 v1.5 taken apart.
 
 use millrace_engine::Hash;
 
@@ -46,7 +46,6 @@ pub fn openssl_name(hash: Hash) -> Option<&'static std::ffi::CStr> {
         Hash::Sha384 => c"SHA2-384",
         Hash::Sha512 => c"SHA2-512",
         Hash::Sha512_256 => c"SHA2-512/256",
-        _ => return None,
     })
 }
 
@@ -67,32 +66,11 @@ pub fn hash_by_len(len: usize) -> Option<Hash> {
 /// Splits an encoded `DigestInfo` (RFC 8017 section 9.2) into its digest algorithm and digest.
 #[must_use]
 pub fn split_digest_info(encoded: &[u8]) -> Option<(Hash, &[u8])> {
-    const PREFIXES: &[(&[u8], Hash)] = &[
-        (
-            &[
-                0x30, 0x21, 0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00, 0x04,
-                0x14,
-            ],
-            Hash::Sha1,
-        ),
-        (&sha2_prefix(0x2d, 0x04, 0x1c), Hash::Sha224),
-        (&sha2_prefix(0x31, 0x01, 0x20), Hash::Sha256),
-        (&sha2_prefix(0x41, 0x02, 0x30), Hash::Sha384),
-        (&sha2_prefix(0x51, 0x03, 0x40), Hash::Sha512),
-        (&sha2_prefix(0x31, 0x06, 0x20), Hash::Sha512_256),
-    ];
-    PREFIXES.iter().find_map(|(prefix, hash)| {
-        let digest = encoded.strip_prefix(*prefix)?;
+    Hash::ALL.iter().find_map(|hash| {
+        let prefix = Some(hash.digest_info_prefix()).filter(|prefix| !prefix.is_empty())?;
+        let digest = encoded.strip_prefix(prefix)?;
         (digest.len() == hash.digest_len()).then_some((*hash, digest))
     })
-}
-
-/// `DigestInfo` prefix of a digest in NIST's hash arc 2.16.840.1.101.3.4.2.
-const fn sha2_prefix(total: u8, oid: u8, digest: u8) -> [u8; 19] {
-    [
-        0x30, total, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, oid,
-        0x05, 0x00, 0x04, digest,
-    ]
 }
 
 #[cfg(test)]
@@ -114,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_digest_info_is_split_only_if_its_length_fits() {
-        let mut encoded = sha2_prefix(0x31, 0x01, 0x20).to_vec();
+        let mut encoded = Hash::Sha256.digest_info_prefix().to_vec();
         encoded.extend([7; 32]);
         assert_eq!(
             split_digest_info(&encoded),

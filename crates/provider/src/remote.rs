@@ -272,7 +272,6 @@ mod tests {
                 JobError::Busy | JobError::Draining => Busy,
                 JobError::Expired => TimedOut,
                 JobError::OverQuota => Quota,
-                other => panic!("{other:?} has no kind"),
             };
             assert_eq!(PoolError::from(ClientError::Job(*error)).kind, kind);
         }

@@ -170,17 +170,12 @@ impl Request<'_> {
 }
 
 fn permits(remote: &dyn Remote, operation: &Operation) -> bool {
-    let mgf = match operation {
-        Operation::RsaPssSign { mgf_hash, .. } | Operation::RsaOaepDecrypt { mgf_hash, .. } => {
-            Some(*mgf_hash)
-        }
-        _ => None,
-    };
     remote.operations().contains(operation.kind())
         && operation
-            .hash()
-            .is_none_or(|hash| remote.hashes().contains(hash))
-        && mgf.is_none_or(|hash| remote.hashes().contains(hash))
+            .hashes()
+            .into_iter()
+            .flatten()
+            .all(|hash| remote.hashes().contains(hash))
 }
 
 #[cfg(test)]

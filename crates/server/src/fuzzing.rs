@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (`--cfg fuzzing`; no other build has this module): opens the door to the
+//! For the fuzz targets only (feature `fuzzing`; no other build has this module): opens the door to the
 //! reader of certificates.
 
 /// Reads the identity out of a client's certificate.

@@ -19,7 +19,7 @@
 mod admin;
 pub mod config;
 mod connection;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod http;

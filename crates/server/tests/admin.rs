@@ -35,7 +35,12 @@ fn ask(mut stream: impl Read + Write, method: &str, path: &str, headers: &str) -
 }
 
 fn admin(socket: &PathBuf, method: &str, path: &str) -> String {
-    ask(UnixStream::connect(socket).unwrap(), method, path, "host: node\r\n")
+    ask(
+        UnixStream::connect(socket).unwrap(),
+        method,
+        path,
+        "host: node\r\n",
+    )
 }
 
 fn body(answer: &str) -> &str {
@@ -52,7 +57,10 @@ fn admin_socket_lists_sessions_and_settings_and_reloads() {
     let listed: Sessions = serde_json::from_str(body(&listed)).unwrap();
     assert_eq!(listed.sessions.len(), 1);
     let row = &listed.sessions[0];
-    assert_eq!((&*row.identity, &*row.agent, row.in_flight), (&*my_uid(), "test", 0));
+    assert_eq!(
+        (&*row.identity, &*row.agent, row.in_flight),
+        (&*my_uid(), "test", 0)
+    );
 
     let settings = admin(&socket, "GET", "/settings");
     let settings: serde_json::Value = serde_json::from_str(body(&settings)).unwrap();
@@ -68,17 +76,30 @@ fn admin_socket_lists_sessions_and_settings_and_reloads() {
 fn status_over_tcp_refuses_foreign_hosts_web_pages_and_changes() {
     let (node, _) = start();
     let address = node.metrics.unwrap();
-    let get = |path: &str, headers: &str| ask(TcpStream::connect(address).unwrap(), "GET", path, headers);
+    let get =
+        |path: &str, headers: &str| ask(TcpStream::connect(address).unwrap(), "GET", path, headers);
     for path in ["/status", "/metrics", "/healthz"] {
-        for host in [format!("host: {address}\r\n"), "host: localhost\r\n".to_owned()] {
-            assert!(get(path, &host).starts_with("HTTP/1.1 200"), "{path} {host}");
+        for host in [
+            format!("host: {address}\r\n"),
+            "host: localhost\r\n".to_owned(),
+        ] {
+            assert!(
+                get(path, &host).starts_with("HTTP/1.1 200"),
+                "{path} {host}"
+            );
         }
-        assert!(get(path, "host: evil.example\r\n").starts_with("HTTP/1.1 421"), "{path}");
+        assert!(
+            get(path, "host: evil.example\r\n").starts_with("HTTP/1.1 421"),
+            "{path}"
+        );
         let page = "host: localhost\r\norigin: https://evil.example\r\n";
         assert!(get(path, page).starts_with("HTTP/1.1 403"), "{path}");
     }
     for path in ["/sessions", "/settings", "/reload"] {
-        assert!(get(path, "host: localhost\r\n").starts_with("HTTP/1.1 404"), "{path}");
+        assert!(
+            get(path, "host: localhost\r\n").starts_with("HTTP/1.1 404"),
+            "{path}"
+        );
     }
 }
 

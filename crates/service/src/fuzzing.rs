@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (`--cfg fuzzing`; no other build has this module): holds a session
+//! For the fuzz targets only (feature `fuzzing`; no other build has this module): holds a session
 //! against a model of it.
 //!
 //! The input of [`session`] is a list of steps. Those below [`RAW`] are one of [`Model`]'s, with as many bytes of

@@ -109,7 +109,6 @@ impl<K> KeySet<K> {
         match selector {
             KeySelector::Name(name) => self.by_name.get(name.as_str()).filter(admits).cloned(),
             KeySelector::SpkiSha256(hash) => self.by_spki.get(hash)?.iter().find(admits).cloned(),
-            _ => None,
         }
     }
 

@@ -25,7 +25,7 @@
 
 pub mod bucket;
 mod client_reports;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod keys;

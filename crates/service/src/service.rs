@@ -19,13 +19,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{mem, vec};
 
 use millrace_engine::{
-    Completion, CompletionSink, Engine, Job, JobError, Key, KeyError, PrivateKey,
+    Completion, CompletionSink, Engine, Job, JobError, Key, KeyError, Owner, PrivateKey,
     Session as EngineSession,
 };
 use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
@@ -66,6 +67,9 @@ struct Inner {
     applying: Mutex<()>,
     log: OnceLock<Box<dyn LogControl>>,
     quotas: Quotas,
+    /// Turns identities into the engine's owners: keyed anew by each process, so that no client can choose a
+    /// name that shares another's turns.
+    owners: RandomState,
     metrics: Metrics,
     reports: ClientReports,
     draining: AtomicBool,
@@ -123,6 +127,7 @@ impl Service {
             applying: Mutex::new(()),
             log: OnceLock::new(),
             quotas: Quotas::default(),
+            owners: RandomState::new(),
             metrics: Metrics::default(),
             reports: ClientReports::default(),
             draining: AtomicBool::new(false),
@@ -407,6 +412,12 @@ impl Service {
 }
 
 impl Inner {
+    /// The owner of an identity's jobs in the engine: its sessions at all front ends take turns as one, and
+    /// have one share of the queue.
+    fn owner(&self, identity: &str, settings: &Settings) -> Owner {
+        Owner::new(self.owners.hash_one(identity), settings.weight(identity))
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -539,7 +550,9 @@ impl Session {
                 Arc::clone(identity),
                 Arc::clone(&quota),
             ),
-            engine: inner.engine.open_session(sink),
+            engine: inner
+                .engine
+                .open_session(sink, inner.owner(identity, &snapshot.settings)),
             quota,
             snapshot,
             keys: inner.keyring.current(),
@@ -614,7 +627,11 @@ impl Session {
                 NodeMessage::KeyRefused { reason, .. } => {
                     inner.metrics.keys_refused.add(*reason, 1)
                 }
-                _ => {}
+                NodeMessage::Welcome(_)
+                | NodeMessage::Complete(_)
+                | NodeMessage::Pong { .. }
+                | NodeMessage::Drain
+                | NodeMessage::Fault(_) => {}
             }
         }
         for (_, error) in &self.effects.refused {

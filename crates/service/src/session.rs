@@ -190,7 +190,6 @@ impl<K: Clone> SessionState<K> {
             }
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
             ClientMessage::Report(report) => return self.report(&report, now, effects),
-            _ => return Err(Fault::Protocol),
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_engine::Owner;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,6 +61,9 @@ pub struct IdentityLimits {
     pub connections: Option<usize>,
     /// Operations per second of this identity; 0 for no limit.
     pub quota_ops_per_second: Option<u32>,
+    /// Share of a busy engine, beside the 1 of an identity that is not named. Holds for connections opened
+    /// after the change.
+    pub weight: Option<u32>,
 }
 
 /// Bounds on what clients may take. The reason for each default is in [`Limits::default`].
@@ -218,6 +222,15 @@ impl Settings {
         }
         for (name, limits) in &self.identity {
             let quota = limits.quota_ops_per_second.unwrap_or(0);
+            if limits
+                .weight
+                .is_some_and(|weight| !(1..=Owner::MAX_WEIGHT).contains(&weight))
+            {
+                problems.push(format!(
+                    "identity.{name:?}.weight: 1 to {}",
+                    Owner::MAX_WEIGHT
+                ));
+            }
             if count(quota) > MAX_QUOTA {
                 problems.push(format!(
                     "identity.{name:?}.quota-ops-per-second: at most {MAX_QUOTA}"
@@ -242,6 +255,14 @@ impl Settings {
             .get(identity)
             .and_then(|own| own.quota_ops_per_second);
         own.map_or(self.limits.quota, |rate| (rate > 0).then_some(rate))
+    }
+
+    /// Share of a busy engine that this identity gets, relative to others.
+    pub(crate) fn weight(&self, identity: &str) -> u32 {
+        self.identity
+            .get(identity)
+            .and_then(|own| own.weight)
+            .unwrap_or(1)
     }
 
     /// Whether an identity that holds `held` of `open` connections may have another one. Besides its own
@@ -393,6 +414,7 @@ mod tests {
         let own = IdentityLimits {
             connections: Some(1),
             quota_ops_per_second: Some(0),
+            weight: None,
         };
         settings.identity.insert(ME.to_owned(), own);
         assert_eq!(settings.quota(ME), None);
@@ -426,6 +448,7 @@ mod tests {
         let own = IdentityLimits {
             connections: Some(1),
             quota_ops_per_second: None,
+            weight: None,
         };
         after.identity.insert(ME.to_owned(), own);
         let changes = after.changes_since(&before);

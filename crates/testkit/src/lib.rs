@@ -24,5 +24,11 @@ pub mod keys;
 pub mod skip;
 pub mod timing;
 pub mod vectors;
+
+/// Whether tests may take hours: `MILLRACE_LONG=1`.
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1")
+}
 #[cfg(feature = "conformance")]
 pub mod verify;

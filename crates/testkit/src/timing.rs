@@ -32,7 +32,7 @@ impl Timing {
     /// So many as fit into an ordinary test run, or with `MILLRACE_LONG` as many as show small leaks.
     #[must_use]
     pub fn from_environment() -> Self {
-        let long = std::env::var_os("MILLRACE_LONG").is_some();
+        let long = crate::is_long();
         Self {
             measurements: if long { 20_000 } else { 200 },
         }

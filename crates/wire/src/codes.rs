@@ -5,19 +5,16 @@
 //! job and key errors are the engine's own; here are those that only the wire has.
 
 use millrace_engine::error::KeyError;
-use millrace_engine::key::{
-    Curve, KeyType, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS,
-};
+use millrace_engine::key::{KeyKind, KeyType, MAX_PRIVATE_KEY_LEN};
 
 use crate::error::WireError;
-use crate::message::{Fault, KeyRefusal};
+use crate::message::KeyRefusal;
 use crate::report::EDGE_COUNTERS;
 use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 
 /// One kind of message: its number in the frame header, its name, and the most bytes its payload
 /// can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Kind {
     /// Number in the frame header.
     pub code: u8,
@@ -77,46 +74,6 @@ pub const STATUS_OK: u8 = 0x00;
 /// `served_by` of a job that no backend served.
 pub const SERVED_BY_NOBODY: u8 = 0x00;
 
-/// Bound on a DSA prime, in bits (FIPS 186-4 section 4.2).
-pub const MAX_DSA_BITS: u16 = 3072;
-
-impl Fault {
-    /// Every fault, in the order of its code.
-    pub const ALL: &'static [Self] = &[
-        Self::Version,
-        Self::Protocol,
-        Self::TooLarge,
-        Self::Unauthorized,
-        Self::TooManyConnections,
-        Self::TimedOut,
-    ];
-
-    /// The code used on the wire.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The fault with this code, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|fault| fault.code() == code)
-    }
-
-    /// The name used in logs, metrics and the specification.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Version => "version",
-            Self::Protocol => "protocol",
-            Self::TooLarge => "too-large",
-            Self::Unauthorized => "unauthorized",
-            Self::TooManyConnections => "too-many-connections",
-            Self::TimedOut => "timed-out",
-        }
-    }
-}
-
 impl KeyRefusal {
     /// Code and name of every refusal. `key-error` comes with a [`KeyError`] code, the others with 0.
     pub const CODES: &'static [(u8, &'static str)] = &[
@@ -153,62 +110,24 @@ impl KeyRefusal {
     }
 }
 
-/// Code and name of every type of key. `rsa`, `dh` and `dsa` come with their size in bits, the others
-/// with 0.
-pub const KEY_TYPES: &[(u8, &str)] = &[
-    (0x01, "rsa"),
-    (0x02, "p-256"),
-    (0x03, "p-384"),
-    (0x04, "p-521"),
-    (0x05, "x25519"),
-    (0x06, "ed25519"),
-    (0x07, "dh"),
-    (0x08, "dsa"),
-];
-
-/// Code and size of a type of key; none for one that this version cannot say.
+/// Code and size of a type of key; none for a size that the other end would not accept.
 pub(crate) fn key_type_to_codes(key_type: KeyType) -> Option<(u8, u16)> {
-    let codes = match key_type {
-        KeyType::Rsa { bits } => (0x01, bits),
-        KeyType::Ec(Curve::P256) => (0x02, 0),
-        KeyType::Ec(Curve::P384) => (0x03, 0),
-        KeyType::Ec(Curve::P521) => (0x04, 0),
-        KeyType::X25519 => (0x05, 0),
-        KeyType::Ed25519 => (0x06, 0),
-        KeyType::Dh { bits } => (0x07, bits),
-        KeyType::Dsa { bits } => (0x08, bits),
-        _ => return None,
-    };
-    // What the other end would not accept is not sent.
-    key_type_from_codes(codes.0, codes.1)
-        .is_ok()
-        .then_some(codes)
+    let (kind, bits) = (key_type.kind(), key_type.bits());
+    kind.with_bits(bits).map(|_| (kind.code(), bits))
 }
 
 /// The type of key of this code and size.
 pub(crate) fn key_type_from_codes(code: u8, bits: u16) -> Result<KeyType, WireError> {
-    let (key_type, sizes) = match code {
-        0x01 => (KeyType::Rsa { bits }, MIN_MODULUS_BITS..=MAX_MODULUS_BITS),
-        0x02 => (KeyType::Ec(Curve::P256), 0..=0),
-        0x03 => (KeyType::Ec(Curve::P384), 0..=0),
-        0x04 => (KeyType::Ec(Curve::P521), 0..=0),
-        0x05 => (KeyType::X25519, 0..=0),
-        0x06 => (KeyType::Ed25519, 0..=0),
-        0x07 => (KeyType::Dh { bits }, MIN_MODULUS_BITS..=MAX_MODULUS_BITS),
-        0x08 => (KeyType::Dsa { bits }, MIN_MODULUS_BITS..=MAX_DSA_BITS),
-        _ => {
-            return Err(WireError::UnknownCode {
-                field: "key type",
-                code: code.into(),
-            });
-        }
+    let unknown = WireError::UnknownCode {
+        field: "key type",
+        code: code.into(),
     };
-    if sizes.contains(&bits) {
-        Ok(key_type)
-    } else {
-        Err(WireError::OutOfRange {
-            field: "key size",
-            value: bits.into(),
-        })
-    }
+    let out_of_range = WireError::OutOfRange {
+        field: "key size",
+        value: bits.into(),
+    };
+    KeyKind::from_code(code)
+        .ok_or(unknown)?
+        .with_bits(bits)
+        .ok_or(out_of_range)
 }

@@ -12,7 +12,6 @@ use crate::message::Fault;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum WireError {
     /// The first bytes of the connection belong to another protocol.
     #[error("the peer speaks {0}: check that address, port and TLS settings of both ends match")]
@@ -133,7 +132,6 @@ impl WireError {
 
 /// What a peer speaks that is not Millrace, as far as its first bytes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Peer {
     /// A TLS record: one end expects TLS, the other does not.
     Tls,

@@ -7,11 +7,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use millrace_engine::BackendKind;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, PrivateKey};
 use millrace_engine::operation::{Operation, Output};
 use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::{BackendKind, coded_enum};
 use thiserror::Error;
 
 use crate::report::EdgeReport;
@@ -27,7 +27,6 @@ pub type KeyHandle = u32;
 
 /// From client to node.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum ClientMessage {
     /// First message of a connection.
     Hello(Hello),
@@ -69,7 +68,6 @@ pub enum ClientMessage {
 
 /// From node to client.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum NodeMessage {
     /// Answer to `Hello`: the version and features in force, and the node's bounds.
     Welcome(Welcome),
@@ -137,7 +135,6 @@ pub struct Welcome {
 
 /// Which key a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum KeySelector {
     /// By its name in the node's key store; at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8
     /// without control characters. Another string cannot name a key: it is sent as the empty name,
@@ -149,7 +146,6 @@ pub enum KeySelector {
 
 /// Why a key was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[non_exhaustive]
 pub enum KeyRefusal {
     /// There is no such key *for this client*: also the answer for keys of others.
     #[error("no such key")]
@@ -240,27 +236,27 @@ impl fmt::Debug for JobCompletion {
     }
 }
 
-/// Why a node closes a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Fault {
-    /// No common protocol version.
-    #[error("no common protocol version: update the older side")]
-    Version = 0x01,
-    /// Bytes that do not decode, an unknown message, or one out of order.
-    #[error("protocol violation")]
-    Protocol = 0x02,
-    /// A frame above the bound.
-    #[error("frame too large")]
-    TooLarge = 0x03,
-    /// This identity may not use this node.
-    #[error("this identity may not use this node")]
-    Unauthorized = 0x04,
-    /// Too many connections.
-    #[error("too many connections: use another node, or later")]
-    TooManyConnections = 0x05,
-    /// The client stayed silent in the handshake, or never read its completions.
-    #[error("timed out")]
-    TimedOut = 0x06,
+coded_enum! {
+    /// Why a node closes a connection.
+    #[derive(Error)]
+    pub enum Fault {
+        /// No common protocol version.
+        #[error("no common protocol version: update the older side")]
+        Version = 0x01 "version",
+        /// Bytes that do not decode, an unknown message, or one out of order.
+        #[error("protocol violation")]
+        Protocol = 0x02 "protocol",
+        /// A frame above the bound.
+        #[error("frame too large")]
+        TooLarge = 0x03 "too-large",
+        /// This identity may not use this node.
+        #[error("this identity may not use this node")]
+        Unauthorized = 0x04 "unauthorized",
+        /// Too many connections.
+        #[error("too many connections: use another node, or later")]
+        TooManyConnections = 0x05 "too-many-connections",
+        /// The client stayed silent in the handshake, or never read its completions.
+        #[error("timed out")]
+        TimedOut = 0x06 "timed-out",
+    }
 }

@@ -7,99 +7,56 @@
 //! A node sees only the jobs that reach it. Whether the application's threads were blocked meanwhile,
 //! and what was never asked of the pool, the edge alone knows.
 
-/// The counters, each with its code, its name in metrics and its meaning.
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $variant:ident = $code:literal $name:literal;)*) => {
-        /// One of the numbers in an [`EdgeReport`].
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        #[non_exhaustive]
-        pub enum EdgeCounter {
-            $($(#[doc = $doc])* $variant = $code,)*
-        }
+use millrace_engine::coded_enum;
 
-        impl EdgeCounter {
-            /// Every counter, in the order of its code.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The name used in metrics and in the specification.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Operations that the pool did.
-    Pooled = 0x01 "pooled";
-    /// Jobs whose answer the application awaited without holding its thread.
-    Paused = 0x02 "paused";
-    /// Jobs whose answer a thread of the application waited for.
-    Blocking = 0x03 "blocking";
-    /// Jobs that were sent to a second node, which answered first.
-    HedgeWon = 0x04 "hedge-won";
-    /// Jobs that were sent to a second node in vain.
-    HedgeLost = 0x05 "hedge-lost";
-    /// Operations that ended as an error of the application.
-    Failed = 0x06 "failed";
-    /// Operations that nobody waited for any more.
-    Abandoned = 0x07 "abandoned";
-    /// Jobs that the application took back.
-    Cancelled = 0x08 "cancelled";
-    /// Results that did not verify.
-    WrongResults = 0x09 "wrong-results";
-    /// Operations that the edge did itself: no node could be reached.
-    FallbackNoNode = 0x10 "fallback-no-node";
-    /// … there was no answer in time.
-    FallbackTimedOut = 0x11 "fallback-timed-out";
-    /// … the pool or the edge had too much to do.
-    FallbackBusy = 0x12 "fallback-busy";
-    /// … the pool refused the key, or the operation with it.
-    FallbackRefused = 0x13 "fallback-refused";
-    /// … the operation failed in the pool.
-    FallbackFailed = 0x14 "fallback-failed";
-    /// … the result did not verify.
-    FallbackWrongResult = 0x15 "fallback-wrong-result";
-    /// … the pool had not answered lately, so it was not asked.
-    FallbackBreaker = 0x16 "fallback-breaker";
-    /// … the identity was over its quota.
-    FallbackQuota = 0x17 "fallback-quota";
+coded_enum! {
+    /// One of the numbers in an [`EdgeReport`].
+    pub enum EdgeCounter {
+        /// Operations that the pool did.
+        Pooled = 0x01 "pooled",
+        /// Jobs whose answer the application awaited without holding its thread.
+        Paused = 0x02 "paused",
+        /// Jobs whose answer a thread of the application waited for.
+        Blocking = 0x03 "blocking",
+        /// Jobs that were sent to a second node, which answered first.
+        HedgeWon = 0x04 "hedge-won",
+        /// Jobs that were sent to a second node in vain.
+        HedgeLost = 0x05 "hedge-lost",
+        /// Operations that ended as an error of the application.
+        Failed = 0x06 "failed",
+        /// Operations that nobody waited for any more.
+        Abandoned = 0x07 "abandoned",
+        /// Jobs that the application took back.
+        Cancelled = 0x08 "cancelled",
+        /// Results that did not verify.
+        WrongResults = 0x09 "wrong-results",
+        /// Operations that the edge did itself: no node could be reached.
+        FallbackNoNode = 0x10 "fallback-no-node",
+        /// … there was no answer in time.
+        FallbackTimedOut = 0x11 "fallback-timed-out",
+        /// … the pool or the edge had too much to do.
+        FallbackBusy = 0x12 "fallback-busy",
+        /// … the pool refused the key, or the operation with it.
+        FallbackRefused = 0x13 "fallback-refused",
+        /// … the operation failed in the pool.
+        FallbackFailed = 0x14 "fallback-failed",
+        /// … the result did not verify.
+        FallbackWrongResult = 0x15 "fallback-wrong-result",
+        /// … the pool had not answered lately, so it was not asked.
+        FallbackBreaker = 0x16 "fallback-breaker",
+        /// … the identity was over its quota.
+        FallbackQuota = 0x17 "fallback-quota",
+    }
 }
 
 /// How many counters there are.
 pub const EDGE_COUNTERS: usize = EdgeCounter::ALL.len();
 
 impl EdgeCounter {
-    /// The code used on the wire.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The counter with this code, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|counter| counter.code() == code)
-    }
-
     /// Why the edge did an operation itself, if that is what this counts.
     #[must_use]
     pub fn fallback_reason(self) -> Option<&'static str> {
         self.name().strip_prefix("fallback-")
-    }
-
-    fn index(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|known| *known == self)
-            .unwrap_or_default()
     }
 }
 

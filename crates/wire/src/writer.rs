@@ -32,10 +32,8 @@ const _: () = assert!(HEADER_LEN + 2 + MAX_COMPLETION_LEN <= MAX_FRAME_LEN);
 /// long. (Every job that passes `Operation::check` is.)
 #[must_use]
 pub fn job_fits(operation: &Operation, input: &[u8]) -> bool {
-    let label_fits = match operation {
-        Operation::RsaOaepDecrypt { label, .. } => label.len() <= MAX_LABEL_LEN,
-        _ => true,
-    };
+    let (_, label) = parameters(operation);
+    let label_fits = label.is_none_or(|label| label.len() <= MAX_LABEL_LEN);
     label_fits && input.len() <= MAX_INPUT_LEN
 }
 
@@ -356,9 +354,12 @@ fn parameters(operation: &Operation) -> (Parameters, Option<&[u8]>) {
         Operation::RsaTlsPremaster { client_version } => {
             Parameters::new(&client_version.to_le_bytes())
         }
-        // The others have none. A new one with parameters fails the round-trip test, which goes
-        // through all kinds.
-        _ => Parameters::new(&[]),
+        Operation::RsaPkcs1Decrypt
+        | Operation::RsaRaw
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::Ed25519Sign
+        | Operation::DhDerive => Parameters::new(&[]),
     };
     (parameters, None)
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use common::*;
+use millrace_engine::KeyKind;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
@@ -196,7 +197,7 @@ fn code_tables_are_those_of_the_code() {
     let errors = KeyError::ALL.iter();
     assert_table(
         "codes: key-errors",
-        errors.map(|e| [code(e.code()), kebab(e)]),
+        errors.map(|e| [code(e.code()), e.name().to_owned()]),
     );
     let faults = Fault::ALL.iter();
     assert_table(
@@ -210,7 +211,11 @@ fn code_tables_are_those_of_the_code() {
             .map(|(number, name)| [code(*number), (*name).to_owned()])
     };
     assert_table("codes: refusals", named(KeyRefusal::CODES));
-    assert_table("codes: key-types", named(codes::KEY_TYPES));
+    let kinds = KeyKind::ALL.iter();
+    assert_table(
+        "codes: key-types",
+        kinds.map(|kind| [code(kind.code()), kind.name().to_owned()]),
+    );
     let counters = EdgeCounter::ALL.iter();
     assert_table(
         "codes: edge-counters",

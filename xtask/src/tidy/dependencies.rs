@@ -36,7 +36,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("preload", &[]),
     ("testkit", &["engine"]),
     // The whole system from outside: real processes, the vocabulary to check them with.
-    ("tests", &["wire", "engine"]),
+    ("tests", &["wire", "engine", "testkit"]),
     (
         "cli",
         &[
@@ -108,8 +108,7 @@ impl Metadata {
     pub(crate) fn load(root: &Path) -> Result<Self> {
         let metadata = cargo(root, &["metadata", "--format-version", "1"])?;
         let metadata: Value = serde_json::from_slice(&metadata).context("metadata is not JSON")?;
-        // The metadata also names packages that only features nobody turns on would bring; the tree
-        // is what is built.
+        // The metadata also lists packages of features that no build enables; the tree lists what is built.
         let tree = [
             "tree",
             "--workspace",

@@ -7,14 +7,15 @@
 //! - [`dependencies`]: who may depend on whom, duplicate versions, licences of everything linked.
 //! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
 //! - [`documents`]: the pages that a newcomer needs exist.
+//! - [`words`]: plain English.
 //!
 //! It runs as `cargo xtask tidy` and as a test, so that no path to a merge avoids it.
 
 mod dependencies;
 mod documents;
-mod lexer;
 mod licences;
 mod sources;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +35,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     complaints.extend(metadata.check_licences());
     complaints.extend(sources::check(root, &files)?);
     complaints.extend(documents::check(root, &files)?);
+    complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {
         eprintln!(
             "tidy: {} files, {} packages: all in order",

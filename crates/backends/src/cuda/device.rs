@@ -31,7 +31,6 @@ pub struct Facts {
 
 /// Why a device did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum DeviceError {
     /// There is no more memory; what is there already works on.
     #[error("out of memory on the device: {0}")]

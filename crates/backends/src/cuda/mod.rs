@@ -45,6 +45,7 @@ mod measure;
 mod operations;
 mod queue;
 pub mod rates;
+#[expect(unsafe_code, reason = "calls the driver's functions")]
 mod sys;
 mod variants;
 

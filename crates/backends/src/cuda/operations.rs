@@ -9,25 +9,25 @@ use zeroize::Zeroizing;
 
 use super::keys::CudaKey;
 use super::queue::Waiting;
-use crate::bare;
+use crate::raw_rsa;
 use crate::software::keys::Secret;
 use crate::software::operations as alone;
 
-/// The number that a task has to be exponentiated; see [`bare::prepare`].
+/// The number that a task has to be exponentiated; see [`raw_rsa::prepare`].
 pub(super) fn prepare(
     key: &CudaKey,
     waiting: &Waiting,
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
-    bare::prepare(&key.software, &waiting.task.operation, &waiting.task.input)
+    raw_rsa::prepare(&key.software, &waiting.task.operation, &waiting.task.input)
 }
 
-/// The output of a task from its verified result; see [`bare::finish`].
+/// The output of a task from its verified result; see [`raw_rsa::finish`].
 pub(super) fn finish(
     key: &CudaKey,
     waiting: &Waiting,
     block: Zeroizing<Vec<u8>>,
 ) -> Result<Output, BackendError> {
-    bare::finish(
+    raw_rsa::finish(
         &key.software,
         &waiting.task.operation,
         &waiting.task.input,

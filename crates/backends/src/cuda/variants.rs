@@ -6,7 +6,6 @@
 
 /// What a number is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Arithmetic {
     /// 32-bit limbs and integer multiply-add: for every device.
     Integer,

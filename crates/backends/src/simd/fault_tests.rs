@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{Backend, BackendKey, Capability, Description, OpenedKey, Unusable};
 use millrace_engine::{
-    BackendKind, CompletionSink, Engine, EngineConfig, Job, Key, KeyError, Operation, PrivateKey,
-    Session,
+    BackendKind, CompletionSink, Engine, EngineConfig, Job, Key, KeyError, Operation, Owner,
+    PrivateKey, Session,
 };
 use millrace_testkit::collector::Collector;
 use millrace_testkit::keys as test_keys;
@@ -127,7 +127,10 @@ fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
     let engine = Engine::start(config, vec![Arc::new(backend), Arc::new(Software::new())])
         .expect("an engine");
     let sink = Arc::new(Collector::default());
-    let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+    let session = engine.open_session(
+        Arc::clone(&sink) as Arc<dyn CompletionSink>,
+        Owner::new(1, 1),
+    );
     let test_key = test_keys::rsa_2048();
     let key = engine
         .load_key(&test_key.private_key())

@@ -45,6 +45,7 @@ mod operations;
 mod queue;
 mod rsa;
 #[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "intrinsics behind a check of the processor")]
 mod sys;
 
 use crate::software::{self, KeyTable, MAX_KEYS};
@@ -59,7 +60,6 @@ const LANES_FROM: usize = 2;
 
 /// How lanes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Implementation {
     /// AVX-512 with IFMA: Intel since Ice Lake, AMD since Zen 4.
     Avx512Ifma,

@@ -7,23 +7,23 @@ use millrace_engine::{BackendError, Operation, Output};
 use zeroize::Zeroizing;
 
 use super::keys::SimdKey;
-use crate::bare;
+use crate::raw_rsa;
 
-/// The number that a task has to be exponentiated; see [`bare::prepare`].
+/// The number that a task has to be exponentiated; see [`raw_rsa::prepare`].
 pub(super) fn prepare(
     key: &SimdKey,
     operation: &Operation,
     input: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
-    bare::prepare(&key.software, operation, input)
+    raw_rsa::prepare(&key.software, operation, input)
 }
 
-/// The output of a task from its verified result; see [`bare::finish`].
+/// The output of a task from its verified result; see [`raw_rsa::finish`].
 pub(super) fn finish(
     key: &SimdKey,
     operation: &Operation,
     input: &[u8],
     block: Zeroizing<Vec<u8>>,
 ) -> Result<Output, BackendError> {
-    bare::finish(&key.software, operation, input, block)
+    raw_rsa::finish(&key.software, operation, input, block)
 }

@@ -3,6 +3,7 @@
 
 //! Batches against AWS-LC on every implementation that runs here, and against flipped bits.
 
+use millrace_testkit::is_long;
 use millrace_testkit::keys::{self as test_keys, TestKey};
 
 use super::super::keys::{SIZES, SimdKey, load};
@@ -130,10 +131,6 @@ pub(in crate::simd) fn on_all_lanes(test: &impl OnLanes) {
         }
     }
     test.run(Portable, "portable", false);
-}
-
-pub(super) fn is_long() -> bool {
-    std::env::var_os("MILLRACE_LONG").is_some()
 }
 
 /// How many rounds: more with `MILLRACE_LONG`.

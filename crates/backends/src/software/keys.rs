@@ -17,12 +17,11 @@
 //! After the checks an RSA key does one private operation, which makes its Montgomery contexts
 //! and blinding, so that the first job is not slower than the others.
 
-use millrace_engine::key::{MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
+use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
 use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::capabilities::MAX_DSA_BITS;
 use super::operations::rsa_private;
 use super::sys::{self, Dh, Dsa, EcKey, Number, Rsa, RsaParts};
 use crate::der::{self, Reader, tag};

@@ -7,7 +7,7 @@
 //! the vocabulary, finite-field Diffie-Hellman and DSA included, so no other library is linked. Its
 //! constant-time arithmetic, blinding and nonces are used as they are. What is done here instead of
 //! there is what its interface does not offer: telling apart the defects of a key (`keys`), and
-//! RSA padding around the bare operation with implicit rejection (`padding`), which other backends
+//! RSA padding around the raw operation with implicit rejection (`padding`), which other backends
 //! share.
 //!
 //! **Verification.** AWS-LC verifies every RSA private result with one public operation, in constant
@@ -34,6 +34,7 @@ mod capabilities;
 pub(crate) mod keys;
 pub(crate) mod operations;
 mod queue;
+#[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 pub(crate) mod sys;
 
 use keys::LoadedKey;
@@ -80,7 +81,7 @@ impl Backend for Software {
     }
 
     fn capabilities(&self) -> &[Capability] {
-        capabilities::CAPABILITIES
+        &capabilities::CAPABILITIES
     }
 
     fn probe(&self) -> Result<(), Unusable> {

@@ -6,7 +6,7 @@
 //! Each checks its own arguments once more ([`Operation::check`] is cheap), so that a backend can be
 //! called without the dispatcher. Lengths are right after that.
 
-use millrace_engine::{BackendError, Hash, JobError, KeyType, Operation, Output};
+use millrace_engine::{BackendError, Hash, KeyType, Operation, Output};
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
 use super::sys::{self, Dh, Dsa, EcKey, Number};
@@ -18,12 +18,7 @@ pub(crate) fn run(
     operation: &Operation,
     input: &[u8],
 ) -> Result<Output, BackendError> {
-    operation
-        .check(key.info.key_type, input)
-        .map_err(|error| match error {
-            JobError::NotOffered => BackendError::NotOffered,
-            _ => BackendError::BadInput,
-        })?;
+    crate::check(operation, key.info.key_type, input)?;
     match (operation, &key.secret) {
         (Operation::RsaPkcs1Sign { hash }, Secret::Rsa(rsa)) => rsa_pkcs1_sign(rsa, *hash, input),
         (

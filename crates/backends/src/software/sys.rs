@@ -79,7 +79,7 @@ pub(crate) fn digest(hash: Hash, data: &[u8], out: &mut [u8]) -> Result<(), Back
         Hash::Sha384 => aws::SHA384,
         Hash::Sha512 => aws::SHA512,
         Hash::Sha512_256 => aws::SHA512_256,
-        _ => return Err(BackendError::NotOffered),
+        Hash::Md5Sha1 => return Err(BackendError::NotOffered),
     };
     // SAFETY: `data` is readable for its length; `out` is writable for a whole digest, as checked
     // above. The function has no state and cannot fail on valid memory.
@@ -317,7 +317,7 @@ impl Rsa {
     pub(crate) fn private(&self, input: &[u8], output: &mut [u8]) -> Result<(), BackendError> {
         let mut len = 0;
         // SAFETY: the key is valid; both slices are valid for the lengths given. Signing without
-        // padding is AWS-LC's bare private operation.
+        // padding is AWS-LC's raw private operation.
         let code = unsafe {
             aws::RSA_sign_raw(
                 self.0.as_ptr(),
@@ -426,18 +426,17 @@ impl Drop for Point {
 }
 
 /// The number of a curve in AWS-LC.
-fn curve_nid(curve: Curve) -> Option<c_int> {
+fn curve_nid(curve: Curve) -> c_int {
     match curve {
-        Curve::P256 => Some(aws::NID_X9_62_prime256v1),
-        Curve::P384 => Some(aws::NID_secp384r1),
-        Curve::P521 => Some(aws::NID_secp521r1),
-        _ => None,
+        Curve::P256 => aws::NID_X9_62_prime256v1,
+        Curve::P384 => aws::NID_secp384r1,
+        Curve::P521 => aws::NID_secp521r1,
     }
 }
 
 /// The group of a curve, a static of the library.
 fn group(curve: Curve) -> Option<*const aws::EC_GROUP> {
-    let nid = curve_nid(curve)?;
+    let nid = curve_nid(curve);
     // SAFETY: any number may be asked for; known curves are statics that are never freed.
     owned(unsafe { aws::EC_GROUP_new_by_curve_name(nid) }).map(|group| group.as_ptr().cast_const())
 }
@@ -457,7 +456,7 @@ impl EcKey {
     /// From the secret scalar; computes the public point. `None` unless 0 < scalar < order.
     pub(crate) fn new(curve: Curve, scalar: &Number) -> Option<Self> {
         // SAFETY: any number may be asked for.
-        let key = owned(unsafe { aws::EC_KEY_new_by_curve_name(curve_nid(curve)?) })?;
+        let key = owned(unsafe { aws::EC_KEY_new_by_curve_name(curve_nid(curve)) })?;
         let key = Self { key, curve };
         let group = group(curve)?;
         // SAFETY: the key is valid and ours alone; AWS-LC copies the scalar, and refuses one that is

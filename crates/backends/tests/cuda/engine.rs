@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_backends::cuda::VARIANTS;
-use millrace_engine::{BackendKind, CompletionSink, Engine, EngineConfig, Job, Operation};
+use millrace_engine::{BackendKind, CompletionSink, Engine, EngineConfig, Job, Operation, Owner};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::{keys, verify};
 
@@ -24,7 +24,10 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let engine =
         Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
     let sink = Arc::new(Collector::default());
-    let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+    let session = engine.open_session(
+        Arc::clone(&sink) as Arc<dyn CompletionSink>,
+        Owner::new(1, 1),
+    );
     let key = engine
         .load_key(&keys::rsa_2048().private_key())
         .expect("a good key");

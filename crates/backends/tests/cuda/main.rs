@@ -16,7 +16,7 @@ use millrace_backends::{Software, cuda};
 use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
-use millrace_testkit::{keys, verify};
+use millrace_testkit::{is_long, keys, verify};
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::pkey::PKey;
 use openssl::rsa::Rsa;
@@ -27,10 +27,6 @@ mod faults;
 mod simulated;
 
 use simulated::{Plan, Simulated};
-
-fn is_long() -> bool {
-    std::env::var_os("MILLRACE_LONG").is_some()
-}
 
 /// Everything on the device, with this kernel.
 fn on(device: &Arc<Simulated>, variant: &'static Variant) -> Cuda {

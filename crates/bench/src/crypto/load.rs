@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use millrace_engine::{
-    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Session,
+    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Owner, Session,
 };
 
 use super::Plan;
@@ -154,7 +154,10 @@ impl<'a> Driver<'a> {
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
         let sink = Arc::new(Sink::default());
-        let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+        let session = engine.open_session(
+            Arc::clone(&sink) as Arc<dyn CompletionSink>,
+            Owner::new(1, 1),
+        );
         let keys: Result<Vec<_>, _> = work
             .keys
             .private_keys()

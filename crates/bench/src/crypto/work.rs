@@ -48,10 +48,6 @@ const MAX_FOREIGN_SAMPLES: usize = 4;
 const X25519_PKCS8_PREFIX: [u8; 16] =
     *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x6e\x04\x22\x04\x20";
 
-/// `DigestInfo` of SHA-256 in front of the digest (RFC 8017 section 9.2).
-const SHA256_DIGEST_INFO: [u8; 19] =
-    *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
-
 /// The TLS version in a premaster secret: 1.2.
 const CLIENT_VERSION: u16 = 0x0303;
 
@@ -359,7 +355,6 @@ impl<'a> Work<'a> {
             OperationKind::Ed25519Sign => Operation::Ed25519Sign,
             OperationKind::DhDerive => Operation::DhDerive,
             OperationKind::DsaSign => Operation::DsaSign { hash },
-            other => return Err(BenchError::Usage(format!("{other} is not measured"))),
         };
         let mut work = Self {
             case,
@@ -589,7 +584,7 @@ impl Library {
 
 /// EMSA-PKCS1-v1_5 of a SHA-256 digest, so that the raw operation yields a signature.
 fn padded(digest: &[u8], len: usize) -> Vec<u8> {
-    let tail = [&[0], &SHA256_DIGEST_INFO[..], digest].concat();
+    let tail = [&[0], Hash::Sha256.digest_info_prefix(), digest].concat();
     let mut block = vec![0xff; len];
     block[..2].copy_from_slice(&[0, 1]);
     block[len - tail.len()..].copy_from_slice(&tail);

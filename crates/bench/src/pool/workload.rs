@@ -194,9 +194,9 @@ impl Job {
             let message = digest::digest(&digest::SHA256, &index.to_be_bytes())
                 .as_ref()
                 .to_vec();
-            let job = match operation {
-                Operation::Ed25519Sign => message.clone(),
-                _ => digest::digest(&digest::SHA256, &message).as_ref().to_vec(),
+            let job = match operation.hash() {
+                None => message.clone(),
+                Some(_) => digest::digest(&digest::SHA256, &message).as_ref().to_vec(),
             };
             Input {
                 message,

@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Result;
+use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::{MAX_BYTES, Sizes};
 use millrace_inspect::advise::{Advice, Format, Subject, Wish, advise, software};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 
 use super::inspect::page::{Page, plain, wrapped};
 use crate::args::AdviseArgs;

@@ -227,7 +227,6 @@ impl Connection {
                 self.drain();
                 Ok(Some(Event::Draining))
             }
-            _ => Err(Gone::protocol("a message that this client does not know")),
         }
     }
 
@@ -444,16 +443,15 @@ impl Connection {
 
 /// Why the node closed, in words that say what to do.
 fn fault_text(fault: Fault) -> String {
-    let text = match fault {
+    match fault {
         Fault::Version => "the node speaks no version of the protocol that this client does",
         Fault::Protocol => "the node says that this client broke the protocol",
         Fault::TooLarge => "the node says that a frame was too large",
         Fault::Unauthorized => "this identity may not use the node; see the node's log",
         Fault::TooManyConnections => "the node has too many connections",
         Fault::TimedOut => "the node gave up waiting for this client",
-        other => return format!("the node closed: {other:?}"),
-    };
-    text.to_owned()
+    }
+    .to_owned()
 }
 
 #[cfg(test)]

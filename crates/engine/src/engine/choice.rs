@@ -18,7 +18,7 @@
 //!
 //! Pure: no clock, no thread, no randomness. What comes out depends on what went in, in that order.
 
-use crate::key::{Curve, KeyType, MIN_MODULUS_BITS};
+use crate::key::{KeyKind, KeyType, MIN_MODULUS_BITS};
 use crate::operation::OperationKind;
 
 /// At most one job in so many is served by a backend that is not the cheapest known.
@@ -53,54 +53,65 @@ const SIZES: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group(usize);
 
-const EC_SIGN: usize = STEPS;
-const EC_DERIVE: usize = EC_SIGN + 3;
-const X25519: usize = EC_DERIVE + 3;
-const ED25519: usize = X25519 + 1;
-const DH: usize = ED25519 + 1;
-const DSA: usize = DH + STEPS;
-const GROUPS: usize = DSA + STEPS;
+const KINDS: usize = KeyKind::ALL.len();
+const OPERATIONS: usize = OperationKind::ALL.len();
+
+/// The first group of each kind of key and operation, and how many groups there are. A kind with sizes has one
+/// group per step, since all private operations of one size cost the same; any other has one per operation.
+const LAYOUT: ([[usize; OPERATIONS]; KINDS], usize) = {
+    let mut first = [[0; OPERATIONS]; KINDS];
+    let (mut groups, mut kind) = (0, 0);
+    while kind < KINDS {
+        let sized = KeyKind::ALL[kind].sizes().is_some();
+        let mut operation = 0;
+        while operation < OPERATIONS {
+            if OperationKind::ALL[operation].fits_kind(KeyKind::ALL[kind]) {
+                first[kind][operation] = groups;
+                groups += if sized { 0 } else { 1 };
+            }
+            operation += 1;
+        }
+        groups += if sized { STEPS } else { 0 };
+        kind += 1;
+    }
+    (first, groups)
+};
+
+const GROUPS: usize = LAYOUT.1;
 
 impl Group {
     pub(crate) fn of(operation: OperationKind, key_type: KeyType) -> Self {
-        let step = |bits: u16| {
-            let above = bits.saturating_sub(MIN_MODULUS_BITS);
-            usize::from(above.div_ceil(STEP_BITS)).min(STEPS - 1)
-        };
-        Self(match key_type {
-            KeyType::Rsa { bits } => step(bits),
-            KeyType::Ec(curve) => {
-                let first = match operation {
-                    OperationKind::Ecdh => EC_DERIVE,
-                    _ => EC_SIGN,
-                };
-                first
-                    + match curve {
-                        Curve::P256 => 0,
-                        Curve::P384 => 1,
-                        Curve::P521 => 2,
-                    }
-            }
-            KeyType::X25519 => X25519,
-            KeyType::Ed25519 => ED25519,
-            KeyType::Dh { bits } => DH + step(bits),
-            KeyType::Dsa { bits } => DSA + step(bits),
-        })
+        let above = key_type.bits().saturating_sub(MIN_MODULUS_BITS);
+        let step = usize::from(above.div_ceil(STEP_BITS)).min(STEPS - 1);
+        Self(LAYOUT.0[key_type.kind().index()][operation.index()] + step)
     }
 
     /// Its name, for people.
     pub(crate) fn name(self) -> String {
-        let bits = |step: usize| usize::from(MIN_MODULUS_BITS) + step * usize::from(STEP_BITS);
-        let curve = |at: usize| ["p-256", "p-384", "p-521"].get(at).copied().unwrap_or("?");
-        match self.0 {
-            at if at < EC_SIGN => format!("rsa-{}", bits(at)),
-            at if at < EC_DERIVE => format!("{} sign", curve(at - EC_SIGN)),
-            at if at < X25519 => format!("{} derive", curve(at - EC_DERIVE)),
-            X25519 => "x25519".to_owned(),
-            ED25519 => "ed25519".to_owned(),
-            at if at < DSA => format!("dh-{}", bits(at - DH)),
-            at => format!("dsa-{}", bits(at - DSA)),
+        for kind in KeyKind::ALL.iter().copied() {
+            let name = kind.name();
+            for operation in OperationKind::of(kind) {
+                let offset = self
+                    .0
+                    .checked_sub(LAYOUT.0[kind.index()][operation.index()]);
+                match (offset, kind.sizes()) {
+                    (Some(step @ 0..STEPS), Some((smallest, _))) => {
+                        return format!(
+                            "{name}-{}",
+                            usize::from(smallest) + step * usize::from(STEP_BITS)
+                        );
+                    }
+                    // "p-256 sign" and "p-256 derive".
+                    (Some(0), None) if OperationKind::of(kind).count() > 1 => {
+                        let verb = operation.name().rsplit('-').next().unwrap_or_default();
+                        return format!("{name} {verb}");
+                    }
+                    (Some(0), None) => return name.to_owned(),
+                    _ => {}
+                }
+            }
         }
+        String::new()
     }
 }
 
@@ -345,6 +356,7 @@ mod tests {
     use proptest::test_runner::RngSeed;
 
     use super::*;
+    use crate::key::Curve;
 
     const RSA: Group = Group(0);
 
@@ -488,7 +500,7 @@ mod tests {
         for most in (0..SIZES).filter_map(most_of) {
             assert_eq!(most_of(size_of(most)), Some(most));
         }
-        let mut names: Vec<String> = (0..GROUPS).map(|at| Group(at).name()).collect();
+        let mut names: Vec<String> = (0..GROUPS).map(|group| Group(group).name()).collect();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), GROUPS);

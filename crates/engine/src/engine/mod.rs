@@ -28,9 +28,9 @@ use thiserror::Error;
 
 use crate::backend::{Backend, BackendKey, BackendKind, Description};
 use crate::error::{JobError, KeyError};
-use crate::key::{KeyInfo, PrivateKey};
+use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Class, Operation, OperationKind, Output};
-use crate::queue::{FairQueue, Waiting};
+use crate::queue::{Contention, FairQueue, Owner, Waiting};
 use crate::stats::{Snapshot, Statistics};
 use choice::Known;
 use dispatch::{Backends, Opened};
@@ -112,6 +112,7 @@ pub struct Session {
 
 struct SessionInner {
     id: u64,
+    owner: Owner,
     closed: AtomicBool,
     sink: Arc<dyn CompletionSink>,
 }
@@ -273,6 +274,9 @@ pub(crate) struct Queued {
 }
 
 impl Waiting for Queued {
+    fn owner(&self) -> Owner {
+        self.job.session.inner.owner
+    }
     fn session(&self) -> u64 {
         self.job.session.inner.id
     }
@@ -282,18 +286,44 @@ impl Waiting for Queued {
     fn deadline(&self) -> Instant {
         self.job.deadline
     }
+    fn cost(&self) -> u32 {
+        cost_of(self.job.key.info.key_type)
+    }
+}
+
+/// About how long an operation with a key of this type takes, in units of 10 µs on one core. Only the ratios
+/// within a class matter: an owner with large keys must not get more of the cores than one with small keys.
+fn cost_of(key_type: KeyType) -> u32 {
+    match (Class::of(key_type), key_type.bits()) {
+        (Class::Fast, _) => 2,
+        (Class::Medium | Class::Slow, 0) => 24,
+        // An exponentiation takes the cube of the size of the modulus: 2048 bits 320 µs.
+        (Class::Medium | Class::Slow, bits) => u32::from(bits.div_ceil(512)).max(2).pow(3) / 2,
+    }
 }
 
 /// The queue of one class and what goes with it under the same lock.
 struct ClassState {
     queue: FairQueue<Queued>,
+    contention: Contention,
     idle_workers: usize,
     stopping: bool,
 }
 
 struct ClassQueue {
     state: Mutex<ClassState>,
+    /// Wakes the workers.
     work: Condvar,
+    /// Wakes the express worker.
+    express: Condvar,
+}
+
+impl ClassState {
+    /// Whether the express worker has something to do: no worker is free, and an owner below its share
+    /// has nothing in service.
+    fn needs_express(&self) -> bool {
+        self.idle_workers == 0 && self.queue.has_unserved()
+    }
 }
 
 pub(crate) struct Shared {
@@ -303,6 +333,8 @@ pub(crate) struct Shared {
     workers: usize,
     /// The largest batch that a backend computes together on a worker's core.
     batch: usize,
+    /// Whether every backend computes on the core of the worker that calls it.
+    all_on_cpu: bool,
     /// Runners for jobs computed on the submitting thread.
     inline: Mutex<Vec<Runner>>,
     in_flight: AtomicUsize,
@@ -327,13 +359,16 @@ impl Engine {
         let class = || ClassQueue {
             state: Mutex::new(ClassState {
                 queue: FairQueue::new(config.queue_limit, config.session_queue_limit),
+                contention: Contention::default(),
                 idle_workers: 0,
                 stopping: false,
             }),
             work: Condvar::new(),
+            express: Condvar::new(),
         };
         let shared = Arc::new(Shared {
             batch: backends.batch(),
+            all_on_cpu: backends.all_on_cpu(),
             backends,
             statistics: Statistics::new(),
             classes: [class(), class(), class()],
@@ -364,6 +399,11 @@ impl Engine {
                     worker::run(&shared, class);
                 })?;
             }
+            let shared = Arc::clone(&engine.threads.shared);
+            let name = format!("mr-{}-new", class.name());
+            engine
+                .threads
+                .spawn(name, move || worker::run_express(&shared, class))?;
         }
         let shared = Arc::clone(&engine.threads.shared);
         engine
@@ -389,13 +429,15 @@ impl Engine {
         }))
     }
 
-    /// Opens a session whose completions go to `sink`.
+    /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each
+    /// class, and one share of its queue.
     #[must_use]
-    pub fn open_session(&self, sink: Arc<dyn CompletionSink>) -> Session {
+    pub fn open_session(&self, sink: Arc<dyn CompletionSink>, owner: Owner) -> Session {
         let id = self.shared().next_session.fetch_add(1, Ordering::Relaxed);
         Session {
             inner: Arc::new(SessionInner {
                 id,
+                owner,
                 closed: AtomicBool::new(false),
                 sink,
             }),
@@ -428,7 +470,7 @@ impl Engine {
             if batch.is_empty() {
                 continue;
             }
-            if let Some(batch) = shared.try_inline(class, batch) {
+            if let Some(batch) = shared.try_inline(class, batch, arrived) {
                 shared.enqueue(class, batch, &mut ended);
             }
         }
@@ -440,7 +482,8 @@ impl Engine {
     pub fn cancel(&self, session: &Session, id: JobId) -> bool {
         let shared = self.shared();
         for class in &shared.classes {
-            let removed = lock(&class.state).queue.remove(session.inner.id, id);
+            let (owner, session) = (session.inner.owner.id(), session.inner.id);
+            let removed = lock(&class.state).queue.remove(owner, session, id);
             if let Some(queued) = removed {
                 shared.end(vec![(queued, JobError::Cancelled)]);
                 return true;
@@ -455,7 +498,8 @@ impl Engine {
         let shared = self.shared();
         session.inner.closed.store(true, Ordering::Release);
         for class in &shared.classes {
-            let removed = lock(&class.state).queue.remove_session(session.inner.id);
+            let (owner, session) = (session.inner.owner.id(), session.inner.id);
+            let removed = lock(&class.state).queue.remove_session(owner, session);
             shared.end(
                 removed
                     .into_iter()
@@ -541,6 +585,7 @@ impl Threads {
         for class in &shared.classes {
             lock(&class.state).stopping = true;
             class.work.notify_all();
+            class.express.notify_all();
         }
         let handles = mem::take(&mut *lock(&self.handles));
         for handle in handles {
@@ -582,28 +627,33 @@ impl Shared {
     }
 
     /// Runs a tiny batch of the fast class right here if nothing waits before it; gives it back
-    /// otherwise.
-    fn try_inline(&self, class: Class, batch: Vec<Queued>) -> Option<Vec<Queued>> {
-        let limit = if self.workers == 1 {
-            INLINE_MAX_ALONE
-        } else {
-            INLINE_MAX
-        };
-        if class != Class::Fast || batch.len() > limit || !self.backends.all_on_cpu() {
+    /// otherwise. While several owners use the class, a batch that holds up the others' submissions for
+    /// longer than a wake-up goes to the queue, where they take turns.
+    fn try_inline(&self, class: Class, batch: Vec<Queued>, now: Instant) -> Option<Vec<Queued>> {
+        let (Class::Fast, Some(first), true) = (class, batch.first(), self.all_on_cpu) else {
             return Some(batch);
-        }
+        };
+        let owner = first.owner();
+        // The jobs of one call usually are of one session; several owners would need one charge each.
+        let one_owner = batch.iter().all(|queued| queued.owner() == owner);
         {
-            let state = lock(&self.classes[class.index()].state);
-            if !state.queue.is_empty() || state.stopping {
+            let mut state = lock(&self.classes[class.index()].state);
+            let shared = state.contention.note(owner.id(), now);
+            let alone = self.workers == 1 && !shared;
+            let limit = if alone { INLINE_MAX_ALONE } else { INLINE_MAX };
+            if !one_owner || batch.len() > limit || !state.queue.is_empty() || state.stopping {
                 return Some(batch);
             }
+            state
+                .queue
+                .pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());
         }
         self.statistics
             .ran_inline
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         let runner = lock(&self.inline).pop();
         let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
-        runner.run(self, batch, || 0);
+        runner.run(self, class, batch, || 0);
         lock(&self.inline).push(runner);
         None
     }
@@ -614,14 +664,34 @@ impl Shared {
         for queued in batch {
             if state.stopping {
                 ended.push((queued, JobError::Draining));
-            } else if let Err(queued) = state.queue.push(queued) {
-                ended.push((queued, JobError::Busy));
+            } else if let Some(refused) = state.queue.push(queued) {
+                ended.push((refused, JobError::Busy));
             }
         }
         let wake = state.idle_workers.min(state.queue.len());
+        let express = state.needs_express();
         drop(state);
         for _ in 0..wake {
             class.work.notify_one();
+        }
+        if express {
+            class.express.notify_one();
+        }
+    }
+
+    /// Ends the service of jobs that a worker or the calling thread ran.
+    fn release(&self, class: Class, sessions: &[(Session, Vec<Completion>)]) {
+        let class = &self.classes[class.index()];
+        let mut state = lock(&class.state);
+        for (session, completions) in sessions {
+            state
+                .queue
+                .release(session.inner.owner.id(), completions.len());
+        }
+        let express = state.needs_express();
+        drop(state);
+        if express {
+            class.express.notify_one();
         }
     }
 
@@ -649,10 +719,20 @@ impl Shared {
 /// Completions on their way to their sinks, grouped so that a sink is called once per batch.
 #[derive(Default)]
 pub(crate) struct Outbox {
+    /// The class in which these jobs are in service; none for jobs that no worker took.
+    class: Option<Class>,
     by_session: Vec<(Session, Vec<Completion>)>,
 }
 
 impl Outbox {
+    /// For jobs that are in service.
+    pub(crate) fn of(class: Class) -> Self {
+        Self {
+            class: Some(class),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn push(&mut self, session: Session, completion: Completion) {
         // Few sessions share a batch, and neighbours tend to be of the same one.
         let same =
@@ -664,6 +744,10 @@ impl Outbox {
     }
 
     pub(crate) fn flush(&mut self, shared: &Shared) {
+        // Before the sinks are called: an owner that sends its next job at once has nothing in service.
+        if let Some(class) = self.class.filter(|_| !self.by_session.is_empty()) {
+            shared.release(class, &self.by_session);
+        }
         for (session, mut completions) in self.by_session.drain(..) {
             shared
                 .in_flight

@@ -32,10 +32,26 @@ const DEEP: usize = 16;
 
 /// The body of a worker thread.
 pub(crate) fn run(shared: &Shared, class: Class) {
+    serve(shared, class, wait_for_work);
+}
+
+/// The body of the express worker of a class. Operations cannot be interrupted, so a job that comes while
+/// every worker is busy would wait for the rest of an operation of another owner, which takes as long as
+/// its own. The express worker serves owners that have nothing in service and were not given more than the
+/// others; the operating system shares the cores between it and the workers. With one owner alone it never
+/// runs.
+pub(crate) fn run_express(shared: &Shared, class: Class) {
+    serve(shared, class, wait_for_unserved);
+}
+
+/// Sleeps until there is work and takes some of it; false when the engine stops.
+type Wait = fn(&Shared, Class, ready: &mut Vec<Queued>, expired: &mut Vec<Queued>) -> bool;
+
+fn serve(shared: &Shared, class: Class, wait: Wait) {
     let mut runner = Runner::new(&shared.backends);
     let mut batch = Vec::new();
     let mut expired = Vec::new();
-    while wait_for_work(shared, class, &mut batch, &mut expired) {
+    while wait(shared, class, &mut batch, &mut expired) {
         shared.end(
             expired
                 .drain(..)
@@ -43,7 +59,7 @@ pub(crate) fn run(shared: &Shared, class: Class) {
                 .collect(),
         );
         let behind = || lock(&shared.classes[class.index()].state).queue.len();
-        runner.run(shared, std::mem::take(&mut batch), behind);
+        runner.run(shared, class, std::mem::take(&mut batch), behind);
     }
 }
 
@@ -51,9 +67,10 @@ pub(crate) fn run(shared: &Shared, class: Class) {
 fn wait_for_work(
     shared: &Shared,
     class: Class,
-    batch: &mut Vec<Queued>,
+    ready: &mut Vec<Queued>,
     expired: &mut Vec<Queued>,
 ) -> bool {
+    let turn = turn(shared, class);
     let class = &shared.classes[class.index()];
     let mut state = lock(&class.state);
     while state.queue.is_empty() {
@@ -70,13 +87,60 @@ fn wait_for_work(
     // A share, not everything: the other workers of the class should have something to do as well.
     // But no less than fills the lanes of a backend, where a few cost what one does.
     let share = state.queue.len().div_ceil(shared.workers);
-    let share = share.next_multiple_of(shared.batch).min(MAX_BATCH);
-    state.queue.pop(share, Instant::now(), batch, expired);
+    let mut most = share.next_multiple_of(shared.batch).min(turn);
+    if shared.all_on_cpu && state.queue.owners_waiting() > 1 {
+        most = most.min(shared.batch);
+    }
+    state.queue.pop(most, Instant::now(), ready, expired);
+    let express = state.needs_express();
+    drop(state);
+    if express {
+        class.express.notify_one();
+    }
     true
 }
 
-/// Jobs that one worker takes at once: enough to fill every lane of every backend several times.
+/// Sleeps until an owner that has nothing in service waits although all workers are busy, and takes as many
+/// of its jobs as a backend computes together; false when the engine stops.
+fn wait_for_unserved(
+    shared: &Shared,
+    class: Class,
+    ready: &mut Vec<Queued>,
+    expired: &mut Vec<Queued>,
+) -> bool {
+    let class = &shared.classes[class.index()];
+    let mut state = lock(&class.state);
+    while !state.needs_express() {
+        if state.stopping {
+            return false;
+        }
+        state = class
+            .express
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+    state
+        .queue
+        .pop_unserved(shared.batch, Instant::now(), ready, expired);
+    true
+}
+
+/// Jobs that a worker takes at once at most, where a device serves: enough to fill every lane of every backend
+/// several times.
 const MAX_BATCH: usize = 256;
+
+/// The same by class where all backends compute on the worker's core: about a millisecond of work, beside
+/// which the lock of the queue costs nothing, and after which an owner that came meanwhile has its turn.
+const CPU_TURN: [usize; 3] = [64, 16, 4];
+
+/// Jobs that a worker takes at once, at most.
+fn turn(shared: &Shared, class: Class) -> usize {
+    if shared.all_on_cpu {
+        CPU_TURN[class.index()].next_multiple_of(shared.batch)
+    } else {
+        MAX_BATCH
+    }
+}
 
 /// Runs batches of jobs on queues that it owns, one per backend, opened at first use.
 pub(crate) struct Runner {
@@ -155,8 +219,14 @@ impl Runner {
     }
 
     /// Runs a batch to its end. `behind` tells how many jobs wait behind it.
-    pub(crate) fn run(&mut self, shared: &Shared, batch: Vec<Queued>, behind: impl Fn() -> usize) {
-        let mut outbox = Outbox::default();
+    pub(crate) fn run(
+        &mut self,
+        shared: &Shared,
+        class: Class,
+        batch: Vec<Queued>,
+        behind: impl Fn() -> usize,
+    ) {
+        let mut outbox = Outbox::of(class);
         self.share_out(shared, &batch);
         for Queued { job, arrived } in batch {
             let Job {

@@ -13,7 +13,7 @@ use millrace_engine::backend::{
 };
 use millrace_engine::{
     Backend, BackendError, BackendKind, Completion, CompletionSink, Curve, Engine, Hash, Job, Key,
-    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey, Session,
+    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey, Session,
 };
 
 /// What the backend does with a task.
@@ -235,6 +235,9 @@ impl Collector {
     }
 }
 
+/// The owner of the fixture's session.
+pub(crate) const OWNER: u64 = 1;
+
 /// An engine above scripted backends, with one session.
 pub(crate) struct Fixture {
     pub(crate) engine: Engine,
@@ -265,7 +268,10 @@ impl Fixture {
             .collect();
         let engine = Engine::start(config, backends).unwrap();
         let sink = Arc::new(Collector::default());
-        let session = engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>);
+        let session = engine.open_session(
+            Arc::clone(&sink) as Arc<dyn CompletionSink>,
+            Owner::new(OWNER, 1),
+        );
         let key = |name: &[u8]| PrivateKey::from_pkcs8(name.to_vec().into());
         let fast = engine.load_key(&key(b"p256")).unwrap();
         let slow = engine.load_key(&key(b"rsa")).unwrap();

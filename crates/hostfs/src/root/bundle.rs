@@ -4,12 +4,11 @@
 //! A root that is a support bundle: a `.tar.gz` that is read into memory and never unpacked, so that
 //! nothing in it can reach the file system.
 //!
-//! A bundle comes from somebody else. Only ordinary files with plain relative paths are taken; links,
-//! devices, absolute paths and `..` make the whole bundle refused, since no `inspect` ever wrote one;
-//! and what it unpacks to is bounded, whatever it claims.
+//! A bundle is untrusted. It may hold ordinary files with plain relative paths; a bundle with a link, a
+//! device, an absolute path or `..` is refused, since `inspect` never writes one. The unpacked size is
+//! bounded, independent of the sizes that the archive claims.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Component, Path};
 
@@ -18,132 +17,88 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use tar::{Archive, Builder, EntryType, Header};
 
-use super::record::{ANSWERS, MANIFEST, MAX_CONTENT, Manifest, Recorder};
-use super::{Kind, Link, Listing, Reading, TABLE_BYTES};
-use crate::Why;
-use crate::live::Answer;
+use super::record::{MANIFEST, MAX_CONTENT, Manifest, ManifestError, Recorder};
 
-/// Entries that a bundle may have: an inspection of a large host reads some thousand files.
+/// Bound on the entries of a bundle: an inspection of a large host reads some thousand files.
 const MAX_ENTRIES: usize = 65_536;
-/// What a bundle may unpack to, headers and padding included.
+/// Bound on the unpacked bundle in bytes, headers and padding included.
 const MAX_UNPACKED: u64 = MAX_CONTENT as u64 + (64 << 20);
 
-/// Why a file is no bundle that can be read.
+/// Why a bundle cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It is no gzip, no tar, or breaks off.
+    /// It is not a gzipped tar, or it is cut short.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Something in it that no `inspect` writes.
+    /// It has an entry that `inspect` never writes.
     #[error("it holds {0:?}, which is {1}")]
     Entry(String, &'static str),
-    /// It would not fit into memory.
+    /// It is larger than the bounds.
     #[error("it has more than {0}")]
     TooLarge(&'static str),
-    /// It has no manifest, or one that is not understood.
+    /// It has no manifest.
+    #[error("it has no {MANIFEST}")]
+    NoManifest,
+    /// Its manifest cannot be used.
     #[error("its manifest {MANIFEST}: {0}")]
-    Manifest(String),
+    Manifest(#[from] ManifestError),
 }
 
-/// A bundle in memory.
-#[derive(Debug)]
-pub(super) struct Bundle {
-    contents: BTreeMap<String, Vec<u8>>,
-    manifest: Manifest,
+/// Reads a bundle into memory: its files by path, and its manifest.
+pub(super) fn parse(
+    source: impl Read,
+) -> Result<(BTreeMap<String, Vec<u8>>, Manifest), BundleError> {
+    let mut archive = Archive::new(GzDecoder::new(source).take(MAX_UNPACKED));
+    let (mut contents, mut held_bytes) = (BTreeMap::new(), 0_usize);
+    for (index, entry) in archive.entries()?.enumerate() {
+        if index == MAX_ENTRIES {
+            return Err(BundleError::TooLarge("65,536 entries"));
+        }
+        let mut entry = entry?;
+        let Some(path) = plain(&entry.path()?, entry.header().entry_type())? else {
+            continue;
+        };
+        let mut content = Vec::new();
+        let left = MAX_CONTENT - held_bytes;
+        (&mut entry)
+            .take(left as u64 + 1)
+            .read_to_end(&mut content)?;
+        if content.len() > left {
+            return Err(BundleError::TooLarge("256 MiB"));
+        }
+        held_bytes += content.len();
+        contents.insert(path, content);
+    }
+    let manifest = contents.remove(MANIFEST).ok_or(BundleError::NoManifest)?;
+    let manifest = Manifest::parse(&String::from_utf8_lossy(&manifest))?;
+    Ok((contents, manifest))
 }
 
-impl Bundle {
-    pub(super) fn open(path: &Path) -> Result<Self, BundleError> {
-        Self::parse(io::BufReader::new(File::open(path)?))
-    }
-
-    /// Reads a bundle.
-    pub(super) fn parse(source: impl Read) -> Result<Self, BundleError> {
-        let mut archive = Archive::new(GzDecoder::new(source).take(MAX_UNPACKED));
-        let (mut contents, mut held) = (BTreeMap::new(), 0_usize);
-        for (index, entry) in archive.entries()?.enumerate() {
-            if index == MAX_ENTRIES {
-                return Err(BundleError::TooLarge("65,536 entries"));
-            }
-            let mut entry = entry?;
-            let path = plain(&entry.path()?, entry.header().entry_type())?;
-            let Some(path) = path else { continue };
-            let mut content = Vec::new();
-            let left = MAX_CONTENT - held;
-            (&mut entry)
-                .take(left as u64 + 1)
-                .read_to_end(&mut content)?;
-            if content.len() > left {
-                return Err(BundleError::TooLarge("256 MiB"));
-            }
-            held += content.len();
-            contents.insert(path, content);
-        }
-        let manifest = contents
-            .remove(MANIFEST)
-            .ok_or_else(|| BundleError::Manifest("there is none".to_owned()))?;
-        let manifest = std::str::from_utf8(&manifest)
-            .map_err(|_| BundleError::Manifest("it is no text".to_owned()))
-            .and_then(|text| Manifest::parse(text).map_err(BundleError::Manifest))?;
-        Ok(Self { contents, manifest })
-    }
-
-    pub(super) fn read(&self, path: &str, limit_bytes: usize) -> Reading {
-        if let Some(why) = self.manifest.content(path) {
-            return Reading::from(why);
-        }
-        match self.contents.get(path) {
-            Some(content) if content.len() > limit_bytes => Reading::TooLarge { limit_bytes },
-            Some(content) => Reading::of(content.clone()),
-            None => Reading::Unreadable(Why::NotCollected.to_string()),
-        }
-    }
-
-    pub(super) fn list(&self, path: &str) -> Listing {
-        self.manifest.listing(path)
-    }
-
-    pub(super) fn link(&self, path: &str) -> Link {
-        self.manifest.link(path)
-    }
-
-    pub(super) fn kind(&self, path: &str) -> Result<Kind, Why> {
-        self.manifest.kind(path)
-    }
-
-    pub(super) fn answer(&self, name: &str) -> Answer {
-        match self.read(&format!("{ANSWERS}/{name}"), TABLE_BYTES) {
-            Reading::Text(text) => Answer::Text(text),
-            _ => Answer::NotFromFiles,
-        }
-    }
-}
-
-/// The path of an entry that is taken; none for what carries nothing (folders, remarks of tar).
+/// The path of an entry to read; `None` for entries without content (folders, tar's own headers).
 fn plain(path: &Path, kind: EntryType) -> Result<Option<String>, BundleError> {
     let shown = || path.to_string_lossy().into_owned();
     if !path
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
     {
-        return Err(BundleError::Entry(shown(), "no plain relative path"));
+        return Err(BundleError::Entry(shown(), "not a plain relative path"));
     }
     match kind {
         EntryType::Regular => {}
         EntryType::Directory | EntryType::XGlobalHeader => return Ok(None),
-        _ => return Err(BundleError::Entry(shown(), "no ordinary file")),
+        _ => return Err(BundleError::Entry(shown(), "not an ordinary file")),
     }
     let text = path.to_str();
     let path = text.ok_or_else(|| BundleError::Entry(shown(), "not named in text"))?;
-    Ok(super::clean(path))
+    Ok(super::clean(path).ok())
 }
 
 impl Recorder {
-    /// Writes a bundle of everything that was read: a gzipped tar with the manifest first, the same
-    /// bytes for the same content.
+    /// Writes a bundle of everything that was read: a gzipped tar with the manifest first. The same content
+    /// gives the same bytes.
     ///
     /// # Errors
-    /// What the destination says.
+    /// The error of the destination.
     pub fn write_bundle(&self, destination: impl Write) -> io::Result<()> {
         let mut archive = Builder::new(GzEncoder::new(destination, Compression::default()));
         let manifest = serde_json::to_vec_pretty(&self.manifest())?;
@@ -171,7 +126,7 @@ mod tests {
         let mut archive = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (path, kind, content) in entries {
             let mut header = Header::new_ustar();
-            // By hand: the library itself refuses to write what a hostile bundle holds.
+            // By hand: the tar library refuses to write hostile entries.
             header.as_ustar_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
             header.set_entry_type(*kind);
             header.set_size(content.len() as u64);
@@ -187,8 +142,8 @@ mod tests {
     fn hostile_entries_are_refused() {
         let manifest = (MANIFEST, EntryType::Regular, MINIMAL);
         let good = tar(&[manifest, ("a", EntryType::Regular, b"x")]);
-        let bundle = Bundle::parse(good.as_slice()).unwrap();
-        assert_eq!(bundle.read("a", 10), Reading::Text("x".to_owned()));
+        let (contents, _) = parse(good.as_slice()).unwrap();
+        assert_eq!(contents["a"], b"x");
         for (path, kind) in [
             ("../a", EntryType::Regular),
             ("/a", EntryType::Regular),
@@ -201,33 +156,30 @@ mod tests {
         ] {
             let bytes = tar(&[manifest, (path, kind, b"")]);
             assert!(
-                matches!(Bundle::parse(bytes.as_slice()), Err(BundleError::Entry(..))),
+                matches!(parse(bytes.as_slice()), Err(BundleError::Entry(..))),
                 "{path} {kind:?}"
             );
         }
     }
 
     #[test]
-    fn what_is_no_bundle_says_so() {
+    fn file_that_is_not_a_bundle_is_refused() {
+        assert!(matches!(parse(&b"plain"[..]), Err(BundleError::Io(_))));
         assert!(matches!(
-            Bundle::parse(&b"plain"[..]),
-            Err(BundleError::Io(_))
-        ));
-        assert!(matches!(
-            Bundle::parse(&b""[..]),
-            Err(BundleError::Io(_) | BundleError::Manifest(_))
+            parse(&b""[..]),
+            Err(BundleError::Io(_) | BundleError::NoManifest)
         ));
         let bytes = tar(&[("a", EntryType::Regular, b"x")]);
         assert!(matches!(
-            Bundle::parse(bytes.as_slice()),
-            Err(BundleError::Manifest(_))
+            parse(bytes.as_slice()),
+            Err(BundleError::NoManifest)
         ));
         let bytes = tar(&[(MANIFEST, EntryType::Regular, MINIMAL)]);
-        assert!(Bundle::parse(&bytes[..bytes.len() / 2]).is_err());
+        assert!(parse(&bytes[..bytes.len() / 2]).is_err());
     }
 
     #[test]
-    fn a_bomb_is_not_unpacked() {
+    fn decompression_bomb_is_refused() {
         // 300 MiB of zeros in 300 KB.
         let mut archive = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         let mut header = Header::new_gnu();
@@ -237,7 +189,7 @@ mod tests {
         archive.append_data(&mut header, "bomb", zeros).unwrap();
         let bytes = archive.into_inner().unwrap().finish().unwrap();
         assert!(matches!(
-            Bundle::parse(bytes.as_slice()),
+            parse(bytes.as_slice()),
             Err(BundleError::TooLarge(_))
         ));
     }

@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A root that is a folder. Every path is resolved inside it by the kernel, or by
-//! [`walk`] where the kernel is too old; the kind of what is found is known before it
-//! is opened for reading, so that no pipe blocks and no device wakes up.
+//! A root that is a folder. The kernel resolves every path inside it, or [`walk`] where the kernel is too
+//! old. The kind of a file is known before it is opened, so that no pipe blocks and no device wakes up.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,25 +14,20 @@ use std::time::Duration;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patience::Patience;
-use super::record::{ANSWERS, MANIFEST, Manifest};
-use super::{Kind, Link, Listing, MAX_NAMES, Reading, TABLE_BYTES, walk};
-use crate::Why;
-use crate::live::Answer;
+use super::timeout::TimedWorker;
+use super::{Content, FileKind, MAX_NAMES, Names, walk};
+use crate::{ReadResult, Unavailable};
 
-/// How long one file or folder may take: sysfs attributes that ask a device's firmware answer within
-/// a second, and 64 MB from a slow router's flash take a few.
+/// Time limit of one read: sysfs attributes that ask a device's firmware answer within a second, and 64 MB
+/// from the flash of a slow router take a few.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Longest time to wait for what needs no content: a folder, a link, a kind.
+/// Time limit of what needs no content: a folder, a link, a kind.
 const LOOK_LIMIT: Duration = Duration::from_secs(3);
 
-/// A folder that is looked at.
 #[derive(Debug)]
 pub(super) struct Folder {
     top: Arc<OwnedFd>,
-    patience: Patience,
-    /// That of the bundle of which this is the unpacked content.
-    pub(super) manifest: Option<Manifest>,
+    worker: TimedWorker,
 }
 
 impl Folder {
@@ -42,181 +36,133 @@ impl Folder {
         let top = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Self {
             top: Arc::new(top),
-            patience: Patience::default(),
-            manifest: None,
+            worker: TimedWorker::default(),
         })
     }
 
-    pub(super) fn read(&self, path: &str, limit_bytes: usize) -> Reading {
-        if let Some(why) = self
-            .recorded(path)
-            .and_then(|manifest| manifest.content(path))
-        {
-            return Reading::from(why);
-        }
+    pub(super) fn read(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+        self.in_time(READ_LIMIT, path, move |top, path| {
+            read(top, path, limit_bytes)
+        })
+    }
+
+    pub(super) fn list(&self, path: &str) -> ReadResult<Names> {
+        self.in_time(LOOK_LIMIT, path, list)
+    }
+
+    pub(super) fn link(&self, path: &str) -> ReadResult<Option<String>> {
+        self.in_time(LOOK_LIMIT, path, link)
+    }
+
+    pub(super) fn kind(&self, path: &str) -> ReadResult<FileKind> {
+        self.in_time(LOOK_LIMIT, path, |top, path| {
+            kind(top, path).map_err(unavailable)
+        })
+    }
+
+    fn in_time<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        path: &str,
+        work: impl FnOnce(&OwnedFd, &str) -> ReadResult<T> + Send + 'static,
+    ) -> ReadResult<T> {
         let (top, path) = (Arc::clone(&self.top), path.to_owned());
-        let reading = self
-            .patience
-            .wait(READ_LIMIT, move || read(&top, &path, limit_bytes));
-        reading.unwrap_or_else(|| Reading::Unreadable(TOO_SLOW.to_owned()))
-    }
-
-    pub(super) fn list(&self, path: &str) -> Listing {
-        if let Some(manifest) = self.recorded(path) {
-            return manifest.listing(path);
-        }
-        let (top, path) = (Arc::clone(&self.top), path.to_owned());
-        let listing = self.patience.wait(LOOK_LIMIT, move || list(&top, &path));
-        listing.unwrap_or_else(|| Listing::Not(Why::unreadable(TOO_SLOW)))
-    }
-
-    pub(super) fn link(&self, path: &str) -> Link {
-        if let Some(manifest) = self.recorded(path) {
-            return manifest.link(path);
-        }
-        let (top, path) = (Arc::clone(&self.top), path.to_owned());
-        let link = self.patience.wait(LOOK_LIMIT, move || link(&top, &path));
-        link.unwrap_or_else(|| Link::Not(Why::unreadable(TOO_SLOW)))
-    }
-
-    pub(super) fn kind(&self, path: &str) -> Result<Kind, Why> {
-        if let Some(manifest) = self.recorded(path) {
-            return manifest.kind(path);
-        }
-        let (top, path) = (Arc::clone(&self.top), path.to_owned());
-        let kind = self.patience.wait(LOOK_LIMIT, move || kind(&top, &path));
-        kind.unwrap_or_else(|| Err(Why::unreadable(TOO_SLOW)))
-    }
-
-    /// The answer that a bundle, since unpacked, holds to a question.
-    pub(super) fn answer(&self, name: &str) -> Answer {
-        if self.manifest.is_none() {
-            return Answer::NotFromFiles;
-        }
-        match self.read(&format!("{ANSWERS}/{name}"), TABLE_BYTES) {
-            Reading::Text(text) => Answer::Text(text),
-            _ => Answer::NotFromFiles,
-        }
-    }
-
-    /// The manifest of an unpacked bundle, which knows about a path, or that nothing is known.
-    fn recorded(&self, path: &str) -> Option<&Manifest> {
-        self.manifest.as_ref().filter(|_| path != MANIFEST)
+        let result = self.worker.run(limit, move || work(&top, &path));
+        result.unwrap_or_else(|| Err(Unavailable::unreadable("it did not answer in time")))
     }
 }
 
-/// Said of a file that takes longer than its limit.
-const TOO_SLOW: &str = "it did not answer in time";
-
-fn read(top: &OwnedFd, path: &str, limit_bytes: usize) -> Reading {
-    let failed = |error| Reading::from(why(error));
-    match kind_of(top, path) {
-        Ok(Kind::File) => {}
-        Ok(kind) => return Reading::NotRegular(kind),
-        Err(error) => return failed(error),
-    }
-    // Should another kind of thing take the path between the two looks, this does not block.
+fn read(top: &OwnedFd, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+    regular(kind(top, path).map_err(unavailable)?)?;
+    // Should another kind of file take the path after the check, this does not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = match resolve(top, path, flags) {
-        Ok(file) => File::from(file),
-        Err(error) => return failed(error),
-    };
-    let length = match file.metadata() {
-        Ok(metadata) if metadata.is_file() => metadata.len(),
-        Ok(metadata) => return Reading::NotRegular(Kind::from(metadata.file_type())),
-        Err(error) => return Reading::Unreadable(words(&error)),
-    };
+    let file = File::from(resolve(top, path, flags).map_err(unavailable)?);
+    let metadata = file.metadata().map_err(io_unavailable)?;
+    regular(FileKind::from(metadata.file_type()))?;
     let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
-    if length > limit {
-        return Reading::TooLarge { limit_bytes };
+    let too_large = Err(Unavailable::TooLarge { limit_bytes });
+    if metadata.len() > limit {
+        return too_large;
     }
-    // The length is a hint only: it is 0 in procfs, a page in sysfs, and may change meanwhile.
+    // The length is only a hint: it is 0 in procfs, a page in sysfs, and may change.
     let mut content = Vec::new();
-    match file.take(limit.saturating_add(1)).read_to_end(&mut content) {
-        Ok(_) if content.len() > limit_bytes => Reading::TooLarge { limit_bytes },
-        Ok(_) => Reading::of(content),
-        Err(error) => error.raw_os_error().map_or_else(
-            || Reading::Unreadable(words(&error)),
-            |code| failed(Errno::from_raw_os_error(code)),
-        ),
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut content)
+        .map_err(io_unavailable)?;
+    if content.len() > limit_bytes {
+        return too_large;
+    }
+    Ok(Content::from(content))
+}
+
+fn regular(kind: FileKind) -> ReadResult<()> {
+    match kind {
+        FileKind::File => Ok(()),
+        kind => Err(Unavailable::NotRegular { kind }),
     }
 }
 
-fn list(top: &OwnedFd, path: &str) -> Listing {
-    let failed = |error| Listing::Not(why(error));
-    match kind_of(top, path) {
-        Ok(Kind::Folder) => {}
-        Ok(kind) => return Listing::Not(Why::NotRegular { kind }),
-        Err(error) => return failed(error),
+fn list(top: &OwnedFd, path: &str) -> ReadResult<Names> {
+    match kind(top, path).map_err(unavailable)? {
+        FileKind::Folder => {}
+        kind => return Err(Unavailable::NotRegular { kind }),
     }
-    let entries = resolve(
-        top,
-        path,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK,
-    )
-    .and_then(|folder| Dir::read_from(&folder));
-    let entries = match entries {
-        Ok(entries) => entries,
-        Err(error) => return failed(error),
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let entries = resolve(top, path, flags).and_then(|folder| Dir::read_from(&folder));
+    let mut list = Names {
+        names: Vec::new(),
+        not_utf8: 0,
+        truncated: false,
     };
-    let (mut names, mut odd, mut cut) = (Vec::new(), 0, false);
-    for entry in entries {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => return failed(error),
-        };
-        match entry.file_name().to_str() {
-            Ok("." | "..") => continue,
-            _ if names.len() + odd == MAX_NAMES => {
-                cut = true;
+    for entry in entries.map_err(unavailable)? {
+        match entry.map_err(unavailable)?.file_name().to_str() {
+            Ok("." | "..") => {}
+            _ if list.names.len() + list.not_utf8 == MAX_NAMES => {
+                list.truncated = true;
                 break;
             }
-            Ok(name) => names.push(name.to_owned()),
-            Err(_) => odd += 1,
+            Ok(name) => list.names.push(name.to_owned()),
+            Err(_) => list.not_utf8 += 1,
         }
     }
-    names.sort_unstable();
-    Listing::Names { names, odd, cut }
+    list.names.sort_unstable();
+    Ok(list)
 }
 
-fn link(top: &OwnedFd, path: &str) -> Link {
+fn link(top: &OwnedFd, path: &str) -> ReadResult<Option<String>> {
     let target = resolve(top, path, OFlags::PATH | OFlags::NOFOLLOW)
         .and_then(|there| rustix::fs::readlinkat(&there, "", Vec::new()));
     match target {
         Ok(target) => match target.into_string() {
-            Ok(target) => Link::To(target),
-            Err(_) => Link::Not(Why::malformed("not text")),
+            Ok(target) => Ok(Some(target)),
+            Err(_) => Err(Unavailable::malformed("not text")),
         },
-        // What a path that is no link answers, opened as such.
-        Err(Errno::NOENT | Errno::INVAL) if kind_of(top, path).is_ok() => Link::NotLink,
-        Err(error) => Link::Not(why(error)),
+        // The kernel's answer for a path that is there but is not a link.
+        Err(Errno::NOENT | Errno::INVAL) if kind(top, path).is_ok() => Ok(None),
+        Err(error) => Err(unavailable(error)),
     }
 }
 
-fn kind(top: &OwnedFd, path: &str) -> Result<Kind, Why> {
-    kind_of(top, path).map_err(why)
-}
-
-fn kind_of(top: &OwnedFd, path: &str) -> Result<Kind, Errno> {
+fn kind(top: &OwnedFd, path: &str) -> Result<FileKind, Errno> {
     let there = resolve(top, path, OFlags::PATH)?;
     let mode = rustix::fs::fstat(&there)?.st_mode;
     Ok(match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Folder,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharacterDevice => Kind::CharacterDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        _ => Kind::Other,
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Folder,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharacterDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        _ => FileKind::Other,
     })
 }
 
-/// Opens what a path means inside the root.
+/// Opens a path inside the root.
 fn resolve(top: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { "." } else { path };
     let flags = flags | OFlags::CLOEXEC;
     let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    // The kernel asks for another try when a rename crossed its way.
+    // The kernel returns EAGAIN when a rename raced with the lookup.
     const TRIES: usize = 4;
     for _ in 0..TRIES {
         match rustix::fs::openat2(top.as_fd(), path, flags, Mode::empty(), inside) {
@@ -229,20 +175,28 @@ fn resolve(top: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// The reason for an error of the system.
-fn why(error: Errno) -> Why {
+fn unavailable(error: Errno) -> Unavailable {
     match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => Why::Missing,
-        Errno::ACCESS | Errno::PERM => Why::Denied,
-        Errno::LOOP => Why::unreadable("its symbolic links go in circles"),
-        Errno::XDEV => Why::unreadable("it leads out of the root"),
-        error => Why::unreadable(words(&error.into())),
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => Unavailable::Missing,
+        Errno::ACCESS | Errno::PERM => Unavailable::Denied,
+        Errno::LOOP => Unavailable::unreadable("its symbolic links go in circles"),
+        Errno::XDEV => Unavailable::unreadable("it leads out of the root"),
+        error => Unavailable::unreadable(text(&error.into())),
     }
 }
 
-/// The system's words for an error, without its number.
-fn words(error: &io::Error) -> String {
+fn io_unavailable(error: io::Error) -> Unavailable {
+    match error.raw_os_error() {
+        Some(code) => unavailable(Errno::from_raw_os_error(code)),
+        None => Unavailable::unreadable(text(&error)),
+    }
+}
+
+/// The system's text for an error, without its number.
+fn text(error: &io::Error) -> String {
     let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    text.to_lowercase()
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_lowercase()
 }

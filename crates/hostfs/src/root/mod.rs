@@ -1,49 +1,40 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The reader: everything that is looked at is looked at through one [`Root`].
+//! Bounded reads below one [`Root`]: a folder (`/`, a fixture, mounted firmware) or a support bundle.
 //!
-//! A root is a folder (`/`, a fixture, a mounted firmware) or a support bundle. What is below it is
-//! taken for hostile: a reading is a *fact*, never a panic and never a hang.
+//! The content is untrusted. Every failure is an [`Unavailable`] value, never a panic and never a hang.
 //!
 //! ```text
-//! Root ── folder.rs    openat2(RESOLVE_IN_ROOT): a link never leads out; kind before content
-//!   │       └ walk.rs      the same by hand, for kernels without openat2
+//! Root ── folder.rs    openat2(RESOLVE_IN_ROOT): no link leads out; the kind is checked before a read
+//!   │       ├ walk.rs      the same by hand, for kernels without openat2
+//!   │       └ timeout.rs   a file that does not answer in time is unreadable
 //!   ├──── bundle.rs    a support bundle, held in memory
-//!   ├──── patience.rs  a file that does not answer in time is a fact, too
-//!   └──── record.rs    what was read, which is what a bundle is made of
+//!   └──── record.rs    what was read: the content of a bundle
 //! ```
 //!
-//! Not here: what files mean. Nothing is ever written, and no device or pipe is ever opened: a
-//! file's kind is known before its content is asked for.
-//!
-//! ```
-//! use millrace_hostfs::root::{Reading, Root, TABLE_BYTES};
-//! let root = Root::open("/")?;
-//! match root.read("proc/cpuinfo", TABLE_BYTES) {
-//!     Reading::Text(text) => println!("{} lines", text.lines().count()),
-//!     other => println!("{}", other.why().unwrap()),
-//! }
-//! # Ok::<(), millrace_hostfs::root::OpenError>(())
-//! ```
+//! Nothing is ever written, and no device or pipe is ever opened.
 
 mod bundle;
 mod folder;
-mod patience;
 mod record;
+mod timeout;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 pub use self::bundle::BundleError;
 pub use self::record::{MANIFEST, Manifest, Record, Recorder};
 
-use self::bundle::Bundle;
 use self::folder::Folder;
-use crate::Why;
-use crate::live::{Answer, Question};
+use self::record::ANSWERS;
+use crate::probe::Probe;
+use crate::{ReadResult, Unavailable};
 
 /// Bound on a file that holds one value or a small table: sysfs gives at most a page (4 KiB, 64 KiB on
 /// some Arm and POWER), debugfs and configuration files a little more.
@@ -51,113 +42,69 @@ pub const ATTRIBUTE_BYTES: usize = 256 << 10;
 /// Bound on a file that grows with the machine: `/proc/cpuinfo` has about 1.6 KB per processor, so
 /// this is a machine of 5,000.
 pub const TABLE_BYTES: usize = 8 << 20;
-/// Bound on a library or program that is looked into: the largest libcrypto known has 9 MB, a
-/// statically linked server 50 MB.
+/// Bound on a library or program: the largest known libcrypto has 9 MB, a statically linked server 50 MB.
 pub const LIBRARY_BYTES: usize = 64 << 20;
-/// Bound on the names of one folder: the largest of those that are read are `/proc` and
-/// `/usr/lib/<triplet>`, with some ten thousand.
+/// Bound on the names of one folder: the largest, `/proc` and `/usr/lib/<triplet>`, have some ten thousand.
 pub const MAX_NAMES: usize = 65_536;
-/// Longest path that is asked for, as the kernel's own bound.
+/// Bound on a path: the kernel's `PATH_MAX`.
 const MAX_PATH_LEN: usize = 4_096;
 
-/// What a file said, or why it said nothing.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// Text: UTF-8 without NUL, after NULs at its end were taken off (some drivers count one).
+pub enum Content {
+    /// UTF-8 without NUL. NULs at the end of the file are removed: some drivers count the terminator.
     Text(String),
     /// Anything else.
     Bytes(Vec<u8>),
-    /// There is no such file.
-    Missing,
-    /// This user may not read it, or the kernel forbids it to everybody (lockdown).
-    Denied,
-    /// It is there, but is no ordinary file.
-    NotRegular(Kind),
-    /// It has more bytes than the caller's bound.
-    TooLarge {
-        /// The bound.
-        limit_bytes: usize,
-    },
-    /// Anything else, in words: an I/O error, links in circles, no answer in time.
-    Unreadable(String),
 }
 
-impl Reading {
-    /// The text, or why there is none. Bytes that are no text are [`Why::Malformed`].
-    ///
+impl Content {
     /// # Errors
-    /// Why there is no text.
-    pub fn text(self) -> Result<String, Why> {
+    /// [`Unavailable::Malformed`] if the content is not text.
+    pub fn text(self) -> ReadResult<String> {
         match self {
             Self::Text(text) => Ok(text),
-            other => Err(other.why().unwrap_or_else(|| Why::malformed("not text"))),
+            Self::Bytes(_) => Err(Unavailable::malformed("not text")),
         }
     }
 
-    /// The content as bytes, or why there is none. Of text, NULs at the end are gone.
-    ///
-    /// # Errors
-    /// Why there is no content.
-    pub fn bytes(self) -> Result<Vec<u8>, Why> {
-        match self {
-            Self::Text(text) => Ok(text.into_bytes()),
-            Self::Bytes(bytes) => Ok(bytes),
-            other => Err(other.why().unwrap_or(Why::Missing)),
-        }
-    }
-
-    /// Why there is no content; `None` if there is.
+    /// The bytes; of text, without the NULs at its end.
     #[must_use]
-    pub fn why(&self) -> Option<Why> {
-        Some(match self {
-            Self::Text(_) | Self::Bytes(_) => return None,
-            Self::Missing => Why::Missing,
-            Self::Denied => Why::Denied,
-            Self::NotRegular(kind) => Why::NotRegular { kind: *kind },
-            Self::TooLarge { limit_bytes } => Why::TooLarge {
-                limit_bytes: *limit_bytes,
-            },
-            Self::Unreadable(reason) => Why::unreadable(reason.clone()),
-        })
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Text(text) => text.into_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
     }
 
-    /// Tells text from other bytes.
-    fn of(mut bytes: Vec<u8>) -> Self {
-        let kept = bytes
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(mut bytes: Vec<u8>) -> Self {
+        let length = bytes
             .iter()
             .rposition(|byte| *byte != 0)
-            .map_or(0, |at| at + 1);
-        if bytes[..kept].contains(&0) {
+            .map_or(0, |last| last + 1);
+        if bytes[..length].contains(&0) || std::str::from_utf8(&bytes[..length]).is_err() {
             return Self::Bytes(bytes);
         }
-        match std::str::from_utf8(&bytes[..kept]) {
-            Ok(_) => {
-                bytes.truncate(kept);
-                Self::Text(String::from_utf8(bytes).unwrap_or_default())
-            }
-            Err(_) => Self::Bytes(bytes),
-        }
+        bytes.truncate(length);
+        Self::Text(String::from_utf8(bytes).unwrap_or_default())
     }
 }
 
-impl From<Why> for Reading {
-    fn from(why: Why) -> Self {
-        match why {
-            Why::Missing => Self::Missing,
-            Why::Denied => Self::Denied,
-            Why::NotRegular { kind } => Self::NotRegular(kind),
-            Why::TooLarge { limit_bytes } => Self::TooLarge { limit_bytes },
-            other => Self::Unreadable(other.to_string()),
-        }
-    }
-}
-
-/// What kind of thing a path names.
+/// The kind of file that a path names.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FileKind {
     /// An ordinary file.
     File,
     /// A folder.
@@ -170,11 +117,11 @@ pub enum Kind {
     CharacterDevice,
     /// A block device.
     BlockDevice,
-    /// Something else.
+    /// Any other kind.
     Other,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::File => "an ordinary file",
@@ -183,180 +130,130 @@ impl fmt::Display for Kind {
             Self::Socket => "a socket",
             Self::CharacterDevice => "a character device",
             Self::BlockDevice => "a block device",
-            Self::Other => "no ordinary file",
+            Self::Other => "not an ordinary file",
         })
     }
 }
 
-/// The names in a folder, or why there are none.
+/// The names in a folder, without `.` and `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listing {
-    /// The names, sorted, without `.` and `..`.
-    Names {
-        /// Names that are UTF-8; others are left out, and counted in `odd`.
-        names: Vec<String>,
-        /// How many names were no UTF-8.
-        odd: usize,
-        /// The folder has more than [`MAX_NAMES`]; the others are not listed.
-        cut: bool,
-    },
-    /// Why there are none.
-    Not(Why),
-}
-
-impl Listing {
-    /// The names; none if the folder could not be read.
-    #[must_use]
-    pub fn names(self) -> Vec<String> {
-        match self {
-            Self::Names { names, .. } => names,
-            Self::Not(_) => Vec::new(),
-        }
-    }
-}
-
-/// Where a path leads, or why that is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Link {
-    /// The link's own words: relative or absolute, and not checked to lead anywhere.
-    To(String),
-    /// It is there, but no symbolic link.
-    NotLink,
-    /// Why it is not known.
-    Not(Why),
-}
-
-impl Link {
-    /// The last part of where it leads: of `…/device/driver`, the driver's name.
-    #[must_use]
-    pub fn last_name(self) -> Option<String> {
-        match self {
-            Self::To(target) => target
-                .rsplit('/')
-                .find(|part| !part.is_empty())
-                .map(str::to_owned),
-            Self::NotLink | Self::Not(_) => None,
-        }
-    }
+pub struct Names {
+    /// Names that are UTF-8, sorted.
+    pub names: Vec<String>,
+    /// Number of names that are not UTF-8; they are not listed.
+    pub not_utf8: usize,
+    /// The folder has more than [`MAX_NAMES`]; the rest is not listed.
+    pub truncated: bool,
 }
 
 /// Why a root cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The folder or bundle is not there or not readable.
+    /// The folder or bundle is missing or not readable.
     #[error("cannot open {}: {source}; name a folder or a bundle that `inspect --bundle` wrote", path.display())]
     Open {
-        /// What was named.
+        /// The path that the caller named.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// It is neither a folder nor a file.
+    /// The path is neither a folder nor an ordinary file.
     #[error("{} is {kind}: name a folder or a bundle that `inspect --bundle` wrote", path.display())]
     Kind {
-        /// What was named.
+        /// The path that the caller named.
         path: PathBuf,
-        /// What it is.
-        kind: Kind,
+        /// The kind of file found there.
+        kind: FileKind,
     },
-    /// A file that is no bundle.
-    #[error("{} is no bundle that can be read: {source}", path.display())]
+    /// The file is not a bundle.
+    #[error("{} is not a readable bundle: {source}", path.display())]
     Bundle {
-        /// What was named.
+        /// The path that the caller named.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         source: BundleError,
     },
 }
 
-/// A tree that is looked at: see the [module](self).
+/// A file tree that is read within bounds: see the [module](self).
 ///
-/// Paths are relative to it, with `/` between their parts; a `/` in front changes nothing. `..` at
-/// the top stays at the top, and so do absolute symbolic links, as for a process that lives in there.
+/// Paths are relative to the root, with `/` between their parts; a leading `/` changes nothing. `..` at the
+/// top stays at the top, and absolute symbolic links start there, as for a process in a chroot.
 #[derive(Debug)]
 pub struct Root {
-    source: Source,
+    tree: Tree,
+    /// What a bundle recorded about the paths that were read on its machine.
+    manifest: Option<Manifest>,
     live: bool,
     recorder: Option<Mutex<Recorder>>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum Tree {
     Folder(Folder),
-    Bundle(Bundle),
+    /// The files of a bundle, by path.
+    Memory(BTreeMap<String, Vec<u8>>),
 }
 
 impl Root {
-    /// Opens a folder or a bundle. The machine itself (`/`) is *live*: it can also be asked what no
-    /// file says.
+    /// Opens a folder or a bundle. The running machine (`/`) is *live*: it also answers [`Self::ask`].
     ///
     /// # Errors
-    /// There is no such folder or bundle, or it cannot be used.
+    /// The folder or bundle does not exist or cannot be used.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let failed = |source| OpenError::Open {
             path: path.to_owned(),
             source,
         };
-        // By its metadata first: opening a pipe or a device may block or do something.
-        let kind = Kind::from(std::fs::metadata(path).map_err(failed)?.file_type());
-        let (source, live) = match kind {
-            Kind::Folder => {
-                let live = is_machine(path);
-                (Source::Folder(Folder::open(path).map_err(failed)?), live)
+        // The kind comes first: opening a pipe may block, opening a device may act on it.
+        let kind = FileKind::from(std::fs::metadata(path).map_err(failed)?.file_type());
+        match kind {
+            FileKind::Folder => {
+                let mut root = Self {
+                    tree: Tree::Folder(Folder::open(path).map_err(failed)?),
+                    manifest: None,
+                    live: is_machine(path),
+                    recorder: None,
+                };
+                // An unpacked bundle is read as the bundle, which knows what its machine said about files
+                // that it does not hold (missing, denied, link targets).
+                if !root.live
+                    && let Ok(text) = root.text(MANIFEST, TABLE_BYTES)
+                {
+                    root.manifest = Manifest::parse(&text).ok();
+                }
+                Ok(root)
             }
-            Kind::File => {
-                let bundle = Bundle::open(path).map_err(|source| OpenError::Bundle {
+            FileKind::File => File::open(path)
+                .map_err(BundleError::Io)
+                .and_then(|file| Self::from_bundle(BufReader::new(file)))
+                .map_err(|source| OpenError::Bundle {
                     path: path.to_owned(),
                     source,
-                })?;
-                (Source::Bundle(bundle), false)
-            }
-            kind => {
-                return Err(OpenError::Kind {
-                    path: path.to_owned(),
-                    kind,
-                });
-            }
-        };
-        let mut root = Self {
-            source,
-            live,
-            recorder: None,
-        };
-        root.take_unpacked_bundle();
-        Ok(root)
+                }),
+            kind => Err(OpenError::Kind {
+                path: path.to_owned(),
+                kind,
+            }),
+        }
     }
 
-    /// A bundle from any source of bytes.
+    /// Reads a bundle from any source of bytes.
     ///
     /// # Errors
-    /// It is no bundle, or a hostile one.
-    pub fn from_bundle(source: impl std::io::Read) -> Result<Self, BundleError> {
+    /// The bytes are not a bundle, or a hostile one.
+    pub fn from_bundle(source: impl Read) -> Result<Self, BundleError> {
+        let (contents, manifest) = bundle::parse(source)?;
         Ok(Self {
-            source: Source::Bundle(Bundle::parse(source)?),
+            tree: Tree::Memory(contents),
+            manifest: Some(manifest),
             live: false,
             recorder: None,
         })
     }
 
-    /// A bundle that somebody has unpacked is read as the bundle, so that what it says about files
-    /// that it does not hold (missing, denied, where links led) is kept.
-    fn take_unpacked_bundle(&mut self) {
-        if self.live {
-            return;
-        }
-        let Source::Folder(folder) = &mut self.source else {
-            return;
-        };
-        if let Reading::Text(text) = folder.read(MANIFEST, TABLE_BYTES)
-            && let Ok(manifest) = Manifest::parse(&text)
-        {
-            folder.manifest = Some(manifest);
-        }
-    }
-
-    /// From now on, keeps everything that is read, for a bundle.
+    /// From now on keeps everything that is read, for a bundle.
     #[must_use]
     pub fn recording(mut self) -> Self {
         self.recorder = Some(Mutex::new(Recorder::default()));
@@ -372,120 +269,169 @@ impl Root {
         recorder.unwrap_or_default()
     }
 
-    /// Whether this is the machine on which we run, rather than files of one.
+    /// Whether this is the running machine, not files of one.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Reads a file that has at most `limit_bytes`: see [`ATTRIBUTE_BYTES`], [`TABLE_BYTES`],
-    /// [`LIBRARY_BYTES`].
-    #[must_use]
-    pub fn read(&self, path: &str, limit_bytes: usize) -> Reading {
-        let Some(path) = clean(path) else {
-            return Reading::Missing;
-        };
-        let reading = match &self.source {
-            Source::Folder(folder) => folder.read(&path, limit_bytes),
-            Source::Bundle(bundle) => bundle.read(&path, limit_bytes),
-        };
-        self.note(|recorder| recorder.read(&path, &reading));
-        reading
+    /// Reads a file of at most `limit_bytes`: see [`ATTRIBUTE_BYTES`], [`TABLE_BYTES`], [`LIBRARY_BYTES`].
+    ///
+    /// # Errors
+    /// Why the file cannot be read.
+    pub fn read(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+        let path = clean(path)?;
+        let content = self.content(&path, limit_bytes);
+        self.record(|recorder| recorder.read(&path, &content));
+        content
     }
 
-    /// Of a file that has at most `limit_bytes`, the lines with one of these words in them. Only these
-    /// are kept in a bundle: for files that also hold what is nobody's business.
-    #[must_use]
-    pub fn lines_with(&self, path: &str, limit_bytes: usize, words: &[&str]) -> Reading {
-        let Some(path) = clean(path) else {
-            return Reading::Missing;
-        };
-        let reading = match &self.source {
-            Source::Folder(folder) => folder.read(&path, limit_bytes),
-            Source::Bundle(bundle) => bundle.read(&path, limit_bytes),
-        };
-        let reading = match reading {
-            Reading::Text(text) => Reading::Text(
-                text.lines()
-                    .filter(|line| words.iter().any(|word| line.contains(word)))
-                    .flat_map(|line| [line, "\n"])
-                    .collect(),
-            ),
-            // A program among scripts, say: it has no lines.
-            Reading::Bytes(_) => Reading::Text(String::new()),
-            reading => reading,
-        };
-        self.note(|recorder| recorder.read(&path, &reading));
-        reading
+    /// Reads a text file of at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// Why the file cannot be read, or that it is not text.
+    pub fn text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
+        self.read(path, limit_bytes)?.text()
     }
 
-    /// The names in a folder.
-    #[must_use]
-    pub fn list(&self, path: &str) -> Listing {
-        let Some(path) = clean(path) else {
-            return Listing::Not(Why::Missing);
-        };
-        let listing = match &self.source {
-            Source::Folder(folder) => folder.list(&path),
-            Source::Bundle(bundle) => bundle.list(&path),
-        };
-        self.note(|recorder| recorder.list(&path, &listing));
-        listing
+    /// Reads those lines of a file of at most `limit_bytes` that contain one of `words`. A bundle keeps only
+    /// these lines: the others may be private. A file that is not text has no lines.
+    ///
+    /// # Errors
+    /// Why the file cannot be read.
+    pub fn lines_with(&self, path: &str, limit_bytes: usize, words: &[&str]) -> ReadResult<String> {
+        let path = clean(path)?;
+        let content = self.content(&path, limit_bytes).map(|content| {
+            let text = content.text().unwrap_or_default();
+            let lines = text
+                .lines()
+                .filter(|line| words.iter().any(|word| line.contains(word)));
+            Content::Text(lines.flat_map(|line| [line, "\n"]).collect())
+        });
+        self.record(|recorder| recorder.read(&path, &content));
+        content?.text()
     }
 
-    /// Where a symbolic link leads, without following it.
+    /// Lists a folder.
+    ///
+    /// # Errors
+    /// Why the folder cannot be listed.
+    pub fn list(&self, path: &str) -> ReadResult<Names> {
+        let path = clean(path)?;
+        let names = self.look(
+            |manifest| manifest.names(&path),
+            |folder| folder.list(&path),
+        );
+        self.record(|recorder| recorder.list(&path, &names));
+        names
+    }
+
+    /// The names in a folder; none if it cannot be listed.
     #[must_use]
-    pub fn link(&self, path: &str) -> Link {
-        let Some(path) = clean(path) else {
-            return Link::Not(Why::Missing);
-        };
-        let link = match &self.source {
-            Source::Folder(folder) => folder.link(&path),
-            Source::Bundle(bundle) => bundle.link(&path),
-        };
-        self.note(|recorder| recorder.link(&path, &link));
+    pub fn names(&self, path: &str) -> Vec<String> {
+        self.list(path)
+            .map_or_else(|_| Vec::new(), |list| list.names)
+    }
+
+    /// The target of a symbolic link as it is written, which need not exist; `None` if the path is not a link.
+    ///
+    /// # Errors
+    /// Why the target cannot be read.
+    pub fn link(&self, path: &str) -> ReadResult<Option<String>> {
+        let path = clean(path)?;
+        let link = self.look(|manifest| manifest.link(&path), |folder| folder.link(&path));
+        self.record(|recorder| recorder.link(&path, &link));
         link
     }
 
-    /// What kind of thing is there, links followed; nothing is opened.
+    /// The last part of a link's target: of `…/device/driver`, the name of the driver.
+    #[must_use]
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let target = self.link(path).ok()??;
+        let name = target.rsplit('/').find(|part| !part.is_empty());
+        name.map(str::to_owned)
+    }
+
+    /// The kind of file at a path, links followed. Nothing is opened.
     ///
     /// # Errors
-    /// Why that is not known; [`Why::Missing`] if nothing is there.
-    pub fn kind(&self, path: &str) -> Result<Kind, Why> {
-        let Some(path) = clean(path) else {
-            return Err(Why::Missing);
-        };
-        let kind = match &self.source {
-            Source::Folder(folder) => folder.kind(&path),
-            Source::Bundle(bundle) => bundle.kind(&path),
-        };
-        self.note(|recorder| recorder.kind(&path, &kind));
+    /// [`Unavailable::Missing`] if nothing is there, or why the kind is not known.
+    pub fn kind(&self, path: &str) -> ReadResult<FileKind> {
+        let path = clean(path)?;
+        let kind = self.look(|manifest| manifest.kind(&path), |folder| folder.kind(&path));
+        self.record(|recorder| recorder.kind(&path, &kind));
         kind
     }
 
-    /// Asks what no file says, by running a program of this machine. Of files it is not known,
-    /// unless they are a bundle that holds the answer.
+    /// Whether something is there, of whatever kind.
     #[must_use]
-    pub fn ask(&self, question: &Question<'_>) -> Answer {
-        self.ask_with(&question.name, || question.ask())
+    pub fn exists(&self, path: &str) -> bool {
+        self.kind(path).is_ok()
     }
 
-    /// Asks what no file says and needs no program: what the processor says of itself.
-    pub fn ask_builtin(&self, name: &str, answer: impl FnOnce() -> String) -> Answer {
-        self.ask_with(name, || Answer::Text(answer()))
+    /// Runs a program of the live machine and returns its output; from a bundle, what it printed there.
+    ///
+    /// # Errors
+    /// [`Unavailable::NotInFiles`] without a live machine or recorded output, or why the program failed.
+    pub fn ask(&self, probe: &Probe<'_>) -> ReadResult<String> {
+        self.ask_with(&probe.name, || probe.run())
     }
 
-    fn ask_with(&self, name: &str, ask: impl FnOnce() -> Answer) -> Answer {
-        let answer = match &self.source {
-            _ if self.live => ask(),
-            Source::Folder(folder) => folder.answer(name),
-            Source::Bundle(bundle) => bundle.answer(name),
+    /// As [`Self::ask`], for what needs no program: what the processor says about itself.
+    ///
+    /// # Errors
+    /// [`Unavailable::NotInFiles`] without a live machine or a recorded answer.
+    pub fn ask_builtin(&self, name: &str, answer: impl FnOnce() -> String) -> ReadResult<String> {
+        self.ask_with(name, || Ok(answer()))
+    }
+
+    fn ask_with(&self, name: &str, ask: impl FnOnce() -> ReadResult<String>) -> ReadResult<String> {
+        let path = format!("{ANSWERS}/{name}");
+        let answer = if self.live {
+            ask()
+        } else if self.manifest.is_some() {
+            let recorded = self.content(&path, TABLE_BYTES).and_then(Content::text);
+            recorded.map_err(|_| Unavailable::NotInFiles)
+        } else {
+            Err(Unavailable::NotInFiles)
         };
-        self.note(|recorder| recorder.answer(name, &answer));
+        if let Ok(text) = &answer {
+            let content = Ok(Content::Text(text.clone()));
+            self.record(|recorder| recorder.read(&path, &content));
+        }
         answer
     }
 
-    fn note(&self, what: impl FnOnce(&mut Recorder)) {
+    fn content(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+        if let Some(manifest) = &self.manifest {
+            manifest.content(path)?;
+        }
+        match &self.tree {
+            Tree::Folder(folder) => folder.read(path, limit_bytes),
+            Tree::Memory(contents) => match contents.get(path) {
+                Some(content) if content.len() > limit_bytes => {
+                    Err(Unavailable::TooLarge { limit_bytes })
+                }
+                Some(content) => Ok(Content::from(content.clone())),
+                None => Err(Unavailable::NotCollected),
+            },
+        }
+    }
+
+    /// What needs no content comes from the manifest of a bundle, else from the folder.
+    fn look<T>(
+        &self,
+        recorded: impl FnOnce(&Manifest) -> ReadResult<T>,
+        present: impl FnOnce(&Folder) -> ReadResult<T>,
+    ) -> ReadResult<T> {
+        match (&self.manifest, &self.tree) {
+            (Some(manifest), _) => recorded(manifest),
+            (None, Tree::Folder(folder)) => present(folder),
+            (None, Tree::Memory(_)) => Err(Unavailable::NotCollected),
+        }
+    }
+
+    fn record(&self, what: impl FnOnce(&mut Recorder)) {
         if let Some(recorder) = &self.recorder
             && let Ok(mut recorder) = recorder.lock()
         {
@@ -494,7 +440,7 @@ impl Root {
     }
 }
 
-impl From<std::fs::FileType> for Kind {
+impl From<std::fs::FileType> for FileKind {
     fn from(kind: std::fs::FileType) -> Self {
         use std::os::unix::fs::FileTypeExt;
         match kind {
@@ -509,8 +455,8 @@ impl From<std::fs::FileType> for Kind {
     }
 }
 
-/// Whether a folder is the root of this machine. Its name alone does not tell: `/proc/PID/root` of a
-/// process in a container reads as a link to `/`, too.
+/// Whether a folder is the root of this machine. Its name alone does not tell: `/proc/PID/root` of a process
+/// in a container is a link that reads `/`, too.
 fn is_machine(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
@@ -520,16 +466,15 @@ fn is_machine(path: &Path) -> bool {
         && identity(path) == identity(top)
 }
 
-/// A path without `/` in front, `.` and empty parts; `None` for what no file can be called.
-fn clean(path: &str) -> Option<String> {
+/// Normalises a path: no leading `/`, `.` or empty parts.
+fn clean(path: &str) -> ReadResult<String> {
     if path.len() > MAX_PATH_LEN || path.contains('\0') {
-        return None;
+        return Err(Unavailable::Missing);
     }
-    let parts: Vec<&str> = path
+    let parts = path
         .split('/')
-        .filter(|part| !part.is_empty() && *part != ".")
-        .collect();
-    Some(parts.join("/"))
+        .filter(|part| !part.is_empty() && *part != ".");
+    Ok(parts.collect::<Vec<_>>().join("/"))
 }
 
 #[cfg(test)]

@@ -1,70 +1,87 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was read: kept while a report is made, so that a bundle holds exactly that, and written down
-//! in the bundle's manifest, so that reading the bundle gives the same answers again.
+//! A record of what was read. It becomes the content and the manifest of a bundle, so that reading the
+//! bundle gives the same answers again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Link, Listing, Reading};
-use crate::Why;
-use crate::live::Answer;
+use super::{Content, FileKind, Names};
+use crate::{ReadResult, Unavailable};
 
-/// Where a bundle has its manifest.
+/// Path of the manifest in a bundle.
 pub const MANIFEST: &str = ".millrace/manifest.json";
-/// Where a bundle has the answers of programs, one file each.
+/// Folder of the output of programs in a bundle, one file each.
 pub(super) const ANSWERS: &str = ".millrace/answers";
-/// The version of the manifest's format.
+/// Version of the manifest's format.
 const FORMAT: u32 = 1;
 /// Bound on the content that a bundle holds: a few libraries of 10 MB and some thousand small files.
 pub(super) const MAX_CONTENT: usize = 256 << 20;
 
-/// What a bundle holds, and what is known of what it does not hold.
+/// The table of contents of a bundle: each path that was asked for, with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
-    /// Every path that was asked for, relative to the root.
+    /// By path, relative to the root.
     asked: BTreeMap<String, Record>,
 }
 
-/// What is known of one path: of each way in which it was asked for, what the answer was.
+/// The answers for one path: one per way in which it was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
+    /// Length of the content in bytes; the bundle holds the content itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     content: Option<Said<usize>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<Said<Vec<String>>>,
+    /// The target; `None` if the path is not a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     link: Option<Said<Option<String>>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    kind: Option<Said<Kind>>,
+    kind: Option<Said<FileKind>>,
 }
 
-/// An answer: of content its length, of a link where it leads (nowhere: it is none).
+/// A [`ReadResult`] in the form of the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Said<T> {
     Is(T),
-    Not(Why),
+    Not(Unavailable),
+}
+
+impl<T> Said<T> {
+    fn of<U>(result: &ReadResult<U>, value: impl FnOnce(&U) -> T) -> Option<Self> {
+        Some(match result {
+            Ok(found) => Self::Is(value(found)),
+            Err(reason) => Self::Not(reason.clone()),
+        })
+    }
+}
+
+/// Why a manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is not JSON of this form.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// Another version of Millrace wrote it.
+    #[error("its format is {0}, not {FORMAT}")]
+    Format(u32),
 }
 
 impl Manifest {
-    /// Reads a manifest.
-    ///
-    /// # Errors
-    /// What is wrong with it, in words.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let manifest: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    pub(super) fn parse(text: &str) -> Result<Self, ManifestError> {
+        let manifest: Self = serde_json::from_str(text)?;
         if manifest.format != FORMAT {
-            return Err(format!("its format is {}, not {FORMAT}", manifest.format));
+            return Err(ManifestError::Format(manifest.format));
         }
         Ok(manifest)
     }
 
-    /// The paths of which the bundle has the content, with its length in bytes.
+    /// The paths whose content the bundle holds, with its length in bytes.
     pub fn files(&self) -> impl Iterator<Item = (&str, usize)> {
         self.asked
             .iter()
@@ -74,64 +91,42 @@ impl Manifest {
             })
     }
 
-    /// Whether the content of a path is in the bundle; why not, if it is not.
-    pub(super) fn content(&self, path: &str) -> Option<Why> {
-        match self
-            .asked
-            .get(path)
-            .and_then(|record| record.content.as_ref())
-        {
-            Some(Said::Is(_)) => None,
-            Some(Said::Not(why)) => Some(why.clone()),
-            None => Some(Why::NotCollected),
+    /// `Ok` if the bundle holds the content of a path.
+    pub(super) fn content(&self, path: &str) -> ReadResult<()> {
+        self.answer(path, |record| record.content.as_ref())
+            .map(|_| ())
+    }
+
+    pub(super) fn names(&self, path: &str) -> ReadResult<Names> {
+        let names = self.answer(path, |record| record.names.as_ref())?;
+        Ok(Names {
+            names: names.clone(),
+            not_utf8: 0,
+            truncated: false,
+        })
+    }
+
+    pub(super) fn link(&self, path: &str) -> ReadResult<Option<String>> {
+        self.answer(path, |record| record.link.as_ref()).cloned()
+    }
+
+    pub(super) fn kind(&self, path: &str) -> ReadResult<FileKind> {
+        match self.answer(path, |record| record.kind.as_ref()) {
+            Err(Unavailable::NotCollected) if self.content(path).is_ok() => Ok(FileKind::File),
+            Err(Unavailable::NotCollected) if self.names(path).is_ok() => Ok(FileKind::Folder),
+            kind => kind.copied(),
         }
     }
 
-    pub(super) fn listing(&self, path: &str) -> Listing {
-        match self
-            .asked
-            .get(path)
-            .and_then(|record| record.names.as_ref())
-        {
-            Some(Said::Is(names)) => Listing::Names {
-                names: names.clone(),
-                odd: 0,
-                cut: false,
-            },
-            Some(Said::Not(why)) => Listing::Not(why.clone()),
-            None => Listing::Not(Why::NotCollected),
-        }
-    }
-
-    pub(super) fn link(&self, path: &str) -> Link {
-        match self.asked.get(path).and_then(|record| record.link.as_ref()) {
-            Some(Said::Is(Some(target))) => Link::To(target.clone()),
-            Some(Said::Is(None)) => Link::NotLink,
-            Some(Said::Not(why)) => Link::Not(why.clone()),
-            None => Link::Not(Why::NotCollected),
-        }
-    }
-
-    pub(super) fn kind(&self, path: &str) -> Result<Kind, Why> {
-        let record = self.asked.get(path).ok_or(Why::NotCollected)?;
-        match record {
-            Record {
-                kind: Some(Said::Is(kind)),
-                ..
-            } => Ok(*kind),
-            Record {
-                kind: Some(Said::Not(why)),
-                ..
-            } => Err(why.clone()),
-            Record {
-                content: Some(Said::Is(_)),
-                ..
-            } => Ok(Kind::File),
-            Record {
-                names: Some(Said::Is(_)),
-                ..
-            } => Ok(Kind::Folder),
-            _ => Err(Why::NotCollected),
+    fn answer<'a, T>(
+        &'a self,
+        path: &str,
+        field: impl FnOnce(&'a Record) -> Option<&'a Said<T>>,
+    ) -> ReadResult<&'a T> {
+        match self.asked.get(path).and_then(field) {
+            Some(Said::Is(answer)) => Ok(answer),
+            Some(Said::Not(reason)) => Err(reason.clone()),
+            None => Err(Unavailable::NotCollected),
         }
     }
 }
@@ -141,11 +136,11 @@ impl Manifest {
 pub struct Recorder {
     asked: BTreeMap<String, Record>,
     contents: BTreeMap<String, Vec<u8>>,
-    held: usize,
+    held_bytes: usize,
 }
 
 impl Recorder {
-    /// The manifest of a bundle of this.
+    /// The manifest of a bundle with these records.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         Manifest {
@@ -154,77 +149,59 @@ impl Recorder {
         }
     }
 
-    /// The contents, by their path in a bundle.
+    /// The contents, by path.
     pub fn contents(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.contents
             .iter()
             .map(|(path, content)| (path.as_str(), content.as_slice()))
     }
 
-    pub(super) fn read(&mut self, path: &str, reading: &Reading) {
-        let said = match reading {
-            Reading::Text(text) => self.hold(path, text.as_bytes()),
-            Reading::Bytes(bytes) => self.hold(path, bytes),
-            other => Said::Not(other.why().unwrap_or(Why::Missing)),
+    pub(super) fn read(&mut self, path: &str, content: &ReadResult<Content>) {
+        let length = match content {
+            Ok(content) => self.hold(path, content.as_bytes()),
+            Err(reason) => Err(reason.clone()),
         };
-        self.asked.entry(path.to_owned()).or_default().content = Some(said);
+        self.of(path).content = Said::of(&length, |length| *length);
     }
 
-    pub(super) fn list(&mut self, path: &str, listing: &Listing) {
-        let said = match listing {
-            Listing::Names { names, .. } => Said::Is(names.clone()),
-            Listing::Not(why) => Said::Not(why.clone()),
-        };
-        self.asked.entry(path.to_owned()).or_default().names = Some(said);
+    pub(super) fn list(&mut self, path: &str, names: &ReadResult<Names>) {
+        self.of(path).names = Said::of(names, |list| list.names.clone());
     }
 
-    pub(super) fn link(&mut self, path: &str, link: &Link) {
-        let said = match link {
-            Link::To(target) => Said::Is(Some(target.clone())),
-            Link::NotLink => Said::Is(None),
-            Link::Not(why) => Said::Not(why.clone()),
-        };
-        self.asked.entry(path.to_owned()).or_default().link = Some(said);
+    pub(super) fn link(&mut self, path: &str, link: &ReadResult<Option<String>>) {
+        self.of(path).link = Said::of(link, Clone::clone);
     }
 
-    pub(super) fn kind(&mut self, path: &str, kind: &Result<Kind, Why>) {
-        let said = match kind {
-            Ok(kind) => Said::Is(*kind),
-            Err(why) => Said::Not(why.clone()),
-        };
-        self.asked.entry(path.to_owned()).or_default().kind = Some(said);
+    pub(super) fn kind(&mut self, path: &str, kind: &ReadResult<FileKind>) {
+        self.of(path).kind = Said::of(kind, |kind| *kind);
     }
 
-    pub(super) fn answer(&mut self, name: &str, answer: &Answer) {
-        if let Answer::Text(text) = answer {
-            let path = format!("{ANSWERS}/{name}");
-            let said = self.hold(&path, text.as_bytes());
-            self.asked.entry(path).or_default().content = Some(said);
-        }
+    fn of(&mut self, path: &str) -> &mut Record {
+        self.asked.entry(path.to_owned()).or_default()
     }
 
     /// Keeps a content, unless it may be a secret or the bundle is full.
-    fn hold(&mut self, path: &str, content: &[u8]) -> Said<usize> {
+    fn hold(&mut self, path: &str, content: &[u8]) -> ReadResult<usize> {
+        let left_out =
+            |reason: &str| Unavailable::unreadable(format!("left out of the bundle: {reason}"));
         if may_be_secret(path, content) {
-            return Said::Not(Why::unreadable(
-                "left out of the bundle: it may hold a secret",
-            ));
+            return Err(left_out("it may hold a secret"));
         }
         let content = without_serial(path, content);
-        let held = self.held.saturating_add(content.len());
-        if held > MAX_CONTENT {
-            return Said::Not(Why::unreadable("left out of the bundle: it is full"));
+        let held_bytes = self.held_bytes.saturating_add(content.len());
+        if held_bytes > MAX_CONTENT {
+            return Err(left_out("it is full"));
         }
-        // A file that is read twice (a counter) is kept as it was first.
+        // Of a file that is read twice (a counter), the first content is kept.
         if !self.contents.contains_key(path) {
-            self.held = held;
+            self.held_bytes = held_bytes;
             self.contents.insert(path.to_owned(), content.into_owned());
         }
-        Said::Is(self.contents[path].len())
+        Ok(self.contents[path].len())
     }
 }
 
-/// `/proc/cpuinfo` of some Arm kernels has the machine's serial number, which nobody needs to know.
+/// Removes the machine's serial number, which `/proc/cpuinfo` of some Arm kernels contains.
 fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
     let serial = |line: &&[u8]| line.starts_with(b"Serial");
     let mut lines = content.split_inclusive(|byte| *byte == b'\n');
@@ -236,15 +213,15 @@ fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
     Cow::Owned(kept.concat())
 }
 
-/// A net below the rule that no secret is read in the first place: environments, command lines, and
-/// whatever looks like a private key are never kept.
+/// A second safeguard behind the rule that no secret is read: environments, command lines and content that
+/// looks like a private key are never kept.
 fn may_be_secret(path: &str, content: &[u8]) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let process = path.starts_with("proc/") && ["environ", "cmdline"].contains(&name);
     let key = [".key", ".p12", ".pfx", ".jks", ".psk", ".secrets"]
         .iter()
         .any(|ending| name.ends_with(ending));
-    // A program or library that reads keys holds the words; only text with them is a key.
+    // A program or library that reads keys contains these marks, too; only text with them is a key.
     let marks: [&[u8]; 3] = [b"PRIVATE KEY-----", b"Static key V1-----", b"PrivateKey ="];
     let text = !content.starts_with(b"\x7fELF");
     process
@@ -262,7 +239,7 @@ mod tests {
     #[test]
     fn secrets_are_never_kept() {
         let mut recorder = Recorder::default();
-        let text = |text: &str| Reading::Text(text.to_owned());
+        let text = |text: &str| Ok(Content::Text(text.to_owned()));
         recorder.read("proc/7/environ", &text("TOKEN=1"));
         recorder.read("etc/nginx/www", &text("-----BEGIN RSA PRIVATE KEY-----\n"));
         recorder.read("etc/wireguard/wg0.conf", &text("PrivateKey = abc\n"));
@@ -271,24 +248,25 @@ mod tests {
         let kept: Vec<&str> = recorder.contents().map(|(path, _)| path).collect();
         assert_eq!(kept, ["proc/cpuinfo"]);
         assert_eq!(recorder.contents["proc/cpuinfo"], b"processor: 0\n");
-        let why = recorder.manifest().content("proc/7/environ").unwrap();
-        assert!(why.to_string().contains("secret"));
+        let reason = recorder.manifest().content("proc/7/environ").unwrap_err();
+        assert!(reason.to_string().contains("secret"));
     }
 
     #[test]
-    fn a_manifest_reads_back_and_tells_what_was_not_asked_for() {
+    fn manifest_reads_back_and_names_what_was_not_collected() {
         let mut recorder = Recorder::default();
-        recorder.read("a", &Reading::Text("x".to_owned()));
-        recorder.read("b", &Reading::Denied);
-        recorder.link("c", &Link::To("../d".to_owned()));
-        recorder.kind("dev/crypto", &Ok(Kind::CharacterDevice));
+        recorder.read("a", &Ok(Content::Text("x".to_owned())));
+        recorder.read("b", &Err(Unavailable::Denied));
+        recorder.link("c", &Ok(Some("../d".to_owned())));
+        recorder.kind("dev/crypto", &Ok(FileKind::CharacterDevice));
         let text = serde_json::to_string(&recorder.manifest()).unwrap();
         let manifest = Manifest::parse(&text).unwrap();
-        assert_eq!(manifest.content("a"), None);
-        assert_eq!(manifest.content("b"), Some(Why::Denied));
-        assert_eq!(manifest.content("e"), Some(Why::NotCollected));
-        assert_eq!(manifest.link("c"), Link::To("../d".to_owned()));
-        assert_eq!(manifest.kind("dev/crypto"), Ok(Kind::CharacterDevice));
+        assert_eq!(manifest.content("a"), Ok(()));
+        assert_eq!(manifest.content("b"), Err(Unavailable::Denied));
+        assert_eq!(manifest.content("e"), Err(Unavailable::NotCollected));
+        assert_eq!(manifest.link("c"), Ok(Some("../d".to_owned())));
+        assert_eq!(manifest.kind("a"), Ok(FileKind::File));
+        assert_eq!(manifest.kind("dev/crypto"), Ok(FileKind::CharacterDevice));
         assert!(Manifest::parse("{\"format\":2,\"asked\":{}}").is_err());
     }
 }

@@ -18,13 +18,13 @@
 //! ```
 //! use millrace_inspect::advise::{Subject, Wish, advise, software};
 //! use millrace_inspect::report::Report;
-//! use millrace_inspect::root::Root;
+//! use millrace_hostfs::Root;
 //!
 //! let root = Root::open("fixtures/atom-c3000")?;
 //! let software = software::section(&root);
 //! let advice = advise(&Report::of(&root), &software, &Wish::of(Subject::Ipsec));
 //! assert!(advice.configuration.contains("esp_proposals = aes256-sha256"));
-//! # Ok::<(), millrace_inspect::root::OpenError>(())
+//! # Ok::<(), millrace_hostfs::OpenError>(())
 //! ```
 
 mod algorithm;

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::{Look, Section};
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
 const DATABASES: [&str; 3] = [

@@ -24,9 +24,8 @@ use serde::Serialize;
 pub use self::cpuinfo::CpuInfo;
 pub use self::features::{Feature, State};
 use crate::elf::Elf;
-use crate::live::Answer;
-use crate::report::{Look, Section, Why};
-use crate::root::{LIBRARY_BYTES, Root};
+use crate::report::{Look, Section};
+use millrace_hostfs::{LIBRARY_BYTES, Root, Unavailable};
 
 /// Processors and nodes whose own folders are looked at; more say the same.
 const MAX_FOLDERS: usize = 8_192;
@@ -195,7 +194,10 @@ pub fn section(root: &Root) -> Section<Cpu> {
         .as_ref()
         .is_some_and(|info| info.architecture.is_none())
     {
-        look.note("proc/cpuinfo", Why::malformed("it tells no architecture"));
+        look.note(
+            "proc/cpuinfo",
+            Unavailable::malformed("it tells no architecture"),
+        );
     }
     let mut cpu = Cpu {
         frequency: frequency(&mut look),
@@ -395,7 +397,7 @@ fn hypervisor(info: &CpuInfo, look: &mut Look<'_>) -> Option<Hypervisor> {
 /// Extensions that the processor has and is not shown to have.
 fn hidden(cpu: &mut Cpu, info: &CpuInfo, look: &Look<'_>) -> Vec<Hidden> {
     let mut hidden = Vec::new();
-    if let Answer::Text(asked) = look.root().ask_builtin("cpuid", features::asked) {
+    if let Ok(asked) = look.root().ask_builtin("cpuid", features::asked) {
         for feature in features::settle(&mut cpu.features, &asked) {
             hidden.push(Hidden {
                 feature: feature.to_owned(),
@@ -440,7 +442,7 @@ fn hidden(cpu: &mut Cpu, info: &CpuInfo, look: &Look<'_>) -> Vec<Hidden> {
 /// The architecture of the programs below the root.
 fn from_programs(root: &Root) -> Option<(Architecture, &'static str)> {
     EVERYWHERE.iter().find_map(|path| {
-        let bytes = root.read(path, LIBRARY_BYTES).bytes().ok()?;
+        let bytes = root.read(path, LIBRARY_BYTES).ok()?.into_bytes();
         Some((Elf::parse(&bytes).ok()?.architecture, *path))
     })
 }

@@ -33,7 +33,7 @@ use crate::libcrypto::Libraries;
 use crate::network::Network;
 use crate::qat::{Device, Qat};
 use crate::report::{Report, Section, Unread};
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// How bad a finding is.
 #[derive(

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::settings::{self, Settings};
 use crate::report::{Look, Section};
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// The system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -212,7 +212,7 @@ fn thermal(look: &mut Look<'_>) -> Vec<Zone> {
     for name in names.take(MAX_ROWS) {
         let folder = format!("{FOLDER}/{name}");
         // A sensor that is switched off gives an error: no temperature.
-        let temperature = look.root().read(&format!("{folder}/temp"), 64).text();
+        let temperature = look.root().text(&format!("{folder}/temp"), 64);
         let Some(temperature) = temperature.ok().and_then(|text| text.trim().parse().ok()) else {
             continue;
         };
@@ -253,9 +253,7 @@ fn card_nodes(look: &mut Look<'_>) -> BTreeMap<String, u32> {
 
 fn firmware(look: &mut Look<'_>) -> Option<Vec<String>> {
     let folders = ["lib/firmware", "usr/lib/firmware"];
-    let folder = folders
-        .iter()
-        .find(|folder| look.root().kind(folder).is_ok())?;
+    let folder = folders.iter().find(|folder| look.root().exists(folder))?;
     let mut names = look.names(folder);
     // Newer packages of firmware have a folder of Intel's.
     names.extend(look.names(&format!("{folder}/intel/qat")));
@@ -266,19 +264,18 @@ fn firmware(look: &mut Look<'_>) -> Option<Vec<String>> {
 
 fn servers(look: &Look<'_>) -> Vec<Server> {
     let mut found = Vec::new();
-    let pids = look.root().list("proc").names();
+    let pids = look.root().names("proc");
     let pids = pids.into_iter().filter_map(|name| name.parse::<u32>().ok());
     for pid in pids.take(MAX_PROCESSES) {
         // A process may end at any time: what is gone is no finding.
-        let Ok(comm) = look.root().read(&format!("proc/{pid}/comm"), 64).text() else {
+        let Ok(comm) = look.root().text(&format!("proc/{pid}/comm"), 64) else {
             continue;
         };
         let name = comm.trim();
         if !SERVERS.contains(&name) {
             continue;
         }
-        let limits = look.root().read(&format!("proc/{pid}/limits"), 16 << 10);
-        let Ok(limits) = limits.text() else {
+        let Ok(limits) = look.root().text(&format!("proc/{pid}/limits"), 16 << 10) else {
             continue;
         };
         found.push(Server {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use self::crypto::{Algorithm, Engine, algorithms, candidates};
 use crate::report::{Look, Section};
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// What gateways ask the kernel for, and who asks.
 const ASKED_FOR: [(&str, &str); 12] = [

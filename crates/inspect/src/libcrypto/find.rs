@@ -5,7 +5,6 @@
 //! ABI; what `ld.so.conf` adds; `/usr/local` and `/opt`; and servers that often carry one inside.
 
 use crate::report::Look;
-use crate::root::Link;
 
 /// Folders of libraries that need no pattern.
 const FOLDERS: &[&str] = &[
@@ -89,10 +88,9 @@ pub(super) fn libraries(look: &mut Look<'_>) -> Candidates {
         for name in &here {
             let path = format!("{folder}/{name}");
             // `libcrypto.so -> libcrypto.so.3`: the file itself is in the list, too.
-            let again = match look.root().link(&path) {
-                Link::To(target) => !target.contains('/') && here.contains(&target),
-                _ => false,
-            };
+            let target = look.root().link(&path).ok().flatten();
+            let again =
+                target.is_some_and(|target| !target.contains('/') && here.contains(&target));
             if !again {
                 candidates.shared.push(path);
             }
@@ -187,7 +185,7 @@ fn is_link(look: &Look<'_>, path: &str) -> bool {
         .map(|(at, _)| at)
         .chain([path.len()]);
     ends.into_iter()
-        .any(|end| matches!(look.root().link(&path[..end]), Link::To(_)))
+        .any(|end| matches!(look.root().link(&path[..end]), Ok(Some(_))))
 }
 
 /// `arm-linux-gnueabihf`, `x86_64-linux-musl`.

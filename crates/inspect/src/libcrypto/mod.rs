@@ -38,8 +38,8 @@ pub use self::report::OwnReport;
 pub use self::timed::{CLEAR_RATIO, Timed, timed};
 use crate::cpu::{Architecture, Cpu};
 use crate::elf::Elf;
-use crate::report::{Look, Section, Why};
-use crate::root::Root;
+use crate::report::{Look, Section};
+use millrace_hostfs::{Root, Unavailable};
 
 /// The crypto libraries of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -109,7 +109,7 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
         if libraries.len() == MAX_LIBRARIES {
             look.note(
                 &path,
-                Why::unreadable("too many libraries: the others are left out"),
+                Unavailable::unreadable("too many libraries: the others are left out"),
             );
             break;
         }
@@ -146,7 +146,7 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
         // A linker script, or whatever else is called like a library.
         Err(reason) => {
             if !program {
-                look.note(path, Why::malformed(reason));
+                look.note(path, Unavailable::malformed(reason));
             }
             return None;
         }

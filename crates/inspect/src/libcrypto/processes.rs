@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::Look;
-use crate::root::{Link, Root};
+use millrace_hostfs::Root;
 
 /// Programs that have a library loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -64,11 +64,10 @@ pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
     if pids.is_empty() {
         return None;
     }
-    let namespace =
-        |look: &Look<'_>, pid: &str| match look.root().link(&format!("proc/{pid}/ns/mnt")) {
-            Link::To(namespace) => Some(namespace),
-            _ => None,
-        };
+    let namespace = |look: &Look<'_>, pid: &str| {
+        let link = look.root().link(&format!("proc/{pid}/ns/mnt"));
+        link.ok().flatten()
+    };
     let ours = namespace(look, "self");
     let mut loaded = Loaded::default();
     for pid in pids {
@@ -136,7 +135,7 @@ pub(super) fn same(root: &Root, mapped: &str, path: &str) -> bool {
             return false;
         };
         under(&format!("usr/{folder}"), rest)
-            && matches!(root.link(folder.trim_end_matches('/')), Link::To(target) if target.trim_start_matches('/') == format!("usr/{folder}").trim_end_matches('/'))
+            && matches!(root.link(folder.trim_end_matches('/')), Ok(Some(target)) if target.trim_start_matches('/') == format!("usr/{folder}").trim_end_matches('/'))
     })
 }
 

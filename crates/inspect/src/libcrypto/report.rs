@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::{Library, Maker, Slow};
 use crate::cpu::{Architecture, Cpu, State};
-use crate::live::Question;
 use crate::report::Look;
+use millrace_hostfs::Probe;
 
 /// A library's own report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -45,7 +45,7 @@ pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
     }
     let program = PROGRAMS
         .iter()
-        .find(|program| look.root().kind(program).is_ok())?;
+        .find(|program| look.root().exists(program))?;
     let folder = format!("/{}", library.path.rsplit_once('/')?.0);
     let ours: Vec<(&str, String)> = VARIABLES
         .iter()
@@ -57,7 +57,7 @@ pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
         .collect();
     environment.push(("LD_LIBRARY_PATH", &folder));
     let what = format!("{program} version, with {}", library.path);
-    let answer = look.ask(&Question {
+    let answer = look.ask(&Probe {
         name: format!("openssl-version-{}.txt", library.path.replace('/', "-")),
         what: &what,
         program,

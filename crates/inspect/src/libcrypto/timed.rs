@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cpu::Architecture;
-use crate::live::Question;
 use crate::report::{Look, Section};
-use crate::root::Root;
+use millrace_hostfs::Probe;
+use millrace_hostfs::Root;
 
 /// Speeds with and without the instructions for an algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -123,7 +123,7 @@ fn speed(
     algorithm: &str,
     environment: &[(&str, &str)],
 ) -> Option<f64> {
-    let answer = look.ask(&Question {
+    let answer = look.ask(&Probe {
         name: format!("{name}.txt"),
         what: "openssl speed",
         program: "/usr/bin/openssl",

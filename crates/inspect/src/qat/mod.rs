@@ -25,7 +25,7 @@ use serde::Serialize;
 use self::formats::{EngineCounters, Heartbeat, Ring};
 use self::ids::{Generation, identify};
 use crate::report::{Look, Section};
-use crate::root::{ATTRIBUTE_BYTES, Reading, Root};
+use millrace_hostfs::{ATTRIBUTE_BYTES, Root, Unavailable};
 
 /// Where PCI devices are.
 const PCI: &str = "sys/bus/pci/devices";
@@ -207,9 +207,9 @@ pub fn section(root: &Root) -> Section<Qat> {
     let qat = Qat {
         devices: devices(&mut look),
         modules: modules(&mut look),
-        service: root.kind("etc/init.d/qat_service").is_ok()
-            || root.kind("usr/sbin/adf_ctl").is_ok()
-            || root.kind("usr/local/bin/adf_ctl").is_ok(),
+        service: root.exists("etc/init.d/qat_service")
+            || root.exists("usr/sbin/adf_ctl")
+            || root.exists("usr/local/bin/adf_ctl"),
         configurations: configurations(&mut look),
         interrupts: look
             .table("proc/interrupts")
@@ -243,8 +243,8 @@ fn devices(look: &mut Look<'_>) -> Vec<Device> {
             model: identity.model.to_owned(),
             generation: identity.generation,
             virtual_function: identity.virtual_function,
-            parent: look.root().link(&format!("{folder}/physfn")).last_name(),
-            driver: look.root().link(&format!("{folder}/driver")).last_name(),
+            parent: look.root().link_name(&format!("{folder}/physfn")),
+            driver: look.root().link_name(&format!("{folder}/driver")),
             driver_in_tree: identity.in_tree,
             numa_node: look
                 .number_if_there::<i64>(&format!("{folder}/numa_node"))
@@ -335,7 +335,7 @@ fn sysfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
 /// What drivers show to root alone.
 fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
     let path = format!("{folder}/fw_counters");
-    let is_denied = look.root().read(&path, ATTRIBUTE_BYTES) == Reading::Denied;
+    let is_denied = look.root().read(&path, ATTRIBUTE_BYTES) == Err(Unavailable::Denied);
     let counters = look.text_if_there(&path);
     device.engines = counters
         .map(|text| formats::fw_counters(&text))
@@ -469,7 +469,7 @@ fn user_space(root: &Root) -> Vec<String> {
     ];
     let mut found = Vec::new();
     for folder in LIBRARY_FOLDERS {
-        for name in root.list(folder).names() {
+        for name in root.names(folder) {
             let is_one = STEMS.iter().any(|stem| name.starts_with(stem));
             if is_one && name.contains(".so") && found.len() < MAX_DEVICES {
                 found.push(format!("{folder}/{name}"));

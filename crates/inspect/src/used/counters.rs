@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::network;
 use crate::qat;
 use crate::report::Look;
-use crate::root::Root;
+use millrace_hostfs::Root;
 
 /// What devices have counted at one time: by device and counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,10 +23,10 @@ pub use self::counters::{Counters, Moved};
 pub use self::states::{SecurityAssociation, security_associations};
 
 use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
-use crate::live::Question;
 use crate::network::{InterfaceKind, Network};
 use crate::report::{Look, Section};
-use crate::root::{Root, TABLE_BYTES};
+use millrace_hostfs::Probe;
+use millrace_hostfs::{Root, TABLE_BYTES};
 
 /// Bound on processes that are looked into: servers among them are a handful.
 const MAX_PROCESSES: usize = 65_536;
@@ -187,14 +187,12 @@ impl Judge<'_> {
 
 fn ipsec(look: &mut Look<'_>, judge: &Judge<'_>) -> Vec<Subject> {
     let program = ["sbin/ip", "usr/sbin/ip", "bin/ip", "usr/bin/ip"];
-    let has_states = look.root().kind("proc/net/xfrm_stat").is_ok();
-    let program = program
-        .into_iter()
-        .find(|path| look.root().kind(path).is_ok());
+    let has_states = look.root().exists("proc/net/xfrm_stat");
+    let program = program.into_iter().find(|path| look.root().exists(path));
     let Some(program) = program.filter(|_| has_states) else {
         return Vec::new();
     };
-    let question = Question {
+    let question = Probe {
         name: "ip-xfrm-state".to_owned(),
         what: "security associations (needs root)",
         program: &format!("/{program}"),
@@ -261,17 +259,17 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
 
 fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    let names = root.list("proc").names().into_iter().filter(is_number);
+    let names = root.names("proc").into_iter().filter(is_number);
     let mut subjects: Vec<Subject> = Vec::new();
     for pid in names.take(MAX_PROCESSES) {
-        let Ok(comm) = root.read(&format!("proc/{pid}/comm"), 64).text() else {
+        let Ok(comm) = root.text(&format!("proc/{pid}/comm"), 64) else {
             continue;
         };
         let Some((_, program)) = PROGRAMS.iter().find(|(name, _)| *name == comm.trim()) else {
             continue;
         };
-        let maps = root.read(&format!("proc/{pid}/maps"), TABLE_BYTES);
-        let subject = match maps.text() {
+        let maps = root.text(&format!("proc/{pid}/maps"), TABLE_BYTES);
+        let subject = match maps {
             Ok(maps) => of_process(program, &pid, &maps, judge, network),
             Err(why) => Subject {
                 what: format!("{program} (process {pid})"),

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{CHECKS, Diagnosis, Finding, Severity, diagnose, judge, system};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 
 use self::cases::{A9_LIBRARY, CASES, Case, OPENVPN, QAT_FOLDER, SWANCTL};
 use self::machine::Change::{Edit, File, Gone};
@@ -214,7 +214,7 @@ fn secrets_stay_where_they_are() {
     let replay = Root::from_bundle(bundle.as_slice()).expect("a bundle");
     let mut kept = String::new();
     for path in [SWANCTL, OPENVPN, "etc/haproxy/haproxy.cfg"] {
-        kept.push_str(&replay.read(path, 1 << 20).text().unwrap_or_default());
+        kept.push_str(&replay.text(path, 1 << 20).unwrap_or_default());
     }
     assert!(
         kept.contains("dpd_delay") && kept.contains("comp-lzo"),

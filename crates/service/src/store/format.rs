@@ -22,7 +22,7 @@
 
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_engine::policy::{HashSet, OperationSet};
-use millrace_engine::{Curve, KeyInfo, KeyPolicy, KeyType};
+use millrace_engine::{KeyInfo, KeyPolicy, KeyType};
 use thiserror::Error;
 
 /// Bound on a key's name, in bytes: what the wire carries.
@@ -194,7 +194,7 @@ fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>, FormatError> {
     let mut out = Vec::new();
     push_short(&mut out, name.as_bytes(), "name")?;
     out.extend_from_slice(&created.to_be_bytes());
-    let (code, bits) = encode_type(info.key_type).ok_or(FormatError::Damaged("key type"))?;
+    let (code, bits) = info.key_type.stored();
     out.push(code);
     out.extend_from_slice(&bits.to_be_bytes());
     push_short(&mut out, &info.spki, "public key")?;
@@ -223,7 +223,7 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     }
     let created = u64::from_be_bytes(reader.array("time")?);
     let (code, bits) = (reader.u8("key type")?, reader.u16("key type")?);
-    let key_type = parse_type(code, bits).ok_or(FormatError::Damaged("key type"))?;
+    let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Damaged("key type"))?;
     let spki = reader.short("public key")?;
     if spki.is_empty() || spki.len() > MAX_SPKI_LEN {
         return Err(FormatError::Damaged("public key"));
@@ -262,34 +262,6 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
             spki: spki.to_vec(),
         },
         policy,
-    })
-}
-
-fn encode_type(key_type: KeyType) -> Option<(u8, u16)> {
-    Some(match key_type {
-        KeyType::Rsa { bits } => (1, bits),
-        KeyType::Ec(Curve::P256) => (2, 256),
-        KeyType::Ec(Curve::P384) => (2, 384),
-        KeyType::Ec(Curve::P521) => (2, 521),
-        KeyType::X25519 => (3, 0),
-        KeyType::Ed25519 => (4, 0),
-        KeyType::Dh { bits } => (5, bits),
-        KeyType::Dsa { bits } => (6, bits),
-        _ => return None,
-    })
-}
-
-fn parse_type(code: u8, bits: u16) -> Option<KeyType> {
-    Some(match (code, bits) {
-        (1, _) => KeyType::Rsa { bits },
-        (2, 256) => KeyType::Ec(Curve::P256),
-        (2, 384) => KeyType::Ec(Curve::P384),
-        (2, 521) => KeyType::Ec(Curve::P521),
-        (3, 0) => KeyType::X25519,
-        (4, 0) => KeyType::Ed25519,
-        (5, _) => KeyType::Dh { bits },
-        (6, _) => KeyType::Dsa { bits },
-        _ => return None,
     })
 }
 
@@ -334,6 +306,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_engine::KeyKind;
+
     use super::*;
 
     fn metadata(key_type: KeyType) -> Metadata {
@@ -361,17 +335,7 @@ mod tests {
 
     #[test]
     fn every_key_type_survives_the_round_trip() {
-        let types = [
-            KeyType::Rsa { bits: 2048 },
-            KeyType::Ec(Curve::P256),
-            KeyType::Ec(Curve::P384),
-            KeyType::Ec(Curve::P521),
-            KeyType::X25519,
-            KeyType::Ed25519,
-            KeyType::Dh { bits: 3072 },
-            KeyType::Dsa { bits: 2048 },
-        ];
-        for key_type in types {
+        for key_type in KeyKind::ALL.iter().flat_map(|kind| kind.extremes()) {
             let metadata = metadata(key_type);
             let bytes = file(&metadata);
             let parsed = parse(&bytes).unwrap();

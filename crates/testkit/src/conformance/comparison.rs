@@ -39,7 +39,6 @@ pub(super) fn operations(key: &TestKey, spki: &[u8]) -> Vec<(Operation, Vec<u8>)
         }
         KeyType::Dh { .. } => vec![(Operation::DhDerive, verify::agreement(key).0)],
         KeyType::Dsa { .. } => vec![(Operation::DsaSign { hash }, digest)],
-        other => panic!("no operations for {other}"),
     }
 }
 
@@ -145,21 +144,37 @@ pub(super) fn check(
             assert_eq!(verify::rsa_public(&info.spki, output), input);
             false
         }
-        _ => false,
+        Operation::RsaOaepDecrypt { .. }
+        | Operation::RsaPkcs1Decrypt
+        | Operation::RsaTlsPremaster { .. }
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::DhDerive => false,
     };
     if let (Expectation::Equals(expected), false) = (expectation, random) {
         assert_eq!(output, expected, "{operation:?}");
     }
 }
 
-pub(super) fn run(driver: &mut Driver, reference: &mut Driver, rounds: usize, report: &mut Report) {
+/// Runs random operations on every good key: compared with the reference, or without one only verified.
+pub(super) fn run(
+    driver: &mut Driver,
+    mut reference: Option<&mut Driver>,
+    rounds: usize,
+    report: &mut Report,
+) {
     for key in keys::all() {
         let part = format!("comparison, {}", key.name);
-        let (Ok(ours), Ok(theirs)) = (driver.open(key.der), reference.open(key.der)) else {
+        let Ok(ours) = driver.open(key.der) else {
             report.left_out(part);
             continue;
         };
-        assert_eq!(ours.info, theirs.info, "{}", key.name);
+        let theirs = reference
+            .as_mut()
+            .map(|reference| reference.open_good(&key));
+        if let Some(theirs) = &theirs {
+            assert_eq!(ours.info, theirs.info, "{}", key.name);
+        }
         // The largest keys take milliseconds each; a few rounds say as much.
         let rounds = if key.key_type.modulus_len() > 512 {
             rounds.div_ceil(10)
@@ -172,15 +187,22 @@ pub(super) fn run(driver: &mut Driver, reference: &mut Driver, rounds: usize, re
                 if !driver.offers(operation.kind(), key.key_type) {
                     continue;
                 }
-                let expected = reference.output(theirs.key, &operation, &input);
+                let expected = reference
+                    .as_mut()
+                    .zip(theirs.as_ref())
+                    .map(|(reference, theirs)| reference.output(theirs.key, &operation, &input));
                 let result = driver.perform(ours.key, &operation, &input);
-                let expectation = Expectation::Equals(&expected);
+                let expectation = expected
+                    .as_ref()
+                    .map_or(Expectation::Works, Expectation::Equals);
                 check(&ours.info, &operation, &input, &result, expectation);
                 executed += 1;
             }
         }
         driver.close(ours.key);
-        reference.close(theirs.key);
+        if let (Some(reference), Some(theirs)) = (&mut reference, theirs) {
+            reference.close(theirs.key);
+        }
         if executed > 0 {
             report.ran(part, executed);
         } else {

@@ -3,11 +3,14 @@
 
 //! Runs single operations on a backend, as a worker would.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use millrace_engine::backend::{BackendKey, OpenedKey, Queue, Task};
-use millrace_engine::{Backend, BackendError, KeyError, KeyType, Operation, OperationKind, Output};
+use millrace_engine::{
+    Backend, BackendError, KeyError, KeyKind, KeyType, Operation, OperationKind, Output,
+};
 
 use crate::keys::{self, TestKey};
 
@@ -16,6 +19,10 @@ pub struct Driver {
     backend: Arc<dyn Backend>,
     queue: Box<dyn Queue>,
     next_token: u32,
+    /// Kinds of the keys opened here.
+    kinds: RefCell<HashMap<BackendKey, KeyKind>>,
+    /// What worked at least once.
+    tried: BTreeSet<(OperationKind, KeyKind)>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -36,6 +43,8 @@ impl Driver {
             backend,
             queue,
             next_token: 0,
+            kinds: RefCell::default(),
+            tried: BTreeSet::new(),
         }
     }
 
@@ -59,7 +68,30 @@ impl Driver {
     /// # Errors
     /// What the backend says.
     pub fn open(&self, der: &[u8]) -> Result<OpenedKey, KeyError> {
-        self.backend.open_key(&keys::private_key(der))
+        let opened = self.backend.open_key(&keys::private_key(der))?;
+        self.kinds
+            .borrow_mut()
+            .insert(opened.key, opened.info.key_type.kind());
+        Ok(opened)
+    }
+
+    /// Checks that every capability of the backend was tried with success.
+    ///
+    /// # Panics
+    /// If one was not: the suite has no test for it.
+    pub(super) fn assert_all_tried(&self) {
+        for row in self.backend.capabilities() {
+            for kind in row.operation.key_kinds().iter().copied() {
+                let [smallest, largest] = kind.extremes();
+                let offered = row.smallest <= largest && smallest <= row.largest;
+                assert!(
+                    !offered || self.tried.contains(&(row.operation, kind)),
+                    "no test of this suite tries {} with {} keys",
+                    row.operation,
+                    kind.name()
+                );
+            }
+        }
     }
 
     /// Opens a key that must be accepted.
@@ -112,6 +144,9 @@ impl Driver {
             (&done.task.operation, done.task.input.as_slice()),
             (operation, input)
         );
+        if let (Ok(_), Some(kind)) = (&done.result, self.kinds.borrow().get(&key)) {
+            self.tried.insert((operation.kind(), *kind));
+        }
         done.result
     }
 

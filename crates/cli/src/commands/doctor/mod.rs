@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{CHECKS, Check, Diagnosis, Severity, judge, system};
 use millrace_inspect::qat;
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 use serde_json::json;
 
 use crate::args::{DoctorArgs, WatchArgs};

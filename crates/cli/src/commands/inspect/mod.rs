@@ -14,8 +14,8 @@ mod qat;
 mod used;
 
 use anyhow::Result;
+use millrace_hostfs::{OpenError, Root};
 use millrace_inspect::report::Report;
-use millrace_inspect::root::{OpenError, Root};
 use serde::Serialize;
 use serde_json::json;
 

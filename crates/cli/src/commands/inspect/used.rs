@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use millrace_hostfs::Root;
 use millrace_inspect::network;
 use millrace_inspect::report::Section;
-use millrace_inspect::root::Root;
 use millrace_inspect::used::{self, Answer, Counters, Moved, Used};
 
 use super::page::Page;

@@ -9,11 +9,11 @@ mod channels;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher, rates};
 use millrace_inspect::doctor::{Severity, judge, system};
 use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::report::Report;
-use millrace_inspect::root::Root;
 use millrace_inspect::{kernel, network, qat};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A bound in time on what cannot be interrupted: a file of a driver that hangs, of a dead network
-//! file system. The work is done by a thread; if it does not answer in time, the thread is left
-//! behind and the next piece of work gets another one.
+//! A time limit on calls that cannot be interrupted, such as a read from a hung driver or a dead network
+//! file system. A thread makes the call; if the call does not return in time, the thread is abandoned and
+//! the next call gets a new one.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,34 +12,33 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Threads that may be left behind; after that nothing is tried any more, since a tree with so many
-/// files that hang has nothing to tell.
-const MAX_LEFT_BEHIND: usize = 8;
+/// Bound on abandoned threads. After that no call is made any more: such a tree is not worth reading.
+const MAX_ABANDONED: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does work with a bound in time.
+/// Runs calls on a thread of its own, each with a time limit.
 #[derive(Default)]
-pub(super) struct Patience {
-    /// Hands work to the thread, which lives until this is dropped. Held while a job is under way:
-    /// one at a time, so that a job never waits behind one that hangs.
+pub(super) struct TimedWorker {
+    /// Queue of the thread, which ends when this is dropped. Locked during a call: one at a time, so that
+    /// no call waits behind one that hangs.
     worker: Mutex<Option<Sender<Job>>>,
-    left_behind: AtomicUsize,
+    abandoned: AtomicUsize,
 }
 
-impl Patience {
-    /// The result of `work`, or `None` if it took longer than `limit` or is not tried any more.
-    pub(super) fn wait<T: Send + 'static>(
+impl TimedWorker {
+    /// The result of `work`, or `None` if it took longer than `limit` or was not started.
+    pub(super) fn run<T: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.left_behind.load(Ordering::Relaxed) >= MAX_LEFT_BEHIND {
+        if self.abandoned.load(Ordering::Relaxed) >= MAX_ABANDONED {
             return None;
         }
         let (answer, answers) = mpsc::sync_channel(1);
         let job: Job = Box::new(move || {
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if the call took too long.
             let _ = answer.send(work());
         });
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,17 +53,17 @@ impl Patience {
                 Some(result)
             }
             Err(_) => {
-                self.left_behind.fetch_add(1, Ordering::Relaxed);
+                self.abandoned.fetch_add(1, Ordering::Relaxed);
                 None
             }
         }
     }
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for TimedWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience")
-            .field("left_behind", &self.left_behind)
+        f.debug_struct("TimedWorker")
+            .field("abandoned", &self.abandoned)
             .finish_non_exhaustive()
     }
 }
@@ -83,25 +82,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_hangs_is_left_behind_and_the_next_is_done() {
-        let patience = Patience::default();
+    fn call_that_hangs_is_abandoned_and_the_next_one_runs() {
+        let worker = TimedWorker::default();
         let (let_go, held) = mpsc::channel::<()>();
-        let hung = patience.wait(Duration::from_millis(1), move || held.recv().is_ok());
+        let hung = worker.run(Duration::from_millis(1), move || held.recv().is_ok());
         assert_eq!(hung, None);
-        assert_eq!(patience.wait(Duration::from_secs(60), || 7), Some(7));
+        assert_eq!(worker.run(Duration::from_secs(60), || 7), Some(7));
         drop(let_go);
     }
 
     #[test]
-    fn a_tree_where_everything_hangs_is_given_up() {
-        let patience = Patience::default();
+    fn after_eight_hung_calls_no_call_is_made() {
+        let worker = TimedWorker::default();
         let mut holds = Vec::new();
-        for _ in 0..MAX_LEFT_BEHIND {
+        for _ in 0..MAX_ABANDONED {
             let (let_go, held) = mpsc::channel::<()>();
             holds.push(let_go);
-            let hung = patience.wait(Duration::from_millis(1), move || held.recv().is_ok());
+            let hung = worker.run(Duration::from_millis(1), move || held.recv().is_ok());
             assert_eq!(hung, None);
         }
-        assert_eq!(patience.wait(Duration::from_secs(60), || 7), None);
+        assert_eq!(worker.run(Duration::from_secs(60), || 7), None);
     }
 }

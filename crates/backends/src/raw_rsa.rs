@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA tasks on a backend that computes only `x^d mod n`: what goes into that, and what is made of what comes
-//! out. `padding` has the encodings.
+//! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and decodes
+//! its result. `padding` has the encodings.
 
-use millrace_engine::{BackendError, JobError, KeyType, Operation, Output};
+use millrace_engine::{BackendError, KeyType, Operation, Output};
 use zeroize::Zeroizing;
 
 use crate::padding;
@@ -20,12 +20,7 @@ pub(crate) fn prepare(
     input: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
     let key_type = key.info.key_type;
-    operation
-        .check(key_type, input)
-        .map_err(|error| match error {
-            JobError::NotOffered => BackendError::NotOffered,
-            _ => BackendError::BadInput,
-        })?;
+    crate::check(operation, key_type, input)?;
     let KeyType::Rsa { bits } = key_type else {
         return Err(BackendError::NotOffered);
     };
@@ -47,7 +42,12 @@ pub(crate) fn prepare(
         | Operation::RsaPkcs1Decrypt
         | Operation::RsaTlsPremaster { .. }
         | Operation::RsaRaw => block.copy_from_slice(input),
-        _ => return Err(BackendError::NotOffered),
+        Operation::EcdsaSign { .. }
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::Ed25519Sign
+        | Operation::DhDerive
+        | Operation::DsaSign { .. } => return Err(BackendError::NotOffered),
     }
     if block.as_slice() >= modulus.as_slice() {
         return Err(BackendError::BadInput);
@@ -77,7 +77,15 @@ pub(crate) fn finish(
         Operation::RsaTlsPremaster { client_version } => {
             padding::decode_premaster(*client_version, &block)
         }
-        _ => Ok(block),
+        Operation::RsaPkcs1Sign { .. } | Operation::RsaPssSign { .. } | Operation::RsaRaw => {
+            Ok(block)
+        }
+        Operation::EcdsaSign { .. }
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::Ed25519Sign
+        | Operation::DhDerive
+        | Operation::DsaSign { .. } => Err(BackendError::NotOffered),
     }
 }
 

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# What takes too long for every change: fuzzing, secrets followed by memcheck, constant time by
+# measurement, the release artefacts under the whole-system tests, long tests, GPU kernels, the goals of the
+# benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also goes to
+# docs/nightly.md, which says what the last run showed.
+#
+#   scripts/nightly.sh [PART...]     default: all of them, in this order
+#
+# SECS=n: seconds for each fuzz target (default 60). A run of all parts takes hours.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+PARTS=(fuzz taint timing release cuda goals long)
+[[ $# -gt 0 ]] && PARTS=("$@")
+
+run_part() {
+    case $1 in
+        fuzz) make --no-print-directory fuzz SECS="${SECS:-60}" ;;
+        taint) make --no-print-directory test-taint ;;
+        timing) make --no-print-directory test-timing ;;
+        release) make --no-print-directory test-release ;;
+        cuda) make --no-print-directory test-cuda ;;
+        goals) make --no-print-directory bench-pool ARGS="--require must" ;;
+        long) make --no-print-directory test-long ;;
+        *) printf 'nightly: no part %s; there are: fuzz taint timing release cuda goals long\n' "$1" >&2; return 2 ;;
+    esac
+}
+
+logs=target/nightly
+mkdir -p "$logs"
+rows=()
+failed=0
+for part in "${PARTS[@]}"; do
+    printf '\n######## nightly: %s (log: %s)\n' "$part" "$logs/$part.log"
+    started=$SECONDS
+    if run_part "$part" >"$logs/$part.log" 2>&1; then
+        result=passed
+    else
+        result="FAILED (status $?)"
+        failed=1
+        tail -n 30 "$logs/$part.log"
+    fi
+    minutes=$(((SECONDS - started + 59) / 60))
+    # The last line that counts something: tests, runs of a fuzzer, goals.
+    showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|goal)' "$logs/$part.log" | tail -n 1 | tr '|' '/')
+    rows+=("| $part | $result | $minutes | ${showed:-–} |")
+    printf '######## nightly: %s: %s after %s min\n' "$part" "$result" "$minutes"
+done
+
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+{
+    printf '# What the last nightly run showed\n\n'
+    printf '`make nightly` wrote this page: %s, commit %s, %s, %s cores.\n\n' \
+        "$(date -u +%Y-%m-%d)" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "${cpu:-unknown CPU}" "$(nproc)"
+    printf '| part | result | minutes | last count in its log |\n|---|---|---|---|\n'
+    printf '%s\n' "${rows[@]}"
+} | tee docs/nightly.md
+exit "$failed"
