@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed, together with the configuration file and the defaults, becomes what is meant.
-//! Precedence: flag, environment, file, default (clap has merged the first two already).
+//! Flags, the configuration file and the defaults become the settings of a command. Precedence: flag, environment, file, default (clap has merged the first two already).
 
 use std::env;
 use std::fs;
@@ -18,10 +17,10 @@ use crate::exit::{ContextCode, Failure};
 use crate::owner::as_owner_of;
 use crate::paths;
 
-/// What a command works with.
+/// The settings of a command.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Everything that a node is told.
+    /// The configuration of the node.
     pub(crate) node: NodeConfig,
     /// Where certificates are made.
     pub(crate) tls: PathBuf,
@@ -33,12 +32,7 @@ impl Settings {
     /// # Errors
     /// The file cannot be read or is wrong, or there is no place for the state.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
-        let mut settings = Self::load(
-            args.config.as_deref(),
-            args.state.as_deref(),
-            args.kek_file.as_deref(),
-            args.socket.as_deref(),
-        )?;
+        let mut settings = Self::of(&args.store, args.socket.socket.as_deref())?;
         let node = &mut settings.node;
         if let Some(unix) = &mut node.unix {
             unix.mode = args.socket_mode.unwrap_or(unix.mode);
@@ -54,7 +48,7 @@ impl Settings {
             node.name.clone_from(name);
         }
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
-        node.pin = args.pin.map_or(node.pin, Into::into);
+        node.pin = args.pin.unwrap_or(node.pin);
         if let Some(backends) = &args.backends {
             node.backends = Some(backends.clone());
         }
@@ -72,12 +66,17 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_store(args: &StoreArgs) -> Result<Self> {
-        Self::load(
-            args.config.as_deref(),
-            args.state.as_deref(),
-            args.kek_file.as_deref(),
-            None,
-        )
+        Self::of(args, None)
+    }
+
+    fn of(store: &StoreArgs, socket: Option<&Path>) -> Result<Self> {
+        let StoreArgs {
+            config,
+            state,
+            kek_file,
+        } = store;
+        let config = config.config.as_deref();
+        Self::load(config, state.as_deref(), kek_file.as_deref(), socket)
     }
 
     /// For `status`.
@@ -85,7 +84,12 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
-        Self::load(args.config.as_deref(), None, None, args.socket.as_deref())
+        Self::load(
+            args.config.config.as_deref(),
+            None,
+            None,
+            args.socket.socket.as_deref(),
+        )
     }
 
     /// For `gateway check`: `socket` is where the checked server's provider connects to.

@@ -57,7 +57,9 @@ impl Listener for Authenticated {
             match stream.peer_cred().map(|peer| peer.uid()) {
                 Ok(uid) if self.uids.contains(&uid) => return (stream, Peer { uid }),
                 Ok(uid) => warn!(uid, "a user may not administer the node: connection closed"),
-                Err(error) => warn!(%error, "cannot tell who is at the administration socket"),
+                Err(error) => {
+                    warn!(%error, "the kernel does not name the user on the administration socket")
+                }
             }
         }
     }

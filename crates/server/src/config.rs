@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a node is told: [`NodeConfig`], and the file it may come from.
+//! The configuration of a node: [`NodeConfig`], and the file that it may come from.
 //!
-//! Two stages. `node.toml` is parsed into what was typed (unknown keys are errors), and
-//! [`NodeConfig::from_toml`] turns that into what it means, or into one error that lists everything
-//! that is wrong. Flags and the environment are the caller's: it changes the fields of the result.
+//! Two stages. `node.toml` is parsed into the typed values (unknown keys are errors), and
+//! [`NodeConfig::from_toml`] converts them, or returns one error that lists everything that is wrong.
+//! The caller applies flags and the environment by changing the fields of the result.
 //! Every key of the file, at its default, is in [`SAMPLE`].
 
 use std::collections::BTreeMap;
@@ -24,16 +24,16 @@ use millrace_service::store::{KekSource, KeyStore, StoreError};
 /// A `node.toml` with every key at its default and what it means.
 pub const SAMPLE: &str = include_str!("../node.toml");
 
-/// Where state lives unless told otherwise.
+/// Default folder of the state.
 const STATE_DIRECTORY: &str = "/var/lib/millrace";
 
-/// Where sockets live unless told otherwise.
+/// Default folder of the sockets.
 const RUN_DIRECTORY: &str = "/run/millrace";
 
-/// Port of `/metrics` unless told otherwise: in the range that Prometheus exporters share.
+/// Default port of `/metrics`, in the range that Prometheus exporters share.
 const METRICS_PORT: u16 = 9464;
 
-/// Everything that a node is told.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// Its name, for clients' logs; at most [`MAX_NODE_NAME_LEN`] bytes.
@@ -56,7 +56,7 @@ pub struct NodeConfig {
     pub store: StoreConfig,
     /// Settings of the engine. For the composition root, like the next three.
     pub engine: EngineConfig,
-    /// The processors that workers are kept to.
+    /// The processors on which workers run.
     pub pin: Pin,
     /// The backends to use, in order of preference; none: whatever is built in.
     pub backends: Option<Vec<BackendKind>>,
@@ -114,8 +114,8 @@ pub struct TcpConfig {
 pub struct TlsFiles {
     /// The node's certificate chain.
     pub certificate: PathBuf,
-    /// Its private key: of the node's user or of root, open to nobody else but a group that root
-    /// chose.
+    /// Its private key, owned by the node's user or by root. Besides the owner, only a group that root chose
+    /// may read it.
     pub key: PathBuf,
     /// The CA that issues clients' certificates.
     pub client_ca: PathBuf,
@@ -150,13 +150,14 @@ pub struct StoreConfig {
 /// The processors that workers are kept to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Pin {
     /// Each worker to one NUMA node, where the machine has several; else wherever the system puts it.
     #[default]
     Auto,
     /// Each worker of a class to one core of its own: for a machine that does nothing else.
     Core,
-    /// None.
+    /// Workers are not pinned.
     Off,
 }
 
@@ -175,7 +176,7 @@ impl NodeConfig {
     /// Reads a `node.toml`.
     ///
     /// # Errors
-    /// A syntax error, an unknown key, or all values that cannot be, each with its key.
+    /// A syntax error, an unknown key, or all values outside their bounds, each with its key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let file: NodeFile = toml::from_str(text)?;
         file.into_config().map_err(ConfigError::Values)
@@ -190,18 +191,18 @@ impl NodeConfig {
     }
 }
 
-/// Why a `node.toml` is not one.
+/// Why a `node.toml` is refused.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// Not TOML, or an unknown key, with its place.
     #[error(transparent)]
     Syntax(#[from] toml::de::Error),
-    /// Values that cannot be.
+    /// Values outside their bounds.
     #[error("{0}")]
     Values(Problems),
 }
 
-/// What was typed.
+/// `node.toml` as it was typed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct NodeFile {
@@ -358,13 +359,13 @@ impl Default for LogFile {
 }
 
 impl NodeFile {
-    /// What it means, or everything that is wrong with it.
+    /// The configuration, or everything that is wrong with the file.
     fn into_config(self) -> Result<NodeConfig, Problems> {
         let mut problems = Vec::new();
         let name = self.name.unwrap_or_else(host_name);
         if name.is_empty() || name.len() > MAX_NODE_NAME_LEN || name.contains(char::is_control) {
             problems.push(format!(
-                "name: 1 to {MAX_NODE_NAME_LEN} printable bytes, please"
+                "name: must have 1 to {MAX_NODE_NAME_LEN} printable bytes"
             ));
         }
         let json_log = match self.log.format.as_str() {
@@ -402,7 +403,8 @@ impl NodeFile {
             json_log,
         };
         if config.unix.is_none() && config.tcp.is_none() {
-            problems.push("unix.enabled: there is no [tcp] either, nobody could connect".into());
+            problems
+                .push("unix.enabled: there is no [tcp] either, so no client could connect".into());
         }
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
             problems.push(format!(

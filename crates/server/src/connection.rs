@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The I/O of one connection: one task, no wake-up of another one on the way of a job.
+//! The I/O of one connection: one task, and no wake-up of another task on the path of a job.
 //!
 //! ```text
 //!  socket ─read─► Decoder ─► Session ─► engine.submit (once per read: that makes batches)
@@ -40,8 +40,8 @@ use zeroize::{Zeroize, Zeroizing};
 /// a fast reader busy, little enough for thousands of slow ones.
 const HIGH_WATER: usize = 256 * 1024;
 
-/// Answers that are made before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
-/// that one full read of requests would cost the node 20 MiB; so it costs as much as [`HIGH_WATER`].
+/// Answers that are encoded before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
+/// that one full read of requests would cost the node 20 MiB; with this bound it costs [`HIGH_WATER`].
 const REPLIES_PER_TURN: usize = 64;
 
 /// Unsent bytes above which the connection is closed. Jobs in flight are bounded and reading stops
@@ -51,12 +51,12 @@ const MAX_UNSENT: usize = 8 * 1024 * 1024;
 /// Time that a fault gets to reach the client before the connection is closed.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time that a client gets to hang up by itself after its last job on a draining node. Its jobs
-/// that cross with `Drain` are answered meanwhile.
+/// Time that a client gets to hang up by itself after its last job on a draining node. Jobs that crossed
+/// with `Drain` are answered during this time.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
 
-/// Key checks of one connection that stand in line with those of others, first come first served:
-/// as many as run at once, so that a client with a thousand keys delays another's one key by two.
+/// Key checks of one connection that stand in line with those of others, in order of arrival: equal to the
+/// number that run at once, so that a client with a thousand keys delays the one key of another by two.
 const IMPORTS_IN_LINE: usize = 2;
 
 /// Send buffers above this size are given back when they are empty.
@@ -109,9 +109,9 @@ struct Connection<S> {
     deadlines: Deadlines,
 }
 
-/// When which patience ends.
+/// Moments at which the connection stops to wait for its client.
 struct Deadlines {
-    /// When the timer goes off; it may be later than needed only if nothing is needed.
+    /// When the timer fires; later than the earliest deadline only if there is none.
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
@@ -168,11 +168,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 Poll::Ready(Ok(())) if this.closing => return this.poll_shutdown(context),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
-                // The write wakes us; completions may come meanwhile.
+                // The write wakes this task; completions may arrive before that.
                 Poll::Pending if read || news => continue,
                 Poll::Pending => return this.poll_timer(context),
             }
-            // If the write made room to read again, nobody else would wake us to do so.
+            // If the write made room to read again, no other event wakes this task to do so.
             let resumed = paused && !this.paused();
             if !(read || news || resumed) {
                 return this.poll_timer(context);
@@ -264,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         );
     }
 
-    /// Takes what other threads had for us. `false` if the connection is to end at once.
+    /// Takes what other threads put into the outbox. `false` if the connection is to end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
         self.session.completed(&mut completions);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! [`Node`]: listeners, connections, reloads, and an orderly end.
+//! [`Node`]: listeners and connections in front of a service, and an orderly end.
 //!
 //! ```text
 //!  bind ──► run ─┬─ accept (unix)  ─┐
@@ -45,7 +45,7 @@ use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
 
-/// How often the store is looked at for changes. With the time to load a key, a change takes effect
+/// Interval at which the store is checked for changes. With the time to load a key, a change takes effect
 /// within a second.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -53,7 +53,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// trying at once again would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time that connections get to end once they were told to, after a drain.
+/// Time that connections get to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Key checks of clients that run at once. Each takes a core for milliseconds; with two, imports go
@@ -74,7 +74,7 @@ pub struct Node {
     drain_timeout: Duration,
 }
 
-/// What outlives [`Node::run`]'s tasks.
+/// The part of a node that tasks and handles share.
 pub(crate) struct Inner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
@@ -103,15 +103,15 @@ pub struct ReloadReport {
 /// Why a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A unix socket is not to be had.
+    /// A unix socket cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A TCP address is not to be had.
+    /// A TCP address cannot be used.
     #[error("cannot listen on {address} for {what}: {source}; is another node running?")]
     Address {
         /// The address.
         address: SocketAddr,
-        /// For what.
+        /// Purpose of the listener.
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -257,7 +257,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Looks into a running node and makes it reload. Cheap to clone.
+/// Reads the state of a running node and makes it reload. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeHandle {
     inner: Arc<Inner>,
@@ -461,7 +461,7 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Says why, to a client that will not be served, as far as it takes it at once.
+/// Sends the reason to a client that is refused, within [`CLOSE_TIMEOUT`].
 async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
     let mut bytes = Vec::new();
     NodeMessage::Fault(fault).encode(&mut bytes);

@@ -529,7 +529,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
             .collect();
         let mut bytes = Vec::new();
         millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
-        // Reading stops before all are taken, and the connection may be cut meanwhile.
+        // Reading stops before all are taken, and the connection may be cut during the write.
         client.stream.set_nonblocking(true).unwrap();
         if client.stream.write_all(&bytes).is_err() {
             break;
@@ -559,7 +559,7 @@ fn connections_are_capped_in_all_and_per_identity() {
         ClientMessage::Ping { token: 1 }.encode(&mut ping);
         eventually(|| {
             let mut client = node.silent();
-            // Whoever is still one too many may be cut before.
+            // A client above the bound may be cut before.
             let _ = client.stream.write_all(&ping);
             matches!(
                 client.try_receive(),

@@ -89,7 +89,7 @@ fn a_revoked_client_is_refused_from_the_next_reload_on() {
     node.handle.reload().unwrap();
     assert!(after.refused_by(&node));
     assert!(gets_in(&node, &two));
-    // Who is in stays in.
+    // Open connections stay open.
     open.import(&keys::p_256());
     // The client may be given another one.
     fs::remove_file(&one.key).unwrap();

@@ -114,7 +114,7 @@ mod tests {
         let start = Instant::now();
         // 600 MB/s: one byte every 1.67 ns, in packets of 1500 bytes for one second.
         let (rate, packet) = (600_000_000, 1500);
-        let mut bucket = Bucket::new(rate, packet, start);
+        let mut bucket = Bucket::new(rate, 2 * packet, start);
         let sent = (1..=1_000_000)
             .filter(|us| bucket.take(packet, start + Duration::from_micros(*us)))
             .count() as u64;
@@ -123,7 +123,7 @@ mod tests {
             "{sent} packets of 400,000"
         );
         assert!(
-            !bucket.take(packet + 1, start + Duration::from_secs(60)),
+            !bucket.take(2 * packet + 1, start + Duration::from_secs(60)),
             "more than the depth"
         );
         assert!(

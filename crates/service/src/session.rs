@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What one connection means: messages in, effects out. No I/O, no clock, no engine.
+//! The rules of one session: messages in, effects out. No I/O, no clock, no engine.
 //!
 //! ```text
 //!  ClientMessage ──receive──►  SessionState  ──► Effects: replies, jobs, refusals, imports, cancels
@@ -9,8 +9,8 @@
 //!  imported key ──imported──►           └── handles, jobs in flight, bounds, policy
 //! ```
 //!
-//! It decides everything that a client may and may not do. `K` is what the engine calls a key, so
-//! that tests need no engine.
+//! It decides everything that a client may and may not do. `K` is the engine's key; tests use a number.
+//! Front ends use it through [`crate::Session`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,7 +32,7 @@ use crate::keys::{KeyEntry, KeySet};
 use crate::quota::Quota;
 use crate::settings::Settings;
 
-/// What holds for every connection of a node.
+/// The settings that a session needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) node: String,
@@ -55,7 +55,7 @@ impl Rules {
     }
 }
 
-/// What has to be done after a message.
+/// The consequences of messages, to be carried out in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct Effects<K> {
     /// To be sent, in this order.
@@ -88,11 +88,10 @@ impl<K> Default for Effects<K> {
     }
 }
 
-/// Reports that a client may send beyond one per second: for one that was held up, and sends late what it
-/// would have sent earlier.
+/// Reports that a client may send beyond one per second: a client that was suspended sends several at once.
 const REPORTS_AHEAD: u64 = 60;
 
-/// A job that passed every check that is not the engine's.
+/// A job that passed every check but those of the engine.
 #[derive(Debug)]
 pub(crate) struct ReadyJob<K> {
     pub(crate) id: JobId,
@@ -113,7 +112,7 @@ pub(crate) struct SessionState<K> {
     next_handle: KeyHandle,
     importing: u32,
     handles: HashMap<KeyHandle, OpenKey<K>, IntHash>,
-    /// With whether it was cancelled: looking for a job among those that wait is not cheap, so a
+    /// The value is whether the job was cancelled: the engine's search for a waiting job costs time, so a
     /// client may ask for it once.
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
@@ -121,7 +120,7 @@ pub(crate) struct SessionState<K> {
     quota: Arc<Quota>,
 }
 
-/// What the edge has said, if it may.
+/// The reports of a client that may report.
 struct Reports {
     last: EdgeReport,
     allowed: Bucket,
@@ -158,7 +157,7 @@ impl<K: Clone> SessionState<K> {
     /// Takes a message that arrived at `now`.
     ///
     /// # Errors
-    /// What the client is told before the connection is closed.
+    /// The fault to send before the connection is closed.
     pub(crate) fn receive(
         &mut self,
         message: ClientMessage,
@@ -247,7 +246,7 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.len()
     }
 
-    /// Whether nothing is under way for this client.
+    /// Whether no job and no import of this client is in progress.
     pub(crate) fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
     }
@@ -286,7 +285,7 @@ impl<K: Clone> SessionState<K> {
         Ok(())
     }
 
-    /// Takes a report: what is new in it, since a client may count from its beginning only.
+    /// Takes a report. A client reports totals since its connection was opened; the increase counts.
     fn report(
         &mut self,
         report: &EdgeReport,
@@ -397,7 +396,7 @@ impl<K: Clone> SessionState<K> {
             input,
         } = job;
         if self.in_flight.contains_key(&id) {
-            // There could be no telling which of the two a completion is for.
+            // A completion would not tell which of the two it is for.
             return Err(Fault::Protocol);
         }
         match self.admit(key, &operation, now, effects) {
@@ -449,6 +448,10 @@ impl<K: Clone> SessionState<K> {
         let Some(policy) = policy else {
             return Err(JobError::NoSuchKey);
         };
+        // No policy in the store lists such an operation: the reason is the key, not the policy.
+        if !operation.kind().fits(entry.info().key_type) {
+            return Err(JobError::NotOffered);
+        }
         let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
         if raw || !policy.permits(operation) {
             effects.denied = Some((Arc::clone(entry.name()), operation.kind()));

@@ -42,9 +42,9 @@ pub struct Status {
     pub waiting: Vec<Waiting>,
     /// Backends in order of preference.
     pub backends: Vec<Backend>,
-    /// What was served, by backend and operation.
+    /// Jobs served, by backend and operation.
     pub operations: Vec<Operation>,
-    /// Which of several backends serves what, by measured cost.
+    /// The backends chosen by measured cost, where several can serve.
     #[serde(default)]
     pub choices: Vec<Choice>,
     /// Jobs that ended without a result, by reason, those that the node refused included.
@@ -71,8 +71,8 @@ pub struct Edge {
     pub counts: EdgeCounts,
 }
 
-/// What edges have counted, as far as this node was told; an edge with several nodes tells each thing
-/// to one of them.
+/// What edges have counted and reported to this node. An edge with several nodes reports each event to one of
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EdgeCounts {
     /// Operations that the pool did.
@@ -87,7 +87,7 @@ pub struct EdgeCounts {
     pub hedges_lost: u64,
     /// Operations that ended as an error of the application.
     pub failed: u64,
-    /// Operations that nobody waited for any more.
+    /// Operations whose caller no longer waited.
     pub abandoned: u64,
     /// Jobs that the application took back.
     pub cancelled: u64,
@@ -165,7 +165,7 @@ pub struct Backend {
     pub quarantined: bool,
 }
 
-/// What was served of one operation by one backend.
+/// Jobs of one operation on one backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Operation {
     /// The backend.
@@ -176,37 +176,37 @@ pub struct Operation {
     pub completed: u64,
     /// Tasks that the backend did not answer with a result.
     pub failed: u64,
-    /// Median and 99th percentile of the time before service, in microseconds.
+    /// Median of the time before service, in microseconds.
     pub queue_p50_us: f64,
-    /// See above.
+    /// 99th percentile of the same, in microseconds.
     pub queue_p99_us: f64,
-    /// Median and 99th percentile of the time of service, in microseconds.
+    /// Median of the time of service, in microseconds.
     pub service_p50_us: f64,
-    /// See above.
+    /// 99th percentile of the same, in microseconds.
     pub service_p99_us: f64,
 }
 
-/// Which of several backends serves jobs of one kind that wait together.
+/// The backend chosen for batches of one kind of job and one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// How many of them wait together, at most; none: any more than in the rows before.
+    /// Largest batch of this row; none for batches larger than in the rows before.
     pub together: Option<usize>,
     /// The backend that serves them.
     pub serving: String,
-    /// How often that changed.
+    /// Number of changes of the backend.
     pub switches: u64,
-    /// What a job costs, by backend.
+    /// Cost of a job, by backend.
     pub costs: Vec<Cost>,
 }
 
-/// What a job costs on a backend.
+/// Cost of a job on a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// The backend.
     pub backend: String,
-    /// Time that it works on one job, in microseconds, the median about.
+    /// Time per job, in microseconds, near the median.
     pub us: f64,
 }
 

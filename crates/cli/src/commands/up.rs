@@ -223,8 +223,8 @@ fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
     kinds.iter().map(find).collect()
 }
 
-/// Makes certificates if those of the private authority are to be used, which then also says who is
-/// revoked.
+/// Makes certificates if the node uses its private authority, and then uses that authority's revocation
+/// list, too.
 fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), CertificateError> {
     let Some(tcp) = &config.tcp else {
         return Ok(());

@@ -13,7 +13,7 @@
 //! anywhere makes the file unusable. Writes are atomic: a full disk changes nothing. Several
 //! processes may use one store; a node sees what `millrace key` does within a second.
 //!
-//! What this is *not*: protection from somebody who can read the directory *and* the
+//! What this is *not*: protection from a user who can read both the directory and the
 //! key-encryption key, or from the node's own user.
 
 mod audit;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
-use millrace_engine::{KeyInfo, KeyPolicy, OperationKind, PrivateKey};
+use millrace_engine::{KeyInfo, KeyPolicy, KeyType, OperationKind, PrivateKey};
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -119,8 +119,8 @@ impl KeyStore {
         let metadata = Metadata {
             name: name.to_owned(),
             created,
+            policy: fitting(policy, info.key_type)?,
             info,
-            policy,
         };
         let full = || self.entries().map(|entries| entries.len() >= MAX_KEYS);
         let replaced = self.path(name)?.exists();
@@ -150,7 +150,7 @@ impl KeyStore {
                     self.parse(&name, &bytes)
                         .map(|file| KeyMeta::new(file.metadata, false)),
                 ),
-                Err(StoreError::NoSuchKey { .. }) => {} // removed meanwhile
+                Err(StoreError::NoSuchKey { .. }) => {} // removed since the listing
                 Err(error) => keys.push(Err(error)),
             }
         }
@@ -203,6 +203,7 @@ impl KeyStore {
     /// As [`Self::load`] and [`Self::import`].
     pub fn set_policy(&self, name: &str, policy: KeyPolicy) -> Result<KeyMeta, StoreError> {
         let (key, meta) = self.load(name)?;
+        let policy = fitting(policy, meta.info.key_type)?;
         let metadata = Metadata {
             name: meta.name.clone(),
             created: meta.created,
@@ -275,9 +276,6 @@ impl KeyStore {
     ) -> Result<(), StoreError> {
         let path = self.path(&metadata.name)?;
         let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
-        if metadata.policy.operations.contains(OperationKind::RsaRaw) {
-            return Err(StoreError::RawRsa);
-        }
         let aad = format::encode_aad(metadata, kek.fingerprint())?;
         let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
         let bytes = format::encode(&aad, nonce, &sealed);
@@ -378,6 +376,17 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The policy without operations that keys of this type do not have. Stored, they would say nothing, and an
+/// operation that a later version adds would make the file of every key unreadable for this one.
+fn fitting(mut policy: KeyPolicy, key_type: KeyType) -> Result<KeyPolicy, StoreError> {
+    if policy.operations.contains(OperationKind::RsaRaw) {
+        return Err(StoreError::RawRsa);
+    }
+    let operations = policy.operations.iter();
+    policy.operations = operations.filter(|kind| kind.fits(key_type)).collect();
+    Ok(policy)
+}
+
 /// A policy as the audit log has it.
 fn policy_of(policy: &KeyPolicy) -> Value {
     let operations = policy.operations.iter().map(OperationKind::name);
@@ -463,7 +472,7 @@ pub enum StoreError {
         /// Its mode.
         mode: u32,
     },
-    /// Somebody else owns the directory.
+    /// Another user owns the directory.
     #[error(
         "the key store {} belongs to uid {owner}, not to this user (uid {user}) or root: run millrace as its owner, or chown it",
         path.display()
@@ -471,9 +480,9 @@ pub enum StoreError {
     Owner {
         /// The directory.
         path: PathBuf,
-        /// Who owns it.
+        /// The user who owns it.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
     /// There is no key-encryption key, or it did not seal.
