@@ -241,8 +241,9 @@ impl Node {
         }
         info!(node = name, "ready");
         shutdown.await;
-        inner.service.drain();
+        // The sockets are gone before any client is sent away: it must not come back here.
         accepting.shutdown().await;
+        inner.service.drain();
         inner.drain(drain_timeout).await;
         helpers.shutdown().await;
         info!(node = name, "stopped");

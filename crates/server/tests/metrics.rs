@@ -78,18 +78,12 @@ fn every_metric_moves_with_its_event() {
     let refused = client.run(key + 1, &ECDSA_SIGN, &[7; 32]);
     assert_eq!(refused, Err(JobError::NoSuchKey));
 
-    // A client with a fault, and one too many.
+    // A client with a fault (one id for two jobs), and one too many.
     let mut faulty = node.connect();
     faulty.submit(&[
         job(5, key, &ECDSA_SIGN, &[7; 32]),
         job(5, key, &ECDSA_SIGN, &[7; 32]),
     ]);
-    faulty.send(&ClientMessage::Hello(Hello {
-        min_version: 1,
-        max_version: 1,
-        features: 0,
-        agent: String::new(),
-    }));
     while !matches!(faulty.receive(), NodeMessage::Fault(_)) {}
     eventually(|| service.sessions().len() == 1);
     let _second = node.connect();

@@ -448,11 +448,11 @@ impl<K: Clone> SessionState<K> {
         let Some(policy) = policy else {
             return Err(JobError::NoSuchKey);
         };
-        // No policy in the store lists such an operation: the reason is the key, not the policy.
-        if !operation.kind().fits(entry.info().key_type) {
+        let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
+        // Policies in the store list only operations that the key has: the reason is the key, not the policy.
+        if !raw && !operation.kind().fits(entry.info().key_type) {
             return Err(JobError::NotOffered);
         }
-        let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
         if raw || !policy.permits(operation) {
             effects.denied = Some((Arc::clone(entry.name()), operation.kind()));
             return Err(JobError::Denied);
