@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_inspect::advise::sizes::Sizes;
-use millrace_inspect::advise::{Subject, Wish, advise, software};
+use millrace_inspect::advise::{Subject, Request, advise, software};
 use millrace_inspect::report::Report;
 use millrace_hostfs::Root;
 
@@ -25,11 +25,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(sizes) = Sizes::parse(bytes) else {
         return;
     };
-    let wish = Wish {
+    let request = Request {
         sizes: Some(sizes),
-        ..Wish::of(Subject::Openvpn)
+        ..Request::of(Subject::Openvpn)
     };
-    let advice = advise(&REPORT, &software::section(&EMPTY), &wish);
+    let advice = advise(&REPORT, &software::section(&EMPTY), &request);
     assert!(advice.configuration.lines().all(|line| !line.contains('\r')));
     assert_eq!(advice.configuration.matches("data-ciphers ").count(), 1);
 });

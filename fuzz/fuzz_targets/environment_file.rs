@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_gateway::check::environment::{parse, words};
+use millrace_hostfs::environment::{parse, words};
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use millrace_inspect::kernel::crypto::{self, MAX_ENTRIES};
 use millrace_inspect::network;
 use millrace_inspect::qat::formats::{self, MAX_KEYS, MAX_ROWS};
-use millrace_inspect::used::security_associations;
+use millrace_inspect::offload_status::security_associations;
 
 fuzz_target!(|text: &str| {
     let engines = formats::fw_counters(text);

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_gateway::check::cnf::{Cnf, DEFAULT};
+use millrace_hostfs::openssl_cnf::{Cnf, DEFAULT};
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);

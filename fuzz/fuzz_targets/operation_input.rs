@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use millrace_backends::Software;
 use millrace_engine::backend::{Backend, BackendKey, Queue, Task};
-use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
+use millrace_engine::operation::ML_DSA_MU_LEN;
+use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, OperationKind};
 use millrace_testkit::keys;
 
 struct Bench {
@@ -38,6 +39,9 @@ impl Bench {
             keys::ed25519(),
             keys::dh_ffdhe2048(),
             keys::dsa_2048(),
+            keys::ml_dsa_44(),
+            keys::ml_dsa_65(),
+            keys::ml_dsa_87(),
         ];
         let open = |key: keys::TestKey| {
             let opened = backend.open_key(&key.private_key()).expect("a good key");
@@ -127,6 +131,9 @@ fn operation(rest: &mut &[u8]) -> Option<Operation> {
         OperationKind::Ed25519Sign => Operation::Ed25519Sign,
         OperationKind::DhDerive => Operation::DhDerive,
         OperationKind::DsaSign => Operation::DsaSign { hash: hash(rest)? },
+        OperationKind::MlDsaSign => Operation::MlDsaSign {
+            input: MlDsaInput::ALL[usize::from(byte(rest)?) % MlDsaInput::ALL.len()],
+        },
     })
 }
 
@@ -142,6 +149,7 @@ fn fitting_len(operation: &Operation, key_type: KeyType) -> usize {
         ) => hash.digest_len(),
         (Operation::Ecdh, KeyType::Ec(curve)) => 1 + 2 * curve.field_len(),
         (Operation::X25519 | Operation::Ed25519Sign, _) => 32,
+        (Operation::MlDsaSign { .. }, _) => ML_DSA_MU_LEN,
         (
             Operation::RsaOaepDecrypt { .. }
             | Operation::RsaPkcs1Decrypt
@@ -167,6 +175,8 @@ fn check_output(kind: OperationKind, key_type: KeyType, len: usize) {
         (OperationKind::Ecdh, KeyType::Ec(curve)) => assert_eq!(len, curve.field_len()),
         (OperationKind::X25519, _) => assert_eq!(len, 32),
         (OperationKind::Ed25519Sign, _) => assert_eq!(len, 64),
+        (OperationKind::MlDsaSign, KeyType::MlDsa(set)) => assert_eq!(len, set.signature_len()),
+        (OperationKind::MlDsaSign, _) => panic!("{kind} with {key_type}"),
         (OperationKind::DhDerive, _) => assert_eq!(len, modulus),
         (OperationKind::Ecdh | OperationKind::EcdsaSign | OperationKind::DsaSign, _) => {
             assert!((8..=141).contains(&len), "{kind}: {len}");

@@ -10,11 +10,11 @@ use std::sync::LazyLock;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use millrace_backends::Software;
 use millrace_engine::backend::{Backend, Task};
-use millrace_engine::{BackendError, Hash, KeyType, Operation, PrivateKey};
+use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, PrivateKey};
 use zeroize::Zeroizing;
 
-/// RSA-2048 takes 1.2 KiB; larger keys only make every check slower.
-const MAX_LEN: usize = 1300;
+/// ML-DSA-65 with seed and expanded key takes 4.0 KiB, RSA-2048 1.2; larger keys only make every check slower.
+const MAX_LEN: usize = 4200;
 
 static BACKEND: LazyLock<Software> = LazyLock::new(Software::new);
 
@@ -54,5 +54,8 @@ fn small_operation(key_type: KeyType) -> (Operation, Vec<u8>) {
         KeyType::Ed25519 => (Operation::Ed25519Sign, b"message".to_vec()),
         KeyType::Dh { .. } => (Operation::DhDerive, vec![2]),
         KeyType::Dsa { .. } => (Operation::DsaSign { hash }, vec![7; 32]),
+        KeyType::MlDsa(_) => {
+            (Operation::MlDsaSign { input: MlDsaInput::Message }, b"message".to_vec())
+        }
     }
 }

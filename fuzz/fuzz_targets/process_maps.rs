@@ -5,10 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_gateway::check::maps;
+use millrace_hostfs::maps;
 
 fuzz_target!(|data: &[u8]| {
-    let files = maps::parse(&String::from_utf8_lossy(data));
+    let files = maps::files(&String::from_utf8_lossy(data));
     assert!(files.iter().all(|file| file.path.is_absolute()));
     assert!(files.is_sorted());
     assert!(files.windows(2).all(|pair| pair[0] != pair[1]));

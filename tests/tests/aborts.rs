@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Clients that leave at random moments and in random ways while the pool behaves at random, with the
-//! preloaded library in nginx and in HAProxy. Memory and descriptors must stay where they are: see
-//! `teardown.rs` for why one window without growth is the proof. Long with `MILLRACE_LONG=1`.
+//! Clients that abort at random moments and in random ways, with random faults of the pool and with the
+//! preloaded library in nginx and in HAProxy. Memory and descriptors of the server must not grow:
+//! `teardown.rs` says why one window without growth is the proof. Long with `MILLRACE_LONG=1`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,17 +22,17 @@ use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::world::World;
 use millrace_tests::{scaled, wait};
 
-/// Clients of one round.
+/// Clients per round.
 const CLIENTS: usize = 60;
 
-/// Windows of which one must not grow.
+/// Windows that are tried until one does not grow.
 const WINDOWS: usize = 10;
 
-/// Bound on what a client may cost for good, in bytes. A lost job costs 20 KiB and more, a lost
-/// operation of ours some hundred bytes.
+/// Permanent growth that is allowed per client, in bytes. A lost job costs 20 KiB and more, a lost
+/// operation of the provider some hundred bytes.
 const BYTES_PER_CLIENT: u64 = 512;
 
-/// What the pool does in a round. In the last two, answers come late or never.
+/// The pool's behaviour in a round. With the last two, answers come late or never.
 const FAULTS: [Fault; 5] = [
     Fault::None,
     Fault::Latency(Duration::from_millis(5)),
@@ -47,9 +47,9 @@ struct Setup {
     proxy: Proxy,
     site: Site,
     edge: EdgeOptions,
-    /// Where the server loses patience after a second.
+    /// Here the server times a client out after one second.
     port: u16,
-    /// Where it does not.
+    /// Here it does not.
     patient: u16,
 }
 
@@ -60,7 +60,7 @@ impl Setup {
         let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
         let identity = world.identity(KeyKind::Rsa2048);
         let stub = node.import("www", &identity);
-        // Some operations end by their deadline, others by the server's patience of a second.
+        // Some operations end by their deadline, others by the server's timeout of one second.
         let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 1500);
         Self {
             site: Site::with_stub(&identity, &stub),
@@ -77,13 +77,13 @@ impl Setup {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// Handshakes that have to succeed, and so must not depend on what else this machine does.
+    /// Handshakes that have to succeed, and so use the port without a timeout: the machine may be busy.
     fn handshakes(&self, count: usize) {
         let address = ([127, 0, 0, 1], self.patient).into();
         self.world.client.handshakes(address, Tls::V13, count);
     }
 
-    /// One round. It ends when the server has closed everything.
+    /// One round of clients. It ends when the server has closed all their connections.
     fn round(&self, dice: Dice, server: u32, idle: usize) {
         self.proxy.set(FAULTS[dice.below(FAULTS.len())]);
         let clients: Vec<_> = (0..CLIENTS)
@@ -104,7 +104,7 @@ impl Setup {
         self.proxy.set(Fault::None);
     }
 
-    /// Rounds until a window has not grown.
+    /// Runs windows until the server did not grow in one.
     fn nothing_grows(&self, name: &str, server: u32) {
         self.handshakes(3);
         let idle = wait::until_steady("the server", || open_files(server));
@@ -129,17 +129,18 @@ impl Setup {
         let before = wait::until_steady("the node", || self.node.served().total());
         self.handshakes(5);
         assert_eq!(self.node.served().total(), before + 5);
-        // Now it is connected to the pool again, if it lost that.
+        // A connection to the pool that was lost is back by now.
         wait::until(&format!("{name} has as many descriptors as before"), || {
             open_files(server) == idle
         });
     }
 }
 
-/// One client, that leaves in one of these ways. Whoever stays is returned.
+/// One client that ends its handshake in the way `how` says; 5 and above leave the connection open, and
+/// it is returned.
 fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<TcpStream> {
     if how == 0 {
-        // May fail when the pool is silent.
+        // Fails while the pool does not answer.
         let _ = client.handshake(address, tls);
         return None;
     }
@@ -148,7 +149,7 @@ fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<T
         1 => finish(vec![socket]),
         2 => reset(&socket),
         3 => {
-            // Reads a part of the answer, if there is one in time.
+            // Reads the beginning of the answer, if one comes within the timeout.
             let patience = Some(Duration::from_millis(50));
             socket.set_read_timeout(patience).ok()?;
             let _ = socket.read(&mut [0; 100]);
@@ -164,13 +165,13 @@ fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<T
     None
 }
 
-/// The connection ends with a RST when the socket is dropped.
+/// Makes the connection end with a RST when the socket is dropped.
 fn reset(socket: &TcpStream) {
     let linger = Some(Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(socket, linger).expect("SO_LINGER");
 }
 
-/// Random numbers.
+/// Random numbers from OpenSSL's generator.
 #[derive(Clone, Copy)]
 struct Dice;
 
@@ -183,7 +184,7 @@ impl Dice {
 }
 
 #[test]
-fn whoever_leaves_nginx_leaves_nothing_behind() {
+fn clients_that_abort_leave_nothing_behind_in_nginx() {
     let setup = Setup::new();
     let dir = setup.world.dir();
     let edge = setup.edge.clone().write(dir);
@@ -206,7 +207,7 @@ fn whoever_leaves_nginx_leaves_nothing_behind() {
 }
 
 #[test]
-fn whoever_leaves_haproxy_leaves_nothing_behind() {
+fn clients_that_abort_leave_nothing_behind_in_haproxy() {
     let setup = Setup::new();
     let dir = setup.world.dir();
     let edge = setup.edge.clone().write(dir);

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The private key of a pool's key is not on the gateway (not even in its memory), not in a log, not
-//! in what a node tells operators, and not readable in its store.
+//! The private half of a pool's key is not on the gateway (not even in its memory), not in a log, not in
+//! a node's status and metrics, and not readable in its store.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use millrace_tests::pki::KeyKind;
 use millrace_tests::process::{run, text_of};
 use millrace_tests::world::World;
 
-/// Everything below a folder, file by file.
+/// Calls `each` with every regular file below a folder.
 fn files(folder: &Path, each: &mut dyn FnMut(&Path, &[u8])) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
@@ -81,7 +81,7 @@ fn the_gateway_never_has_the_key(server: Server) {
         nothing("status", status.as_bytes());
         nothing("metrics", metrics.as_bytes());
         nothing("the list of keys", shown.as_bytes());
-        // Everything on disk but the test's own copy: the store is sealed, gateways have stubs.
+        // Every file but the test's own copy: the store is sealed, gateways have stubs.
         files(world.dir(), &mut |path, bytes| {
             if !path.starts_with(world.dir().join("pki")) {
                 nothing(&path.display().to_string(), bytes);
@@ -100,7 +100,7 @@ fn nginx_never_has_the_key() {
     the_gateway_never_has_the_key(Server::Nginx);
 }
 
-/// The control: where a key is, it is found. Otherwise the tests above would prove nothing.
+/// The control of the tests above: a key that is in memory is found there.
 #[test]
 fn a_key_that_is_on_the_gateway_is_found_there() {
     if !may_read_memory() {

@@ -1,13 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The `openssl` program and Python with the provider under them: listing, signing by stub and by
-//! URI, refusing to export, asynchronous jobs, fork after use.
+//! The `openssl` program and Python with the provider loaded: listing, signing by stub and by URI, no
+//! export of a pool's private key, asynchronous jobs, fork after use, ML-DSA certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::node::Node;
@@ -23,7 +24,7 @@ struct Setup {
     stub: PathBuf,
 }
 
-/// A node that holds one key, and its stub in a file.
+/// A node with one key, named `www`, and the stub of the key in a file.
 fn start(kind: KeyKind) -> Setup {
     let world = World::new();
     let node = world.node("node-1");
@@ -49,7 +50,7 @@ impl Setup {
         path
     }
 
-    /// The public key, as the system's own OpenSSL reads it from the certificate.
+    /// The public key, which OpenSSL without the provider reads from the certificate.
     fn public_key(&self) -> PathBuf {
         let path = self.world.dir().join("public.pem");
         let _ = succeed(
@@ -62,7 +63,7 @@ impl Setup {
     }
 }
 
-/// The system's OpenSSL as it is.
+/// The release's `openssl` without the provider.
 fn plain(arguments: &[&str]) -> Command {
     let mut command = release::command("openssl");
     command
@@ -77,7 +78,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn the_provider_is_listed_as_active() {
+fn provider_is_listed_as_active() {
     let setup = start(KeyKind::P256);
     for first in [false, true] {
         let edge = setup.edge(|options| EdgeOptions { first, ..options });
@@ -91,7 +92,7 @@ fn the_provider_is_listed_as_active() {
 }
 
 #[test]
-fn every_algorithm_that_is_offered_has_its_public_half() {
+fn provider_offers_its_key_types_signatures_exchanges_and_ciphers() {
     let setup = start(KeyKind::P256);
     let edge = setup.edge(|options| options);
     let offered = |what: &str| {
@@ -178,9 +179,10 @@ fn a_key_of_the_pool_is_not_exported() {
     assert_eq!(setup.node.served().total(), 0);
 }
 
-/// Listed first, and preferred: everything else goes on as if it were not there.
+/// Listed first and preferred, the provider must not change what it does not accelerate: random numbers,
+/// digests, symmetric ciphers, generated keys, certificates.
 #[test]
-fn listed_first_it_is_in_nobodys_way() {
+fn provider_listed_first_leaves_other_algorithms_working() {
     let setup = start(KeyKind::Rsa2048);
     let edge = setup.edge(|options| {
         EdgeOptions {
@@ -266,8 +268,8 @@ fn openssl_speed_runs_with_asynchronous_jobs() {
     for word in ["failure", ":error:"] {
         assert!(!said.contains(word), "{said}");
     }
-    // What it signs with RSA is as long as a digest of TLS 1.0 and goes to the pool; its other keys
-    // are generated and stay here: every function works inside of a job either way.
+    // `speed` signs 36 bytes with RSA, the digest length of TLS 1.0, and that goes to the pool. Its other
+    // keys are generated and stay in the process. Both have to work inside a job.
     let served = setup.node.served();
     assert!(served.rsa_signatures() > 8, "{served:?}\n{said}");
 }
@@ -344,9 +346,9 @@ fn key_exchange_by_rsa_needs_a_policy_that_allows_it() {
 
 const RSA_KEY_EXCHANGE: &str = "AES128-GCM-SHA256";
 
-/// What the CLI prints is what works: four lines of configuration, as they are.
+/// The four lines of configuration that the CLI prints work unchanged.
 #[test]
-fn the_configuration_that_the_cli_prints_works() {
+fn configuration_printed_by_the_cli_works() {
     let setup = start(KeyKind::P256);
     let endpoint = setup.node.endpoint();
     let mut command = Command::new(&artifacts().millrace);
@@ -373,7 +375,7 @@ fn the_configuration_that_the_cli_prints_works() {
 
 const FORKS: usize = 4;
 
-/// A process that has used the pool forks; children, a grandchild and the parent go on using it.
+/// A process that has used the pool forks; children, a grandchild and the parent use it after that.
 #[test]
 fn fork_after_use_gives_every_process_a_connection_of_its_own() {
     let setup = start(KeyKind::P256);
@@ -389,7 +391,7 @@ fn fork_after_use_gives_every_process_a_connection_of_its_own() {
             .arg(FORKS.to_string()),
     );
     assert!(said.contains("all well"), "{said}");
-    // Two before, two of the parent after, two of each child and two of each grandchild.
+    // Two before the forks, two by the parent after them, two by each child and two by each grandchild.
     assert_eq!(setup.node.served().total(), 2 + 2 + 4 * FORKS as u64);
 }
 
@@ -452,14 +454,14 @@ print('all well')
 #[test]
 fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     if release::openssl() < (3, 4) {
-        return eprintln!("skipped: OpenSSL before 3.4 has no such algorithms");
+        skip!("OpenSSL before 3.4 has no algorithms with a digest in their name");
     }
     for (kind, algorithm) in [
         (KeyKind::Rsa2048, "RSA-SHA256"),
         (KeyKind::P256, "ECDSA-SHA256"),
     ] {
         let setup = start(kind);
-        // A key that only the pool has, and one that is brought.
+        // A key that only the pool has, and one that the process imports into it.
         for (key, edge) in [
             (&setup.stub, setup.edge(|options| options)),
             (&setup.identity.key_file, setup.edge(EdgeOptions::preferred)),
@@ -536,17 +538,17 @@ for signature in signatures:
 print(len(signatures), 'signatures verify')
 ";
 
-/// Since OpenSSL 3.5 the first choice for TLS 1.3 is a hybrid of ML-KEM and X25519. The provider prefers
-/// itself for X25519 and has no ML-KEM: that stays with OpenSSL.
+/// Since OpenSSL 3.5 the first choice for TLS 1.3 is a hybrid of ML-KEM and X25519. The provider offers
+/// X25519 and no ML-KEM: the hybrid stays with OpenSSL.
 #[test]
 fn hybrid_key_exchange_works_beside_the_provider() {
     const GROUP: &str = "X25519MLKEM768";
     if release::openssl() < (3, 5) {
-        return eprintln!("skipped: OpenSSL before 3.5 has no {GROUP}");
+        skip!("OpenSSL before 3.5 has no {GROUP}");
     }
     let setup = start(KeyKind::P256);
     for (preferred, key) in [(false, &setup.stub), (true, &setup.identity.key_file)] {
-        // Patient: what is to be shown is where the operation is done, also on a busy machine.
+        // Long deadlines, so that the signature is made in the pool on a busy machine, too.
         let edge = setup.edge(|options| {
             let options = options
                 .with("deadline_ms", 20_000)
@@ -575,4 +577,174 @@ fn hybrid_key_exchange_works_beside_the_provider() {
         assert!(output.status.success() && said.contains(GROUP), "{said}");
         assert_eq!(setup.node.served().total(), before + 1, "{said}");
     }
+}
+
+/// A node that alone has an ML-DSA key, with the certificate that the release's OpenSSL made of it.
+struct MlDsa {
+    world: World,
+    node: Node,
+    certificate: PathBuf,
+    stub: PathBuf,
+    /// The private key, where the test keeps it.
+    key: PathBuf,
+}
+
+impl MlDsa {
+    fn start(set: u32) -> Self {
+        let world = World::new();
+        let node = world.node("node-1");
+        let path = |name: &str| world.dir().join(name);
+        let (key, certificate, stub) = (path("mldsa.pem"), path("mldsa.crt"), path("mldsa.stub"));
+        let algorithm = format!("ML-DSA-{set}");
+        let generate = ["genpkey", "-algorithm", &algorithm, "-out", text(&key)];
+        let _ = succeed(&mut plain(&generate));
+        let mut request = plain(&["req", "-x509", "-new", "-key", text(&key), "-days", "2"]);
+        request.args(["-subj", "/CN=localhost"]);
+        request.args(["-addext", "subjectAltName=DNS:localhost"]);
+        let _ = succeed(request.arg("-out").arg(&certificate));
+        let import = ["key", "import", "www", text(&key), "--allow-all"];
+        let _ = succeed(&mut node.command(&import));
+        node.wait_for_store();
+        fs::write(&stub, node.stub("www")).expect("stub");
+        Self {
+            world,
+            node,
+            certificate,
+            stub,
+            key,
+        }
+    }
+
+    /// Long deadlines, so that the signature is made in the pool on a busy machine, too.
+    fn edge(&self, preferred: bool) -> Edge {
+        let options = EdgeOptions::to(self.node.endpoint())
+            .with("deadline_ms", 20_000)
+            .with("fallback_after_ms", 20_000)
+            .with("verify", "all");
+        let options = EdgeOptions {
+            preferred,
+            ..options
+        };
+        options.write(self.world.dir())
+    }
+
+    fn served(&self) -> u64 {
+        self.node.served().of("ml-dsa-sign")
+    }
+}
+
+const ML_DSA_SETS: [u32; 3] = [44, 65, 87];
+
+/// `s_server` has the certificate and the stub, the node alone has the key. The client is an OpenSSL
+/// without the provider, accepts no other signature, and verifies the certificate.
+#[test]
+fn tls13_server_with_ml_dsa_certificate_signs_in_the_pool() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    for set in ML_DSA_SETS {
+        let setup = MlDsa::start(set);
+        fs::remove_file(&setup.key).expect("the key file goes");
+        let edge = setup.edge(false);
+        let port = free_port();
+        let mut server = edge.openssl(&["s_server", "-async", "-tls1_3", "-www", "-accept"]);
+        server.arg(format!("127.0.0.1:{port}"));
+        server.arg("-cert").arg(&setup.certificate);
+        server.arg("-key").arg(&setup.stub);
+        let log = setup.world.dir().join("s_server.log");
+        let mut server = Process::start("s_server", server, &log);
+        server.wait_ready(|| listens(port));
+        for handshakes in 1..=3 {
+            let signature = format!("mldsa{set}");
+            let mut client = plain(&["s_client", "-tls1_3", "-sigalgs", &signature]);
+            client.args(["-verify_return_error", "-verify_hostname", "localhost"]);
+            client.arg("-CAfile").arg(&setup.certificate);
+            client.args(["-connect", &format!("127.0.0.1:{port}")]);
+            let output = run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n");
+            let said = text_of(&output);
+            assert!(output.status.success(), "{said}\n{}", server.log());
+            let used = format!("Peer signature type: {signature}");
+            assert!(said.contains(&used), "{said}");
+            assert!(said.contains("Verification: OK"), "{said}");
+            assert_eq!(setup.served(), handshakes, "{said}");
+        }
+    }
+}
+
+/// A stub, a URI, and a plain key that the process imports: OpenSSL's own implementation accepts the
+/// pool's signatures, and the pool made each of them.
+#[test]
+fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    for set in ML_DSA_SETS {
+        let setup = MlDsa::start(set);
+        let path = |name: &str| setup.world.dir().join(name);
+        let (message, signature, public) = (path("message"), path("signature"), path("public"));
+        fs::write(&message, b"to be signed with ML-DSA").expect("message");
+        let _ = succeed(
+            plain(&["x509", "-noout", "-pubkey", "-in", text(&setup.certificate)])
+                .arg("-out")
+                .arg(&public),
+        );
+        let keys = [
+            (text(&setup.stub), false),
+            ("millrace:www", false),
+            (text(&setup.key), true),
+        ];
+        for (count, (key, preferred)) in (1..).zip(keys) {
+            let edge = setup.edge(preferred);
+            let input = ["-rawin", "-in", text(&message)];
+            let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", key]);
+            let _ = succeed(sign.args(input).arg("-out").arg(&signature));
+            let mut verify = plain(&["pkeyutl", "-verify", "-pubin", "-inkey", text(&public)]);
+            let said = succeed(verify.args(input).arg("-sigfile").arg(&signature));
+            assert!(said.contains("Verified Successfully"), "{key}: {said}");
+            assert_eq!(setup.served(), count, "ML-DSA-{set} with {key}");
+        }
+        let shown = succeed(
+            &mut setup
+                .edge(false)
+                .openssl(&["list", "-signature-algorithms"]),
+        );
+        let ours = |line: &str| line.contains("ML-DSA") && line.contains("@ millrace");
+        assert_eq!(
+            shown.lines().filter(|line| ours(line)).count(),
+            3,
+            "{shown}"
+        );
+    }
+}
+
+/// Settings that the pool does not know: with the private key in the process OpenSSL signs, with a
+/// stub the signature is refused.
+#[test]
+fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let setup = MlDsa::start(65);
+    let path = |name: &str| setup.world.dir().join(name);
+    let (message, signature) = (path("message"), path("signature"));
+    fs::write(&message, b"to be signed with ML-DSA").expect("message");
+    let input = [
+        "-rawin",
+        "-in",
+        text(&message),
+        "-pkeyopt",
+        "context-string:mill",
+    ];
+    for (key, preferred) in [(&setup.key, true), (&setup.stub, false)] {
+        let edge = setup.edge(preferred);
+        let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", text(key)]);
+        let output = run(sign.args(input).arg("-out").arg(&signature));
+        assert_eq!(output.status.success(), preferred, "{}", text_of(&output));
+        if preferred {
+            let mut verify = plain(&["pkeyutl", "-verify", "-inkey", text(key)]);
+            let said = succeed(verify.args(input).arg("-sigfile").arg(&signature));
+            assert!(said.contains("Verified Successfully"), "{said}");
+        }
+    }
+    assert_eq!(setup.served(), 0);
 }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of
-//! the pool, though none of them knows anything of it. They wait for it synchronously. What they are
-//! told is what `docs/guide/other-servers.md` says: one variable, and the stub in place of the key.
+//! the pool without knowing of it. They wait for it synchronously. Their configuration is that of
+//! `docs/guide/other-servers.md`: one variable, and the stub in place of the key.
 
 use std::fs;
 use std::path::Path;
@@ -29,18 +29,18 @@ use millrace_tests::{may_read_memory, wait};
 /// Handshakes of the Rust driver per key and version.
 const HANDSHAKES: usize = 5;
 
-/// Clients of others: one on GnuTLS, one on OpenSSL.
+/// Clients beside the Rust driver: one on GnuTLS, one on OpenSSL.
 const PROGRAMS: [Program; 2] = [Program::Gnutls, Program::Openssl];
 
-/// A key in the pool, and no longer anywhere else.
+/// Moves a key into the pool: its file is removed.
 fn into_the_pool(node: &Node, identity: &Identity) -> String {
     let stub = node.import(identity.kind.name(), identity);
     fs::remove_file(&identity.key_file).expect("the key file goes");
     stub
 }
 
-/// Handshakes with every key and version by every client. Returns how many there were.
-fn everybody_calls(world: &World, server: &Running) -> u64 {
+/// One handshake or more with every key and TLS version by every client. Returns their number.
+fn all_clients_handshake(world: &World, server: &Running) -> u64 {
     let mut count = 0;
     for kind in KeyKind::USUAL {
         for tls in Tls::ALL {
@@ -56,7 +56,7 @@ fn everybody_calls(world: &World, server: &Running) -> u64 {
 }
 
 /// Every client completes both versions of TLS with both keys, each handshake is one operation of
-/// the pool, and nothing of the keys is in the server. Neither a reload nor an outage changes that.
+/// the pool, and no private key is in the server's memory; also after a reload and after an outage.
 fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     if !is_installed(daemon.program(), package) {
         return;
@@ -70,16 +70,20 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
         .collect();
     let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
-    assert_eq!(node.served().total(), 0, "to start takes no operation");
+    assert_eq!(
+        node.served().total(),
+        0,
+        "the start of the server needs no operation"
+    );
 
-    let expected = everybody_calls(&world, &server);
+    let expected = all_clients_handshake(&world, &server);
     let served = node.served();
     let halves = (served.rsa_signatures(), served.of("ecdsa-sign"));
     assert_eq!(halves, (expected / 2, expected / 2), "{served:?}");
     holds_nothing_of(&server, &identities);
 
     server.reload();
-    let expected = expected + everybody_calls(&world, &server);
+    let expected = expected + all_clients_handshake(&world, &server);
     assert_eq!(node.served().total(), expected, "after a reload");
 
     node.kill();
@@ -94,7 +98,7 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     });
 }
 
-/// No private key is in any process of the server. (Not everybody may look.)
+/// No private key is in any process of the server; unchecked where reading its memory is not allowed.
 fn holds_nothing_of(server: &Running, identities: &[Identity]) {
     if !may_read_memory() {
         return;
@@ -108,9 +112,9 @@ fn holds_nothing_of(server: &Running, identities: &[Identity]) {
     }
 }
 
-/// Plain PEM keys go to the pool by `default_properties`, and OpenSSL does what a pool that is gone
-/// does not. (stunnel asks for `provider!=fips` wherever it asks for something, so that nothing else
-/// that is said of `provider` counts for it. `millrace.pool` does.)
+/// Plain PEM keys go to the pool by `default_properties`; OpenSSL signs while the pool is away. (stunnel
+/// fetches everything with `provider!=fips`, which overrides `?provider=millrace`, but not
+/// `?millrace.pool=yes`.)
 fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
     if !is_installed(daemon.program(), package) {
         return;
@@ -122,10 +126,10 @@ fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
         .preferred()
         .write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
-    let expected = everybody_calls(&world, &server);
+    let expected = all_clients_handshake(&world, &server);
     assert_eq!(node.served().total(), expected, "one operation each");
     node.kill();
-    let _ = everybody_calls(&world, &server);
+    let _ = all_clients_handshake(&world, &server);
 }
 
 #[test]
@@ -198,13 +202,13 @@ fn handshakes_of_stunnel_wait_in_threads_of_their_own() {
     handshakes_wait_in_threads_of_their_own(Daemon::Stunnel, "stunnel4");
 }
 
-/// A server that wants a certificate of its clients, and knows nothing of the pool.
-struct Asking {
+/// A server that requires a client certificate and does not use the pool.
+struct ClientAuthServer {
     port: u16,
     _process: Process,
 }
 
-impl Asking {
+impl ClientAuthServer {
     fn start(world: &World) -> Self {
         let identity = world.identity(KeyKind::P384);
         let port = free_port();
@@ -225,10 +229,10 @@ impl Asking {
     }
 }
 
-/// curl calls with a client certificate whose key is named by that file, or without any.
+/// Runs curl with a client certificate and the key in that file, or without a certificate.
 fn curl(
     world: &World,
-    server: &Asking,
+    server: &ClientAuthServer,
     tls: Tls,
     edge: Option<&Edge>,
     identity: Option<(&Identity, &Path)>,
@@ -253,17 +257,17 @@ fn curl(
     run(command.arg(format!("https://localhost:{port}/")))
 }
 
-/// Whether the server let the client in, by its certificate.
-fn is_let_in(output: &Output) -> bool {
+/// Whether the server accepted the client's certificate.
+fn is_accepted(output: &Output) -> bool {
     let said = text_of(output);
     output.status.success() && said.contains("Client certificate") && said.contains("localhost")
 }
 
 #[test]
-fn curl_is_let_in_with_a_key_that_only_the_pool_holds() {
+fn curl_with_a_key_that_only_the_pool_holds_is_accepted() {
     let world = World::new();
     let node = world.node("node-1");
-    let server = Asking::start(&world);
+    let server = ClientAuthServer::start(&world);
     let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
     let mut expected = 0;
     for kind in KeyKind::USUAL {
@@ -272,38 +276,41 @@ fn curl_is_let_in_with_a_key_that_only_the_pool_holds() {
         fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
         for tls in Tls::ALL {
             let output = curl(&world, &server, tls, Some(&edge), Some((&identity, &stub)));
-            assert!(is_let_in(&output), "{kind} {tls:?}: {}", text_of(&output));
+            assert!(is_accepted(&output), "{kind} {tls:?}: {}", text_of(&output));
             expected += 1;
             assert_eq!(node.served().total(), expected, "one operation each");
             let output = curl(&world, &server, tls, None, None);
-            assert!(!is_let_in(&output), "nobody gets in without a certificate");
+            assert!(
+                !is_accepted(&output),
+                "a client without a certificate is refused"
+            );
         }
     }
 }
 
 #[test]
-fn curl_is_let_in_with_a_plain_key_with_and_without_the_pool() {
+fn curl_with_a_plain_key_is_accepted_with_and_without_the_pool() {
     let world = World::new();
     let mut node = world.node("node-1");
-    let server = Asking::start(&world);
+    let server = ClientAuthServer::start(&world);
     let edge = EdgeOptions::to(node.endpoint())
         .preferred()
         .write(world.dir());
     let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
-    let everybody_is_let_in = || {
+    let all_are_accepted = || {
         for identity in &identities {
             for tls in Tls::ALL {
                 let key = Some((identity, identity.key_file.as_path()));
                 let output = curl(&world, &server, tls, Some(&edge), key);
-                assert!(is_let_in(&output), "{tls:?}: {}", text_of(&output));
+                assert!(is_accepted(&output), "{tls:?}: {}", text_of(&output));
             }
         }
     };
-    everybody_is_let_in();
+    all_are_accepted();
     let expected = identities.len() * Tls::ALL.len();
     assert_eq!(node.served().total(), expected as u64, "one operation each");
     node.kill();
-    everybody_is_let_in();
+    all_are_accepted();
 }
 
 /// Both ends have keys of the pool: two signatures for each connection.
@@ -362,8 +369,8 @@ fn openvpn_connects_with_plain_keys_with_and_without_the_pool() {
     connect(Tls::V13);
 }
 
-/// Where nobody can set a variable, `providers` loads the module by its name, and the module
-/// reads a file of its own.
+/// Where the environment cannot be set, OpenVPN's option `providers` loads the module by its name, and
+/// the module reads its own file.
 #[test]
 fn openvpn_loads_the_provider_by_its_own_option() {
     if !is_installed("openvpn", "openvpn") {
@@ -399,8 +406,8 @@ fn openvpn_loads_the_provider_by_its_own_option() {
 }
 
 /// With a key that is not in a file OpenVPN makes a library context of its own, and loads what
-/// `openssl.cnf` has activated into it by name. There the provider is in nobody's way; and who signs
-/// may do so with the pool.
+/// `openssl.cnf` has activated into it by name. There the provider must not disturb, and the external
+/// signer may use the pool.
 #[test]
 fn openvpn_with_a_library_context_of_its_own_connects() {
     if !is_installed("openvpn", "openvpn") {
@@ -440,8 +447,8 @@ fn openvpn_with_a_library_context_of_its_own_connects() {
     }
 }
 
-/// A server for many clients with a device, without privileges: what is sent through the tunnel
-/// arrives.
+/// A server for many clients with a network device, without privileges: a page is fetched through the
+/// tunnel.
 #[test]
 fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     if !is_installed("openvpn", "openvpn") {
@@ -491,7 +498,7 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
-/// A recipe with its `openssl.cnf` in a file.
+/// The recipe of an application, with its `openssl.cnf` written to a file.
 fn recipe(world: &World, node: &Node, application: &str, keys: Keys) -> (Recipe, Edge) {
     let recipe = Recipe::of(application, &node.endpoint(), keys);
     let conf = world.dir().join("generated.cnf");
@@ -500,7 +507,7 @@ fn recipe(world: &World, node: &Node, application: &str, keys: Keys) -> (Recipe,
     (recipe, Edge { conf, modules })
 }
 
-/// What `millrace gateway` prints is what works.
+/// The configuration that `millrace gateway` prints works as printed.
 fn serves_by_its_recipe(daemon: Daemon, package: &str) {
     if !is_installed(daemon.program(), package) {
         return;
@@ -557,10 +564,10 @@ fn openvpn_connects_by_its_recipe() {
 }
 
 #[test]
-fn curl_is_let_in_by_its_recipe() {
+fn curl_is_accepted_by_its_recipe() {
     let world = World::new();
     let node = world.node("node-1");
-    let server = Asking::start(&world);
+    let server = ClientAuthServer::start(&world);
     let identity = world.identity(KeyKind::Rsa2048);
     let stub = world.dir().join("www.key");
     fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
@@ -569,7 +576,7 @@ fn curl_is_let_in_by_its_recipe() {
     assert!(called, "{}", recipe.lines);
     let key = Some((&identity, stub.as_path()));
     let output = curl(&world, &server, Tls::V13, Some(&edge), key);
-    assert!(is_let_in(&output), "{}", text_of(&output));
+    assert!(is_accepted(&output), "{}", text_of(&output));
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
@@ -579,9 +586,9 @@ fn has_line(text: &str, line: &str) -> bool {
         .any(|candidate| candidate.split_whitespace().eq(line.split_whitespace()))
 }
 
-/// What the guide tells people to write is what these tests write.
+/// The guide shows the configuration lines that these tests use.
 #[test]
-fn the_guide_says_what_is_tested_here() {
+fn guide_shows_the_configuration_that_is_tested_here() {
     let path = artifacts::workspace().join("docs/guide/other-servers.md");
     let guide = fs::read_to_string(path).expect("the guide");
     let mut lines = vec![

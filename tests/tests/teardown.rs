@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Clients that send a `ClientHello` and leave while the pool works on their handshake, by the
-//! thousand. Memory and descriptors of gateway and node must stay where they are.
+//! Thousands of clients that send a `ClientHello` and close while the pool works on their handshake.
+//! Memory and descriptors of gateway and node must not grow.
 //!
-//! The clients leave with a FIN and the gateway's own timeouts are far away: without the preload library
-//! HAProxy loses the paused job of a connection that it closes first; see `haproxy.rs`.
+//! The clients close with a FIN, and the gateway's own timeouts are too long to matter: without the
+//! preload library HAProxy loses the paused job of a connection that it closes first; see `haproxy.rs`.
 //!
-//! Allocators and pools fill up at first, and now and then later, when more happens at once than ever
-//! before. A leak is what grows in *every* window of a thousand handshakes, so one window without
-//! growth is the proof that there is none, and several windows are tried.
+//! Allocators and pools fill up at first, and later whenever more handshakes than before are in flight at
+//! once. A leak grows in *every* window of a thousand handshakes, so one window without growth proves
+//! that there is none, and several windows are tried.
 
 use millrace_tests::drive::{Client, Tls, finish};
 use millrace_tests::edge::EdgeOptions;
@@ -28,11 +28,11 @@ const BATCH: u64 = 100;
 /// Batches in a window.
 const WINDOW: u64 = 10;
 
-/// Windows of which one must not grow.
+/// Windows that are tried until one does not grow.
 const WINDOWS: usize = 8;
 
-/// Bound on what a torn-down handshake may cost for good, in bytes. The stack of one lost job is 32
-/// KiB, one lost TLS connection about 20 KiB, one lost operation of ours some hundred bytes.
+/// Permanent growth that is allowed per aborted handshake, in bytes. The stack of one lost job is 32
+/// KiB, one lost TLS connection about 20 KiB, one lost operation of the provider some hundred bytes.
 const BYTES_PER_HANDSHAKE: u64 = 64;
 
 struct Setup {
@@ -42,7 +42,7 @@ struct Setup {
     gateway: Gateway,
 }
 
-/// What must not grow: (KiB, descriptors) of the gateway and of the node.
+/// Memory and open descriptors of the gateway and of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     gateway_kib: usize,
@@ -57,7 +57,7 @@ impl Setup {
         let node = world.node("node-1");
         let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
         let identity = world.identity(KeyKind::Rsa2048);
-        // Deadlines are far away: each operation ends because the pool answers.
+        // Long deadlines, so that each operation ends by the pool's answer.
         let edge = EdgeOptions::to(proxy.endpoint())
             .with("deadline_ms", 30_000)
             .with("fallback_after_ms", 30_000);
@@ -83,11 +83,11 @@ impl Setup {
         &self.world.client
     }
 
-    /// One batch: hello, operation in flight, FIN, and only then the answers. HAProxy has the whole
-    /// batch in flight at once, nginx (whose worker blocks) one handshake after the other.
+    /// One batch: hello, operation in flight, FIN, and the answers only after that. HAProxy has the whole
+    /// batch in flight at once; nginx, whose worker blocks, one handshake at a time.
     ///
-    /// The next batch begins when the gateway has closed everything, so that as many are in flight at
-    /// every time and what an allocator keeps for them is the same.
+    /// The next batch begins when the gateway has closed everything, so that each batch has the same number
+    /// in flight and allocators keep the same memory for them.
     fn tear_down(&self, server: Server) {
         let gateway = self.gateway.workers()[0];
         let idle = open_files(gateway);
@@ -114,7 +114,7 @@ impl Setup {
         });
     }
 
-    /// The sizes when everything that was in flight has ended.
+    /// The sizes once no operation is in flight any more.
     fn size(&self) -> Size {
         let gateway = self.gateway.workers()[0];
         let node = self.node.id();
@@ -159,7 +159,7 @@ fn nothing_grows(server: Server, stub: bool) {
         flat,
         "{server} or the node grew in every window by more than {allowed} KiB: {sizes:?}"
     );
-    // And it still works.
+    // The gateway still works.
     let before = setup.node.served().total();
     setup
         .client()

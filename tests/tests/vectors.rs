@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Known answers and random comparison through the provider: a process whose OpenSSL prefers the
-//! provider does what Wycheproof's vectors say, private operations in the pool, and agrees with a
-//! process whose OpenSSL is as the system ships it.
+//! provider gives the results of Wycheproof's vectors, with private operations in the pool, and agrees
+//! with a process whose OpenSSL is as the system ships it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct Setup {
     _world: World,
 }
 
-/// A worker whose private operations have to be done by the pool: there is no fallback.
+/// A worker whose private operations only the pool can do: fallback is off.
 fn start() -> Setup {
     assert!(
         std::env::var_os("OPENSSL_CONF").is_none(),
@@ -48,7 +48,7 @@ fn start() -> Setup {
     }
 }
 
-/// Does a vector and says what is wrong, if something is.
+/// Runs a vector; the text says how the result differs from the expected one.
 fn check(case: &Case, worker: &mut Worker, plain: &mut Performer) -> Option<String> {
     let answer = worker.perform(&case.request);
     let good = match (&case.verdict, &answer) {
@@ -64,7 +64,7 @@ fn check(case: &Case, worker: &mut Worker, plain: &mut Performer) -> Option<Stri
     (!good).then(|| format!("{}: {answer:?} instead of {:?}", case.name, case.verdict))
 }
 
-/// Files whose vectors are private operations, and what they are in the pool.
+/// The pool's operation for the vectors of a file, if they are private operations.
 fn operation_of(file: &str) -> Option<&'static str> {
     match file {
         name if name.ends_with("sig_gen") => Some("rsa-pkcs1-sign"),
@@ -88,7 +88,7 @@ fn wycheproof(select: impl Fn(&str) -> bool) {
     let mut files = 0;
     for (file, count) in FILES.iter().filter(|(file, _)| select(file)) {
         let cases = load(file);
-        assert_eq!(cases.len(), *count, "{file} has as many vectors as ever");
+        assert_eq!(cases.len(), *count, "the number of vectors in {file}");
         for case in &cases {
             wrong.extend(check(case, &mut worker, &mut plain));
             let has_result = matches!(&case.verdict, Verdict::Exactly(_));
@@ -105,7 +105,7 @@ fn wycheproof(select: impl Fn(&str) -> bool) {
         wrong.len(),
         wrong.join("\n")
     );
-    // Without fallback a result can come from nowhere else; and here is the other end of it.
+    // Without fallback each result came from the pool; the node's own count confirms it.
     let served = node.served();
     for (operation, count) in results {
         let pooled = served.of(operation);
@@ -143,7 +143,7 @@ fn wycheproof_curve_25519() {
     wycheproof(|file| file == "x25519" || file == "ed25519");
 }
 
-/// Every file is in one of the tests above.
+/// Each file is selected by exactly one of the tests above.
 #[test]
 fn every_file_is_used_once() {
     let selectors: [fn(&str) -> bool; 5] = [

@@ -18,6 +18,8 @@ pub(crate) mod tag {
     pub(crate) const SEQUENCE: u8 = 0x30;
     /// `[0]`, constructed.
     pub(crate) const CONTEXT_0: u8 = 0xa0;
+    /// `[0]`, primitive.
+    pub(crate) const CONTEXT_0_PRIMITIVE: u8 = 0x80;
     /// `[1]`, constructed.
     pub(crate) const CONTEXT_1: u8 = 0xa1;
     /// `[1] IMPLICIT BIT STRING`, primitive.

@@ -47,7 +47,8 @@ pub(crate) fn prepare(
         | Operation::X25519
         | Operation::Ed25519Sign
         | Operation::DhDerive
-        | Operation::DsaSign { .. } => return Err(BackendError::NotOffered),
+        | Operation::DsaSign { .. }
+        | Operation::MlDsaSign { .. } => return Err(BackendError::NotOffered),
     }
     if block.as_slice() >= modulus.as_slice() {
         return Err(BackendError::BadInput);
@@ -85,7 +86,8 @@ pub(crate) fn finish(
         | Operation::X25519
         | Operation::Ed25519Sign
         | Operation::DhDerive
-        | Operation::DsaSign { .. } => Err(BackendError::NotOffered),
+        | Operation::DsaSign { .. }
+        | Operation::MlDsaSign { .. } => Err(BackendError::NotOffered),
     }
 }
 

@@ -45,6 +45,18 @@ pub(crate) fn two(
     Ok((first.unwrap_or(lowest), second.unwrap_or(next)))
 }
 
+/// The worker counts to measure: those asked for, else one and the default of a node on this machine, which
+/// is a worker for each core (at least two, so that the way of a node with several workers is measured).
+pub(crate) fn worker_counts(asked: &[usize]) -> Result<Vec<usize>, BenchError> {
+    let mut counts = match asked {
+        [] => vec![1, usable()?.len().max(2)],
+        asked => asked.to_vec(),
+    };
+    counts.sort_unstable();
+    counts.dedup();
+    Ok(counts)
+}
+
 /// Moves the calling thread, and every thread or process it starts from now on, to one core.
 pub(crate) fn pin(core: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();

@@ -8,9 +8,32 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::goals::Reach;
+
+/// Why a library does not compute something, or computed it wrongly.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LibraryError {
+    /// Resource: the library cannot be loaded, or is not a libcrypto.
+    #[error("cannot open {path}: {reason}")]
+    Open {
+        /// The file, or the name that the loader looked for.
+        path: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// Caller: the library has no such algorithm.
+    #[error("this libcrypto has no {0}")]
+    Missing(String),
+    /// A call failed that must not fail.
+    #[error("{0}")]
+    Failed(String),
+    /// An output was wrong.
+    #[error("{0}")]
+    Wrong(&'static str),
+}
+
 /// Why a measurement ended without figures. Every message says what to do.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum BenchError {
     /// Caller: options that make no sense together or on this machine.
     #[error("{0}")]
@@ -54,9 +77,20 @@ pub enum BenchError {
     /// An output was wrong, or counters do not add up: there is no figure to report.
     #[error("verification failed: {0}")]
     Wrong(String),
+    /// A library that is measured failed.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// Something in our own set-up failed, such as making a key.
     #[error("{0}")]
     Setup(String),
+    /// A number to reach was not reached, where `--require` asks for it.
+    #[error("not reached ({wanted}): {missed}")]
+    Goals {
+        /// What was required.
+        wanted: Reach,
+        /// Which numbers fall short.
+        missed: String,
+    },
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

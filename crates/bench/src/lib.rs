@@ -43,5 +43,6 @@ mod sizes;
 mod speed;
 mod stats;
 mod tls;
+mod workload;
 
-pub use error::BenchError;
+pub use error::{BenchError, LibraryError};

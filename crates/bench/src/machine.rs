@@ -77,6 +77,12 @@ impl Machine {
         }
     }
 
+    /// Whether the libraries use AVX-512 IFMA here: the processor has it, and no mask turns it off.
+    pub(crate) fn uses_ifma(&self) -> bool {
+        let masked = env::var("OPENSSL_ia32cap").is_ok_and(|mask| mask.contains("~0x200000"));
+        self.cpu_flags.iter().any(|flag| flag == "avx512ifma") && !masked
+    }
+
     /// Two lines for people.
     pub(crate) fn describe(&self) -> String {
         let virtualised = if self.hypervisor {

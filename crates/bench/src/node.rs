@@ -57,10 +57,11 @@ impl Node {
     pub(crate) fn start(dir: &Path, options: &NodeOptions) -> Result<Self, BenchError> {
         let program = env::current_exe().map_err(BenchError::system("find this program"))?;
         let ports = free_ports(2)?;
-        let address = |at: usize| -> SocketAddr {
-            (Ipv4Addr::LOCALHOST, ports.get(at).copied().unwrap_or(0)).into()
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let &[metrics, tcp] = ports.as_slice() else {
+            return Err(BenchError::Setup("there are no free ports".to_owned()));
         };
-        let (metrics, tcp) = (address(0), options.tcp.then(|| address(1)));
+        let (metrics, tcp) = (address(metrics), options.tcp.then(|| address(tcp)));
         let (socket, state) = (dir.join("node.sock"), dir.join("state"));
         let mut command = Command::new(&program);
         clean_environment(&mut command);
@@ -92,20 +93,22 @@ impl Node {
         })
     }
 
-    /// The TCP endpoint, with a client certificate made for it; none if it does not listen there.
-    pub(crate) fn tcp_endpoint(&self) -> Result<Option<Endpoint>, BenchError> {
-        let Some(address) = self.tcp else {
-            return Ok(None);
-        };
-        let dir = self.dir.join("client");
-        let mut command = self.command(&["cert", "client", "bench"]);
+    /// The TCP endpoint, with a client certificate made for the identity `cert:NAME`.
+    ///
+    /// # Errors
+    /// [`BenchError::Setup`] if the node does not listen on TCP.
+    pub(crate) fn tcp_endpoint(&self, name: &str) -> Result<Endpoint, BenchError> {
+        let not_there = || BenchError::Setup("the node does not listen on TCP".to_owned());
+        let address = self.tcp.ok_or_else(not_there)?;
+        let dir = self.dir.join(format!("client-{name}"));
+        let mut command = self.command(&["cert", "client", name]);
         command
             .arg("--output")
             .arg(&dir)
             .arg("--state")
             .arg(&self.state);
         self.run(command)?;
-        Ok(Some(Endpoint::Tcp {
+        Ok(Endpoint::Tcp {
             host: address.ip().to_string(),
             port: address.port(),
             tls: TlsConfig {
@@ -114,7 +117,7 @@ impl Node {
                 key: dir.join("key.pem"),
                 server_name: None,
             },
-        }))
+        })
     }
 
     /// The endpoint in the form that configurations take.

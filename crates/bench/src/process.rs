@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use tempfile::TempDir;
 
 use crate::cores;
 use crate::error::BenchError;
@@ -187,6 +188,14 @@ fn ends_with_us(command: &Command) -> Command {
         };
     }
     wrapped
+}
+
+/// A folder of this run, removed with its value.
+pub(crate) fn temporary_folder() -> Result<TempDir, BenchError> {
+    tempfile::Builder::new()
+        .prefix("millrace-bench-")
+        .tempdir()
+        .map_err(BenchError::system("create a temporary folder"))
 }
 
 /// Finds a program in `PATH` and where Debian puts servers.

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::BenchError;
+use crate::stats::Spread;
 
 /// A table: the first column is text, the rest is aligned to the right.
 #[derive(Debug)]
@@ -55,6 +56,35 @@ impl Table {
         }
         text
     }
+}
+
+/// The median with some decimals, or a dash.
+pub(crate) fn median(spread: Option<Spread>, decimals: usize) -> String {
+    spread.map_or_else(
+        || "-".to_owned(),
+        |spread| format!("{:.decimals$}", spread.median),
+    )
+}
+
+/// What to say of two cores: nothing, unless they are the same one.
+pub(crate) fn sharing(one: usize, other: usize) -> &'static str {
+    if one == other {
+        " (the same: figures are not comparable)"
+    } else {
+        ""
+    }
+}
+
+/// Prints a report: as JSON where `json` is `-`, else as text and, where `json` names a file, as JSON there.
+pub(crate) fn deliver(
+    report: &impl Serialize,
+    json: Option<&Path>,
+    text: impl FnOnce() -> String,
+) -> Result<(), BenchError> {
+    if json != Some(Path::new("-")) {
+        print(&text())?;
+    }
+    json.map_or(Ok(()), |path| write_json(report, path))
 }
 
 /// Prints to stdout. A reader that went away is no error.

@@ -11,21 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::cores;
 use crate::error::BenchError;
-use crate::keys::KeyKind;
 use crate::process::need;
-
-/// Signatures per second of the system's OpenSSL on this core, measured for about `seconds`.
-pub(crate) fn openssl_sign_rate(
-    core: usize,
-    kind: KeyKind,
-    seconds: u32,
-) -> Result<f64, BenchError> {
-    let algorithm = match kind {
-        KeyKind::Rsa2048 => "rsa2048",
-        KeyKind::P256 => "ecdsap256",
-    };
-    openssl_rate(core, algorithm, seconds)
-}
 
 /// Private operations per second of the system's OpenSSL on this core: signatures, or derivations for
 /// `ecdh…`. Takes twice `seconds` for signatures, because it measures their verification, too.
@@ -49,9 +35,9 @@ pub(crate) fn openssl_rate(core: usize, algorithm: &str, seconds: u32) -> Result
 /// DH alike; for Ed25519 a name is in between (`+F6:0:253:Ed25519:43642.1:14816.7`).
 fn parse(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with("+F"))?;
-    let at = if line.starts_with("+F6:") { 4 } else { 3 };
+    let column = if line.starts_with("+F6:") { 4 } else { 3 };
     line.split(':')
-        .nth(at)?
+        .nth(column)?
         .parse()
         .ok()
         .filter(|rate: &f64| *rate > 0.0)

@@ -1,42 +1,72 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Quantiles of latencies, and ratios with their range.
+//! Quantiles of latencies, ratios with their range, and the order of measurements.
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Latencies of one round, or of several merged.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Latencies {
-    nanos: Vec<u64>,
+/// Latencies of one round, or of several merged. Quantiles are exact to 0.1 %.
+#[derive(Clone, Debug)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        /// Decimal digits that a recorded value keeps: 1 to 5 are allowed.
+        const DIGITS: u8 = 3;
+        Self(Histogram::new(DIGITS).expect("three digits are allowed"))
+    }
 }
 
 impl Latencies {
     pub(crate) fn push(&mut self, latency: Duration) {
-        self.nanos
-            .push(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        // Fails only where a histogram may not grow; these may.
+        let _ = self
+            .0
+            .record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn extend(&mut self, other: &Self) {
-        self.nanos.extend_from_slice(&other.nanos);
+        let _ = self.0.add(&other.0);
     }
 
-    /// The `fraction` quantile (nearest rank), in microseconds; 0 if there is nothing.
-    pub(crate) fn quantile_us(&mut self, fraction: f64) -> f64 {
-        let Some(last) = self.nanos.len().checked_sub(1) else {
-            return 0.0;
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a rank between 0 and the length, which fits"
-        )]
-        let rank = (fraction * last as f64).round() as usize;
-        let (_, value, _) = self.nanos.select_nth_unstable(rank.min(last));
-        *value as f64 / 1e3
+    /// The smallest latency that a share of `fraction` of all does not exceed, in microseconds; 0 if there
+    /// is none.
+    pub(crate) fn quantile_us(&self, fraction: f64) -> f64 {
+        self.0.value_at_quantile(fraction) as f64 / 1e3
     }
+}
+
+/// Numbers that are the same in every run: splitmix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Above 0, at most 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The numbers below `count` in the order of one round: another permutation in each round, the same in
+/// every run, so that no contender always follows the same predecessor.
+pub(crate) fn order(count: usize, round: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    let mut random = Random(round);
+    for last in (1..count).rev() {
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder below `count`")]
+        order.swap(last, (random.next() % (last as u64 + 1)) as usize);
+    }
+    order
 }
 
 /// Median, minimum and maximum of what was measured in several rounds.
@@ -62,7 +92,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// `0.97 (0.95 to 0.98)`, with so many decimals.
+    /// `0.97 (0.95 to 0.98)`
     pub(crate) fn show(&self, decimals: usize) -> String {
         let Self { median, min, max } = self;
         format!("{median:.decimals$} ({min:.decimals$} to {max:.decimals$})")
@@ -83,15 +113,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_nearest_ranks() {
+    fn quantiles_are_exact_to_a_thousandth() {
         let mut latencies = Latencies::default();
         assert!(latencies.quantile_us(0.5).abs() < f64::EPSILON);
-        for micros in (1..=101).rev() {
+        for micros in (1..=100).rev() {
             latencies.push(Duration::from_micros(micros));
         }
-        assert!((latencies.quantile_us(0.5) - 51.0).abs() < 1e-9);
-        assert!((latencies.quantile_us(0.99) - 100.0).abs() < 1e-9);
-        assert!((latencies.quantile_us(1.0) - 101.0).abs() < 1e-9);
+        for (fraction, micros) in [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)] {
+            let found = latencies.quantile_us(fraction);
+            assert!((found / micros - 1.0).abs() < 1e-3, "{fraction}: {found}");
+        }
+    }
+
+    #[test]
+    fn order_is_a_permutation_that_differs_between_rounds_and_not_between_runs() {
+        let orders: Vec<Vec<usize>> = (0..20).map(|round| order(5, round)).collect();
+        for one in &orders {
+            let mut sorted = one.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4]);
+        }
+        assert_eq!(orders[3], order(5, 3));
+        for first in 0..5 {
+            assert!(
+                orders.iter().any(|order| order[0] == first),
+                "{first} is never first"
+            );
+        }
     }
 
     #[test]

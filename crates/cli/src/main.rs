@@ -22,6 +22,7 @@ mod harden;
 mod notify;
 mod output;
 mod owner;
+mod page;
 mod paths;
 mod placement;
 mod progress;

@@ -27,9 +27,9 @@ use crate::buffer::MAX_PENDING;
 use crate::config::{Endpoint, Hedge, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
+use crate::job::{Job, JobRef, Owner, Request};
 use crate::key::{KeyData, KeySource};
 use crate::report::ReportSource;
-use crate::task::{Owner, Task, TaskId, Work};
 
 const NODES: usize = 2;
 const KEYS: usize = 4;
@@ -87,8 +87,8 @@ struct World {
     now: Instant,
     keys: Vec<Arc<KeyData>>,
     peers: [Peer; NODES],
-    tickets: Vec<TaskId>,
-    callers: Vec<(TaskId, Instant)>,
+    tickets: Vec<JobRef>,
+    callers: Vec<(JobRef, Instant)>,
     fates: Arc<Mutex<Vec<Fate>>>,
 }
 
@@ -136,7 +136,7 @@ impl World {
             9 => {
                 let at = steps.index(NODES)?;
                 if self.dispatcher.connection(at).is_some() {
-                    self.dispatcher.lost(at, "lost".to_owned(), self.now);
+                    self.dispatcher.handle_lost(at, "lost".to_owned(), self.now);
                 }
             }
             10 => {
@@ -167,14 +167,8 @@ impl World {
             let fate = mem::replace(&mut lock(&fates)[number], Fate::Ended);
             assert!(fate != Fate::Ended, "a job ended twice");
         }));
-        let task = Task::new(
-            Arc::clone(&self.keys[key]),
-            job(),
-            owner,
-            deadline,
-            self.now,
-        );
-        if let Ok(ticket) = self.dispatcher.submit(task, self.now) {
+        let job = Job::new(Arc::clone(&self.keys[key]), job(), owner, deadline);
+        if let Ok(ticket) = self.dispatcher.submit(job, self.now) {
             lock(&self.fates).push(Fate::Open { deadline });
             self.tickets.push(ticket);
         }
@@ -182,11 +176,15 @@ impl World {
 
     fn call(&mut self, key: usize, choice: u8) {
         let deadline = self.now + Duration::from_millis(u64::from(choice) * 4);
-        let work = if choice & 1 == 0 { Work::Open } else { job() };
+        let request = if choice & 1 == 0 {
+            Request::OpenKey
+        } else {
+            job()
+        };
         let owner = Owner::Caller { waiter: None };
         let key = Arc::clone(&self.keys[key]);
-        let task = Task::new(key, work, owner, deadline, self.now);
-        if let Ok(caller) = self.dispatcher.submit(task, self.now) {
+        let job = Job::new(key, request, owner, deadline);
+        if let Ok(caller) = self.dispatcher.submit(job, self.now) {
             self.callers.push((caller, deadline));
         }
     }
@@ -209,7 +207,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        self.dispatcher.tick(self.now);
+        self.dispatcher.handle_timeout(self.now);
         self.call_back();
         for fate in lock(&self.fates).iter() {
             if let Fate::Open { deadline } = fate {
@@ -225,14 +223,16 @@ impl World {
     }
 
     fn connect(&mut self, choice: u8) {
-        let Some(at) = self.dispatcher.take_wanted() else {
+        let Some(at) = self.dispatcher.poll_connect() else {
             return;
         };
         if choice == 0 {
-            return self.dispatcher.lost(at, "refused".to_owned(), self.now);
+            return self
+                .dispatcher
+                .handle_lost(at, "refused".to_owned(), self.now);
         }
         self.peers[at] = Peer::default();
-        self.dispatcher.connected(at, self.now);
+        self.dispatcher.handle_connected(at, self.now);
         if choice & 1 == 1 {
             let welcome = Welcome {
                 version: 1,
@@ -258,14 +258,14 @@ impl World {
             space[..count].copy_from_slice(&bytes[..count]);
             connection.filled(count, self.now);
             bytes = &bytes[count..];
-            self.dispatcher.received(at, self.now);
+            self.dispatcher.handle_received(at, self.now);
         }
     }
 
     /// A node reads what the client wrote, perhaps only a part of it; it must make sense.
     fn send(&mut self, at: usize, most: u8) {
         let peer = &mut self.peers[at];
-        let Some(out) = self.dispatcher.output(at) else {
+        let Some(out) = self.dispatcher.poll_output(at) else {
             return;
         };
         let mut bytes = out.pending().to_vec();
@@ -352,12 +352,12 @@ impl World {
         assert!(stats.in_flight <= MAX_IN_FLIGHT);
         assert!(stats.keys <= MAX_KEYS);
         for at in 0..NODES {
-            if let Some(out) = self.dispatcher.output(at) {
+            if let Some(out) = self.dispatcher.poll_output(at) {
                 assert!(out.pending().len() <= MAX_PENDING + 2 * MAX_FRAME_LEN);
             }
         }
-        while self.dispatcher.take_closed().is_some() {}
-        let _ = self.dispatcher.next_timer();
+        while self.dispatcher.poll_close().is_some() {}
+        let _ = self.dispatcher.poll_timeout();
     }
 
     /// Nothing is owed to anybody once the pool is closed.
@@ -403,8 +403,8 @@ fn take<T: From<u8> + Copy>(asked: &mut Vec<T>, steps: &mut Steps<'_>) -> Option
     Some(T::from(choice))
 }
 
-fn job() -> Work {
-    Work::Job {
+fn job() -> Request {
+    Request::Operation {
         operation: Operation::EcdsaSign { hash: Hash::Sha256 },
         input: vec![0; 32],
     }

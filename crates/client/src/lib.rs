@@ -38,6 +38,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod io;
+mod job;
 mod key;
 mod link;
 mod node;
@@ -47,14 +48,14 @@ mod report;
 mod spin;
 mod stats;
 pub mod stub;
-mod task;
+
 mod tls;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
 pub use error::ClientError;
+pub use job::Reply;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};
-pub use task::Reply;

@@ -17,12 +17,32 @@ use rustix::net::{
 };
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
+use thiserror::Error;
 
 use crate::buffer::OutBuffer;
 use crate::config::{Endpoint, TlsConfig};
-use crate::tls;
+use crate::tls::{self, TlsSetupError};
 
-/// See the module.
+/// Why there is no connection to a node. [`crate::NodeStats::last_error`] shows its text.
+#[derive(Debug, Error)]
+pub(crate) enum LinkError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the node closed the connection")]
+    Closed,
+    #[error("`{host}` does not resolve: {error}")]
+    Unresolved { host: String, error: io::Error },
+    #[error("`{0}` has no address")]
+    NoAddress(String),
+    #[error("`{0}` cannot be the name in a certificate")]
+    ServerName(String),
+    #[error(transparent)]
+    TlsSetup(#[from] TlsSetupError),
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+/// One socket, connected or connecting.
 pub(crate) struct Link {
     fd: OwnedFd,
     tls: Option<Box<ClientConnection>>,
@@ -35,10 +55,10 @@ impl Link {
     /// Starts a connection. Only the resolution of a name may block.
     ///
     /// # Errors
-    /// Why there is no connection, in words.
-    pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, String> {
+    /// Why there is no connection.
+    pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, LinkError> {
         match endpoint {
-            Endpoint::Unix(path) => connect_unix(path).map_err(|error| error.to_string()),
+            Endpoint::Unix(path) => Ok(connect_unix(path)?),
             Endpoint::Tcp { host, port, tls } => connect_tcp(host, *port, tls, attempt),
         }
     }
@@ -97,7 +117,7 @@ impl Link {
         }
     }
 
-    /// Whether bytes were decrypted that nobody has read: the socket will not tell of those.
+    /// Whether decrypted bytes are still to be read: the socket does not become readable for those.
     pub(crate) fn holds_plaintext(&mut self) -> bool {
         self.tls.as_mut().is_some_and(|tls| {
             tls.process_new_packets()
@@ -217,14 +237,14 @@ fn connect_unix(path: &Path) -> io::Result<Link> {
     })
 }
 
-fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result<Link, String> {
+fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result<Link, LinkError> {
     let config = tls::client_config(tls)?;
     let name = tls.server_name.as_deref().unwrap_or(host);
     let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| format!("`{name}` cannot be the name in a certificate"))?;
-    let tls = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+        .map_err(|_| LinkError::ServerName(name.to_owned()))?;
+    let tls = ClientConnection::new(Arc::new(config), name)?;
     let address = resolve(host, port, attempt)?;
-    let fd = start_tcp(address).map_err(|error| error.to_string())?;
+    let fd = start_tcp(address)?;
     Ok(Link {
         fd,
         tls: Some(Box::new(tls)),
@@ -233,14 +253,17 @@ fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result
     })
 }
 
-/// One address of a name: another one at each attempt.
-fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, String> {
+/// One address of a name: each attempt takes the next one.
+fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, LinkError> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
-        .map_err(|error| format!("`{host}` does not resolve: {error}"))?
+        .map_err(|error| LinkError::Unresolved {
+            host: host.to_owned(),
+            error,
+        })?
         .collect();
     if addresses.is_empty() {
-        return Err(format!("`{host}` has no address"));
+        return Err(LinkError::NoAddress(host.to_owned()));
     }
     Ok(addresses[attempt % addresses.len()])
 }

@@ -45,6 +45,8 @@ pub(crate) struct Node {
     pub(crate) endpoint: String,
     pub(crate) link: Link,
     pub(crate) counters: NodeCounters,
+    /// Attempts sent on this connection whose jobs ended before the node answered.
+    pub(crate) late_replies: u32,
     name: Arc<str>,
     failures: u32,
     latency: Latency,
@@ -57,6 +59,7 @@ impl Node {
             endpoint,
             link: Link::Idle,
             counters: NodeCounters::default(),
+            late_replies: 0,
             name: Arc::from(""),
             failures: 0,
             latency: Latency { micros: 0, at: now },
@@ -80,6 +83,11 @@ impl Node {
                 Link::Up(connection) => !connection.is_ready() && !connection.is_draining(),
                 Link::Idle | Link::Backoff { .. } => false,
             }
+    }
+
+    /// The name that the node gave itself; empty before the first connection.
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// Notes a completed handshake.

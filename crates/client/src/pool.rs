@@ -25,9 +25,9 @@ use millrace_wire::{KeyRefusal, KeySelector};
 use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
 use crate::io::Instance;
+use crate::job::{Job, JobRef, Owner, Reply, Request};
 use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
 use crate::stats::ClientStats;
-use crate::task::{Owner, Reply, Task, TaskId, Work};
 
 /// Processes, each forked from the one before, that may use one handle. Servers fork once or twice; a
 /// chain of this length is a loop.
@@ -45,7 +45,7 @@ pub struct Pool {
 /// A job that was submitted: for [`Pool::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobHandle {
-    task: TaskId,
+    id: JobRef,
     pid: u32,
 }
 
@@ -171,14 +171,8 @@ impl Pool {
         let instance = self.shared.instance()?;
         let data = Arc::new(KeyData::new(source));
         let owner = Owner::Caller { waiter: None };
-        let task = Task::new(
-            Arc::clone(&data),
-            Work::Open,
-            owner,
-            deadline,
-            Instant::now(),
-        );
-        let opened = instance.run(task);
+        let job = Job::new(Arc::clone(&data), Request::OpenKey, owner, deadline);
+        let opened = instance.run(job);
         match (opened, data.facts.get().cloned()) {
             (Ok(_), Some(facts)) => Ok(RemoteKey::new(data, facts, Arc::downgrade(&self.shared))),
             (opened, _) => {
@@ -200,22 +194,13 @@ impl Pool {
         deadline: Instant,
     ) -> Result<Reply, ClientError> {
         self.check(key, operation, input)?;
-        let work = Work::Job {
+        let request = Request::Operation {
             operation: operation.clone(),
             input: input.to_vec(),
         };
         let owner = Owner::Caller { waiter: None };
-        let task = Task::new(
-            Arc::clone(key.data()),
-            work,
-            owner,
-            deadline,
-            Instant::now(),
-        );
-        self.shared
-            .instance()?
-            .run(task)?
-            .ok_or(ClientError::Closed)
+        let job = Job::new(Arc::clone(key.data()), request, owner, deadline);
+        self.shared.instance()?.run(job)?.ok_or(ClientError::Closed)
     }
 
     /// Starts one job. `done` is called exactly once, on the I/O thread or by a [`HostLoop`], by
@@ -233,18 +218,12 @@ impl Pool {
         done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
     ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
-        let work = Work::Job { operation, input };
+        let request = Request::Operation { operation, input };
         let owner = Owner::Callback(done);
-        let task = Task::new(
-            Arc::clone(key.data()),
-            work,
-            owner,
-            deadline,
-            Instant::now(),
-        );
-        let task = self.shared.instance()?.submit(task)?;
+        let job = Job::new(Arc::clone(key.data()), request, owner, deadline);
+        let id = self.shared.instance()?.submit(job)?;
         Ok(JobHandle {
-            task,
+            id,
             pid: process::id(),
         })
     }
@@ -253,7 +232,7 @@ impl Pool {
     /// before. A handle from before a fork has no effect after it.
     pub fn cancel(&self, job: JobHandle) {
         if let Some(instance) = self.shared.existing().filter(|_| job.pid == process::id()) {
-            instance.cancel(job.task);
+            instance.cancel(job.id);
         }
     }
 

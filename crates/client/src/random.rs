@@ -19,6 +19,12 @@ impl Random {
         Self(RandomState::new().hash_one(std::process::id()))
     }
 
+    /// Numbers that follow from `seed`.
+    #[cfg(test)]
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -4,59 +4,77 @@
 //! TLS as a client of nodes: version 1.3 only, mutual, with the CA that was configured and no other,
 //! without early data and without resumption (a connection lasts for days).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem};
+use thiserror::Error as ThisError;
 
 use crate::config::TlsConfig;
 
-/// The configuration that the files make.
+/// Why the configured files make no TLS client.
+#[derive(Debug, ThisError)]
+pub(crate) enum TlsSetupError {
+    #[error("{}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: pem::Error },
+    #[error("{}: holds no certificate", .0.display())]
+    Empty(PathBuf),
+    #[error("{}: {error}", path.display())]
+    Unusable { path: PathBuf, error: Error },
+    #[error(transparent)]
+    Tls(#[from] Error),
+}
+
+/// Reads the files and makes the configuration of a TLS client from them.
 ///
 /// # Errors
-/// What is wrong with which file.
-pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, String> {
+/// Which file is wrong, and why.
+pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.ca)? {
         roots
             .add(certificate)
-            .map_err(|error| problem(&files.ca, &error))?;
+            .map_err(|error| unusable(&files.ca, error))?;
     }
     let chain = certificates(&files.cert)?;
     let key =
-        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| problem(&files.key, &error))?;
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, error))?;
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| error.to_string())?
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
-        .map_err(|error| problem(&files.cert, &error))?;
+        .map_err(|error| unusable(&files.cert, error))?;
     config.alpn_protocols = vec![millrace_wire::ALPN.to_vec()];
     config.enable_early_data = false;
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(|error| problem(path, &error))?
-        .collect();
-    let all = all.map_err(|error| problem(path, &error))?;
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
+    let all: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unreadable(path, error))?;
     if all.is_empty() {
-        return Err(format!("{}: holds no certificate", path.display()));
+        return Err(TlsSetupError::Empty(path.to_owned()));
     }
     Ok(all)
 }
 
-fn problem(path: &Path, error: &dyn std::error::Error) -> String {
-    format!("{}: {error}", path.display())
+fn unreadable(path: &Path, error: pem::Error) -> TlsSetupError {
+    let path = path.to_owned();
+    TlsSetupError::Unreadable { path, error }
 }
 
-/// A TLS error, with what to do about the frequent ones.
+fn unusable(path: &Path, error: Error) -> TlsSetupError {
+    let path = path.to_owned();
+    TlsSetupError::Unusable { path, error }
+}
+
+/// A TLS error in words, with a hint for the frequent ones.
 pub(crate) fn explain(error: &Error) -> String {
     let hint = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

@@ -33,6 +33,49 @@ impl Curve {
     }
 }
 
+/// A parameter set of ML-DSA (FIPS 204 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MlDsaSet {
+    /// ML-DSA-44: security category 2
+    MlDsa44,
+    /// ML-DSA-65: security category 3
+    MlDsa65,
+    /// ML-DSA-87: security category 5
+    MlDsa87,
+}
+
+impl MlDsaSet {
+    /// Length of a signature, in bytes.
+    #[must_use]
+    pub const fn signature_len(self) -> usize {
+        match self {
+            Self::MlDsa44 => 2420,
+            Self::MlDsa65 => 3309,
+            Self::MlDsa87 => 4627,
+        }
+    }
+
+    /// Length of an encoded public key, in bytes.
+    #[must_use]
+    pub const fn public_key_len(self) -> usize {
+        match self {
+            Self::MlDsa44 => 1312,
+            Self::MlDsa65 => 1952,
+            Self::MlDsa87 => 2592,
+        }
+    }
+
+    /// Length of an expanded private key, in bytes.
+    #[must_use]
+    pub const fn private_key_len(self) -> usize {
+        match self {
+            Self::MlDsa44 => 2560,
+            Self::MlDsa65 => 4032,
+            Self::MlDsa87 => 4896,
+        }
+    }
+}
+
 /// The type of a key, with what its operations and their cost depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyType {
@@ -57,6 +100,8 @@ pub enum KeyType {
         /// Bits of the prime, 2048 to 3072.
         bits: u16,
     },
+    /// ML-DSA
+    MlDsa(MlDsaSet),
 }
 
 coded_enum! {
@@ -78,6 +123,12 @@ coded_enum! {
         Dh = 0x07 "dh",
         /// [`KeyType::Dsa`]
         Dsa = 0x08 "dsa",
+        /// [`MlDsaSet::MlDsa44`]
+        MlDsa44 = 0x09 "ml-dsa-44",
+        /// [`MlDsaSet::MlDsa65`]
+        MlDsa65 = 0x0a "ml-dsa-65",
+        /// [`MlDsaSet::MlDsa87`]
+        MlDsa87 = 0x0b "ml-dsa-87",
     }
 }
 
@@ -108,6 +159,9 @@ impl KeyKind {
             Self::Ed25519 => Row { stored: (4, 0),   sizes: None,    classes: FAST },
             Self::Dh      => Row { stored: (5, 0),   sizes: MODULUS, classes: SLOW },
             Self::Dsa     => Row { stored: (6, 0),   sizes: Some((MIN_MODULUS_BITS, MAX_DSA_BITS)), classes: MEDIUM },
+            Self::MlDsa44 => Row { stored: (7, 44),  sizes: None,    classes: MEDIUM },
+            Self::MlDsa65 => Row { stored: (7, 65),  sizes: None,    classes: MEDIUM },
+            Self::MlDsa87 => Row { stored: (7, 87),  sizes: None,    classes: MEDIUM },
         }
     }
 
@@ -130,6 +184,9 @@ impl KeyKind {
             Self::Ed25519 => KeyType::Ed25519,
             Self::Dh => KeyType::Dh { bits },
             Self::Dsa => KeyType::Dsa { bits },
+            Self::MlDsa44 => KeyType::MlDsa(MlDsaSet::MlDsa44),
+            Self::MlDsa65 => KeyType::MlDsa(MlDsaSet::MlDsa65),
+            Self::MlDsa87 => KeyType::MlDsa(MlDsaSet::MlDsa87),
         })
     }
 
@@ -173,6 +230,9 @@ impl KeyType {
             Self::Ed25519 => KeyKind::Ed25519,
             Self::Dh { .. } => KeyKind::Dh,
             Self::Dsa { .. } => KeyKind::Dsa,
+            Self::MlDsa(MlDsaSet::MlDsa44) => KeyKind::MlDsa44,
+            Self::MlDsa(MlDsaSet::MlDsa65) => KeyKind::MlDsa65,
+            Self::MlDsa(MlDsaSet::MlDsa87) => KeyKind::MlDsa87,
         }
     }
 
@@ -181,7 +241,7 @@ impl KeyType {
     pub const fn bits(self) -> u16 {
         match self {
             Self::Rsa { bits } | Self::Dh { bits } | Self::Dsa { bits } => bits,
-            Self::Ec(_) | Self::X25519 | Self::Ed25519 => 0,
+            Self::Ec(_) | Self::X25519 | Self::Ed25519 | Self::MlDsa(_) => 0,
         }
     }
 
@@ -311,6 +371,7 @@ mod tests {
             (KeyType::Ec(Curve::P384), Class::Medium),
             (KeyType::Rsa { bits: 3072 }, Class::Medium),
             (KeyType::Dsa { bits: 3072 }, Class::Medium),
+            (KeyType::MlDsa(MlDsaSet::MlDsa44), Class::Medium),
             (KeyType::Rsa { bits: 3073 }, Class::Slow),
             (KeyType::Dh { bits: 2048 }, Class::Slow),
         ] {

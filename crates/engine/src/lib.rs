@@ -35,7 +35,7 @@ pub use engine::{
     Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Placement, Session,
 };
 pub use error::{BackendError, JobError, KeyError};
-pub use key::{Curve, KeyInfo, KeyKind, KeyType, PrivateKey};
-pub use operation::{Class, Hash, Operation, OperationKind, Output};
+pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};
+pub use operation::{Class, Hash, MlDsaInput, Operation, OperationKind, Output};
 pub use policy::{HashSet, KeyPolicy, OperationSet};
 pub use queue::Owner;

@@ -170,13 +170,34 @@ pub enum Operation {
         /// Digest algorithm: fixes the length of the input.
         hash: Hash,
     },
+    /// ML-DSA signature (FIPS 204 section 5.2), hedged with fresh randomness.
+    /// Output: the signature, 2420, 3309 or 4627 bytes.
+    MlDsaSign {
+        /// What the input is.
+        input: MlDsaInput,
+    },
 }
+
+coded_enum! {
+    /// What is signed with ML-DSA.
+    pub enum MlDsaInput {
+        /// The message, with the empty context: what TLS 1.3 and X.509 sign.
+        Message = 0x01 "message",
+        /// The 64 bytes of the message representative μ (FIPS 204 algorithm 7, step 6), which the caller
+        /// computed: for another context, or a message above [`MAX_INPUT_LEN`].
+        Mu = 0x02 "mu",
+    }
+}
+
+/// Length of the message representative μ of ML-DSA, in bytes.
+pub const ML_DSA_MU_LEN: usize = 64;
 
 /// Bound on an OAEP label, in bytes. RFC 8017 allows 2^61; every protocol in use sends none.
 pub const MAX_LABEL_LEN: usize = 256;
 
 /// Bound on the input of one job, in bytes: a ciphertext or group element of 8192 bits is 1024 bytes;
-/// Ed25519 takes whole messages, and certificates and transcripts stay below this.
+/// Ed25519 and ML-DSA take whole messages, and certificates and transcripts stay below this (a TLS 1.3
+/// `CertificateVerify` signs at most 162 bytes, RFC 8446 section 4.4.3).
 pub const MAX_INPUT_LEN: usize = 16 * 1024;
 
 impl Operation {
@@ -196,6 +217,7 @@ impl Operation {
             Self::Ed25519Sign => OperationKind::Ed25519Sign,
             Self::DhDerive => OperationKind::DhDerive,
             Self::DsaSign { .. } => OperationKind::DsaSign,
+            Self::MlDsaSign { .. } => OperationKind::MlDsaSign,
         }
     }
 
@@ -214,7 +236,8 @@ impl Operation {
             | Self::Ecdh
             | Self::X25519
             | Self::Ed25519Sign
-            | Self::DhDerive => [None, None],
+            | Self::DhDerive
+            | Self::MlDsaSign { .. } => [None, None],
         }
     }
 
@@ -268,6 +291,12 @@ impl Operation {
             }
             Self::X25519 => input.len() == 32,
             Self::Ed25519Sign => input.len() <= MAX_INPUT_LEN,
+            Self::MlDsaSign {
+                input: MlDsaInput::Message,
+            } => input.len() <= MAX_INPUT_LEN,
+            Self::MlDsaSign {
+                input: MlDsaInput::Mu,
+            } => input.len() == ML_DSA_MU_LEN,
             Self::DhDerive => !input.is_empty() && input.len() <= key_type.modulus_len(),
         };
         if good {
@@ -305,6 +334,8 @@ coded_enum! {
         DhDerive = 0x0b "dh-derive",
         /// [`Operation::DsaSign`]
         DsaSign = 0x0c "dsa-sign",
+        /// [`Operation::MlDsaSign`]
+        MlDsaSign = 0x0d "ml-dsa-sign",
     }
 }
 
@@ -324,6 +355,7 @@ impl OperationKind {
             Self::Ed25519Sign => &[KeyKind::Ed25519],
             Self::DhDerive => &[KeyKind::Dh],
             Self::DsaSign => &[KeyKind::Dsa],
+            Self::MlDsaSign => &[KeyKind::MlDsa44, KeyKind::MlDsa65, KeyKind::MlDsa87],
         }
     }
 
@@ -370,7 +402,8 @@ impl fmt::Display for OperationKind {
 pub enum Class {
     /// P-256, X25519, Ed25519: tens of microseconds.
     Fast,
-    /// RSA up to 3072 bits, P-384, P-521, DSA: hundreds of microseconds.
+    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA (whose rejection loop now and then takes many times its mean):
+    /// hundreds of microseconds.
     Medium,
     /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
     Slow,

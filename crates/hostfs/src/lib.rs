@@ -9,8 +9,12 @@
 //! ```text
 //! root/           bounded reads below one folder or bundle; no link leads out
 //! unavailable.rs  why something could not be read
-//! probe.rs        programs that are run for what no file says
+//! process.rs      processes; maps.rs: the files that they have mapped
+//! systemd.rs      unit files, and the environment of a service; environment.rs: its syntax
+//! nginx.rs, haproxy.rs, openssl_cnf.rs  configuration syntax, without its meaning
+//! glob.rs         names of files with wildcards
 //! child.rs        child processes with a time and an output limit
+//! probe.rs        programs that are run for what no file says
 //! ```
 //!
 //! ```
@@ -25,8 +29,17 @@
 #![forbid(unsafe_code)]
 
 pub mod child;
+pub mod environment;
+pub mod glob;
+pub mod haproxy;
+mod lexer;
+pub mod maps;
+pub mod nginx;
+pub mod openssl_cnf;
 mod probe;
+pub mod process;
 mod root;
+pub mod systemd;
 mod unavailable;
 
 pub use probe::Probe;

@@ -34,6 +34,6 @@ pub mod kernel;
 pub mod libcrypto;
 pub mod machine;
 pub mod network;
+pub mod offload_status;
 pub mod qat;
 pub mod report;
-pub mod used;

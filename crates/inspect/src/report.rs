@@ -72,16 +72,6 @@ impl Report {
     /// The version of the form.
     pub const FORMAT: u32 = 1;
 
-    /// The JSON schema of a report, as text.
-    #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-
     /// Looks at everything.
     #[must_use]
     pub fn of(root: &Root) -> Self {
@@ -98,6 +88,15 @@ impl Report {
             network: network::section(root),
         }
     }
+}
+
+/// The JSON schema of `T`, as text.
+#[must_use]
+pub fn schema_of<T: JsonSchema>() -> String {
+    // A schema consists of maps and texts: writing it cannot fail.
+    let mut text = serde_json::to_string_pretty(&schemars::schema_for!(T)).unwrap_or_default();
+    text.push('\n');
+    text
 }
 
 /// Facts of one kind, and what of them is not known.

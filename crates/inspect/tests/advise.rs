@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is advised for each fixture, goal and format, word by word (`tests/golden/advise/NAME.txt`), and
-//! what must hold of all advice.
+//! The advice for each fixture, goal and format, word by word (`tests/golden/advise/NAME.txt`), and
+//! properties of all advice.
 //!
 //! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p millrace-inspect --test advise` accepts what changed.
 
@@ -14,7 +14,7 @@ use std::fs;
 
 use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::Sizes;
-use millrace_inspect::advise::{Advice, Format, Goal, Subject, Topic, Wish, advise, software};
+use millrace_inspect::advise::{Advice, Format, Goal, Request, Subject, Topic, advise, software};
 use millrace_inspect::kernel::crypto::Engine;
 use millrace_inspect::report::{Report, Section};
 use support::{fixtures, folder, stale};
@@ -22,7 +22,7 @@ use support::{fixtures, folder, stale};
 const SUBJECTS: [Subject; 3] = [Subject::Ipsec, Subject::Openvpn, Subject::Tls];
 const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Security];
 
-/// Words that may be in a reason why not, and never in what is chosen.
+/// Words that may occur in rejected recipes, but never in a choice.
 const FORBIDDEN: [&str; 23] = [
     "3des",
     "des-cbc",
@@ -49,7 +49,7 @@ const FORBIDDEN: [&str; 23] = [
     "cipher none",
 ];
 
-/// A fixture, as it is looked at once.
+/// A fixture, read once.
 struct Seen {
     name: String,
     report: Report,
@@ -78,12 +78,12 @@ impl Seen {
     }
 
     fn advice(&self, subject: Subject, goal: Goal, format: Format) -> Advice {
-        let wish = Wish {
+        let request = Request {
             goal,
             format,
-            ..Wish::of(subject)
+            ..Request::of(subject)
         };
-        advise(&self.report, &self.software, &wish)
+        advise(&self.report, &self.software, &request)
     }
 
     fn all(&self) -> Vec<Advice> {
@@ -104,7 +104,7 @@ fn value(advice: &Advice, topic: Topic) -> &str {
     &found.expect("a choice").value
 }
 
-/// Every machine that the rules are tried on: the fixtures, with no versions and with the newest.
+/// All test machines: the fixtures, without versions and with the newest versions.
 fn machines() -> Vec<Seen> {
     let seen = fixtures().into_iter().flat_map(|name| {
         [
@@ -130,8 +130,8 @@ fn shown(seen: &Seen) -> String {
                     let _ = writeln!(text, "  {evidence}");
                 }
             }
-            for instead in &advice.instead {
-                let _ = writeln!(text, "instead of {}", instead.of);
+            for rejected in &advice.rejected_alternatives {
+                let _ = writeln!(text, "rejected: {}", rejected.recipe);
             }
         }
         let _ = writeln!(text, "\n{}", advice.configuration);
@@ -140,7 +140,7 @@ fn shown(seen: &Seen) -> String {
 }
 
 #[test]
-fn advice_is_as_it_was() {
+fn advice_equals_the_golden_files() {
     let stale = stale("tests/golden/advise", "txt", |fixture| {
         shown(&Seen::of(fixture))
     });
@@ -151,7 +151,7 @@ fn advice_is_as_it_was() {
 }
 
 #[test]
-fn what_is_forbidden_is_never_chosen() {
+fn forbidden_algorithms_are_never_chosen() {
     for seen in machines() {
         for advice in seen.all() {
             let lines = advice.configuration.lines();
@@ -168,7 +168,7 @@ fn what_is_forbidden_is_never_chosen() {
 }
 
 #[test]
-fn every_choice_has_a_reason_and_comments_stay_comments() {
+fn every_choice_has_a_reason_and_no_comment_ends_early() {
     for seen in machines() {
         for advice in seen.all() {
             let mut topics = BTreeSet::new();
@@ -188,7 +188,7 @@ fn every_choice_has_a_reason_and_comments_stay_comments() {
 }
 
 #[test]
-fn devices_are_used_where_they_win_and_nowhere_else() {
+fn devices_are_chosen_only_where_they_win() {
     let cipher = |fixture: &str, goal| {
         let advice = Seen::of(fixture).advice(Subject::Ipsec, goal, Format::Swanctl);
         value(&advice, Topic::Cipher).to_owned()
@@ -222,9 +222,9 @@ fn devices_are_used_where_they_win_and_nowhere_else() {
     }
 }
 
-/// A driver that takes AES-GCM, as some makers' own do.
+/// Some makers' own drivers support AES-GCM.
 #[test]
-fn a_device_that_takes_aes_gcm_gets_it() {
+fn device_with_aes_gcm_is_chosen() {
     let mut seen = Seen::of("atom-c3000");
     let kernel = seen.report.kernel.known.as_mut().expect("the kernel");
     let mut choices = kernel.choices.iter_mut();
@@ -238,14 +238,14 @@ fn a_device_that_takes_aes_gcm_gets_it() {
     assert_eq!(value(&advice, Topic::ReplayWindow), "2040 packets");
     assert!(
         advice
-            .instead
+            .rejected_alternatives
             .iter()
-            .all(|note| !note.of.contains("for QAT"))
+            .all(|note| !note.recipe.contains("for QAT"))
     );
 }
 
 #[test]
-fn approved_algorithms_only_where_nothing_else_is_allowed() {
+fn fips_mode_gets_approved_algorithms_only() {
     let mut seen = Seen::of("aes-ni-vm").with("6.0.4", "2.7.0", "1.29.1");
     let kernel = seen.report.kernel.known.as_mut().expect("the kernel");
     kernel.fips = Some(true);
@@ -262,26 +262,30 @@ fn approved_algorithms_only_where_nothing_else_is_allowed() {
 }
 
 #[test]
-fn engines_of_routers_are_judged_at_the_packet_size() {
+fn router_engine_is_judged_at_the_packet_size() {
     let seen = Seen::of("devcrypto-router");
     let said = |packet_bytes| {
-        let wish = Wish {
+        let request = Request {
             packet_bytes,
-            ..Wish::of(Subject::Ipsec)
+            ..Request::of(Subject::Ipsec)
         };
-        let advice = advise(&seen.report, &seen.software, &wish);
+        let advice = advise(&seen.report, &seen.software, &request);
         let cipher = advice
             .choices
             .into_iter()
             .find(|choice| choice.topic == Topic::Cipher);
         cipher.expect("a cipher").evidence.join(" ")
     };
-    assert!(said(1_400).contains("gave 1.6 times"), "{}", said(1_400));
+    assert!(
+        said(1_400).contains("was 1.6 times as fast"),
+        "{}",
+        said(1_400)
+    );
     assert!(said(64).contains("slower than its processor"));
 }
 
 #[test]
-fn slow_libraries_are_named_first() {
+fn slow_libraries_come_first() {
     let advice =
         Seen::of("arm-a15-router").advice(Subject::Openvpn, Goal::Throughput, Format::Openvpn);
     assert!(
@@ -292,7 +296,7 @@ fn slow_libraries_are_named_first() {
 }
 
 #[test]
-fn newer_programs_get_what_they_can() {
+fn newer_programs_get_newer_features() {
     let new = || Seen::of("h100-host").with("6.0.4", "2.7.0", "1.29.1");
     let mut seen = new();
     if let Some(machine) = seen.report.machine.known.as_mut() {
@@ -315,7 +319,7 @@ fn newer_programs_get_what_they_can() {
 }
 
 #[test]
-fn a_measurement_beats_a_rule() {
+fn measurement_outranks_a_rule() {
     let saved = |gcm: f64, chacha: f64| {
         let row = |algorithm: &str, middle: f64| {
             serde_json::json!({
@@ -333,28 +337,28 @@ fn a_measurement_beats_a_rule() {
     };
     let advice = |fixture: &str, gcm, chacha| {
         let seen = Seen::of(fixture);
-        let wish = Wish {
+        let request = Request {
             sizes: Some(saved(gcm, chacha)),
-            ..Wish::of(Subject::Openvpn)
+            ..Request::of(Subject::Openvpn)
         };
-        advise(&seen.report, &seen.software, &wish)
+        advise(&seen.report, &seen.software, &request)
     };
     let slower = advice("aes-ni-vm", 3.0, 1.0);
     assert!(value(&slower, Topic::Cipher).starts_with("ChaCha20"));
     let faster = advice("arm-a9-router", 1.0, 3.0);
     assert!(value(&faster, Topic::Cipher).starts_with("AES-128-GCM"));
-    // A run of another processor says nothing of this one.
+    // A run of another processor decides nothing.
     let seen = Seen::of("arm-a9-router");
     let row = serde_json::json!({"algorithm": "aes-128-gcm", "size": 1420, "implementation": "openssl", "micros": [1.0]});
     let mut other = row.clone();
     other["algorithm"] = "chacha20-poly1305".into();
     other["micros"] = serde_json::json!([2.0]);
     let run = serde_json::json!({"format": "millrace-bench-sizes-1", "machine": {"cpu": "another"}, "measured": [row, other]});
-    let wish = Wish {
+    let request = Request {
         sizes: Sizes::parse(run.to_string().as_bytes()).ok(),
-        ..Wish::of(Subject::Openvpn)
+        ..Request::of(Subject::Openvpn)
     };
-    let foreign = advise(&seen.report, &seen.software, &wish);
+    let foreign = advise(&seen.report, &seen.software, &request);
     assert!(value(&foreign, Topic::Cipher).starts_with("ChaCha20"));
     let same = advice("arm-a9-router", 1.0, 1.02);
     assert!(value(&same, Topic::Cipher).starts_with("ChaCha20"));
@@ -363,7 +367,7 @@ fn a_measurement_beats_a_rule() {
         .iter()
         .find(|choice| choice.topic == Topic::Cipher);
     let evidence = cipher.expect("a cipher").evidence.join(" ");
-    assert!(evidence.contains("no difference to measure"), "{evidence}");
+    assert!(evidence.contains("no measurable difference"), "{evidence}");
 }
 
 /// The keys that swanctl.conf(5) of strongSwan 6.0 has, in the sections where they are used here.
@@ -404,7 +408,7 @@ const KEYWORDS: [&str; 14] = [
 ];
 
 #[test]
-fn swanctl_is_of_sections_keys_and_keywords_that_strongswan_has() {
+fn swanctl_uses_only_keys_and_keywords_of_strongswan() {
     for seen in machines() {
         for goal in GOALS {
             let text = seen
@@ -480,7 +484,7 @@ fn bundles_and_hostile_names_change_nothing() {
     let root = Root::open(tree.path()).expect("a root");
     let (report, software) = (Report::of(&root), software::section(&root));
     for subject in SUBJECTS {
-        let advice = advise(&report, &software, &Wish::of(subject));
+        let advice = advise(&report, &software, &Request::of(subject));
         assert!(!advice.configuration.contains(['\r', '\x1b', '\0']));
     }
 }

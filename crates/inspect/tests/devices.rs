@@ -9,10 +9,10 @@ use millrace_hostfs::Root;
 use millrace_inspect::accelerators;
 use millrace_inspect::kernel;
 use millrace_inspect::network;
+use millrace_inspect::offload_status::{self, Answer, Used};
 use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::qat::ids::Generation;
 use millrace_inspect::qat::{self, Qat};
-use millrace_inspect::used::{self, Answer, Used};
 
 fn root(fixture: &str) -> Root {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -189,10 +189,10 @@ fn a_silent_heartbeat_and_lost_requests_are_seen() {
 
 fn watched(fixture: &str) -> Used {
     let root = root(fixture);
-    let before = used::Counters::read(&root);
-    let moved = before.moved(&used::Counters::read(&root));
+    let before = offload_status::Counters::read(&root);
+    let moved = before.moved(&offload_status::Counters::read(&root));
     let network = network::section(&root).known;
-    used::section(&root, network.as_ref(), Some((moved, 1000)))
+    offload_status::section(&root, network.as_ref(), Some((moved, 1000)))
         .known
         .expect(fixture)
 }

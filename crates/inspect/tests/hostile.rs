@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::{judge, system};
+use millrace_inspect::doctor::diagnose;
 use millrace_inspect::report::Report;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -193,7 +193,7 @@ proptest! {
         let root = Root::open(folder.path()).unwrap().recording();
         let report = Report::of(&root);
         prop_assert!(serde_json::to_string(&report).is_ok());
-        let diagnosis = judge(&report, &system::section(&root), None, |_| true);
+        let diagnosis = diagnose(&root, |_| true);
         prop_assert!(serde_json::to_string(&diagnosis).is_ok());
         // And what was read makes a bundle that reads back.
         let mut bundle = Vec::new();

@@ -10,15 +10,18 @@
 //! nginx            SSL_do_handshake ──► preload: SSL_MODE_ASYNC on ──► libssl ──► provider pauses
 //!                  SSL_get_error    ◄── "want read"  ◄── WANT_ASYNC
 //!                                       the job's eventfd joins nginx's epoll instance under the
-//!                                       epoll data of the connection's socket (its "twin")
+//!                                       epoll data of the connection's socket: its shadow descriptor
 //! epoll_wait       ◄── the eventfd fires: to nginx its socket seems readable
 //! nginx            SSL_do_handshake ──► the job goes on
 //! ```
 //!
+//! Where the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of
+//! an eventfd, and `epoll_wait` reports the socket as readable when the provider notifies that token.
+//!
 //! Only handshakes run as jobs; reads and writes do not, so renegotiation (which nginx refuses) and
-//! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection whose job is paused, the job is resumed
-//! once with the order to give up (the provider asks [`millrace_preload_cancelling`]), so it ends
-//! within the call and leaks nothing.
+//! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection
+//! whose job is paused, the job is resumed once with the order to give up (the provider asks
+//! [`millrace_preload_cancelling`]), so it ends within the call and leaks nothing.
 //!
 //! HAProxy is asynchronous by itself (`ssl-mode-async`), but when it closes a connection whose job is
 //! paused, because the client is gone or out of time, it frees the connection and loses the job: about

@@ -1,17 +1,29 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which socket is registered where, and which eventfds stand beside it. Pure: events in, actions
-//! out; the caller does the system calls.
+//! Which socket is registered where, which eventfds shadow it, and which connections were notified.
+//! Pure: events in, [`Action`]s out; `ffi::tables` keeps it and does the system calls.
 //!
 //! A socket may be registered before its handshake pauses (the usual case) or after (nginx starts a
-//! handshake at once when data came with the connection, and registers the socket when it is told
-//! to wait): twins are armed as soon as both are known.
+//! handshake at once when data came with the connection, and registers the socket when the handshake
+//! wants to wait). Its *shadow descriptors*, the eventfds of its paused job, are armed as soon as both are
+//! known.
 //!
-//! Where the program's event loop attends to the provider (see `ffi::host_loop`) no eventfd is needed: a
-//! connection has a *ticket*, by which it is *rung* when its job can go on, and the loop is told that
-//! its socket is readable. All such jobs name one eventfd, the *bell*, which nobody waits for in their
-//! stead.
+//! Where the program's event loop drives the pool's sockets (see `ffi::host_loop`) a job needs no eventfd
+//! of its own. Its connection has a *wake token*; when the provider *notifies* that token, the loop sees
+//! the socket as readable. All such jobs name one shared eventfd, which no connection waits for.
+//!
+//! # Order of calls
+//!
+//! ```text
+//! epoll_ctl(ADD, MOD)     registered ──► actions
+//! a handshake starts      wake_token                  the provider asks, if the loop drives
+//! it pauses               paused ──► actions          SSL_do_handshake returns "paused"
+//! its answer is there     notify                      the provider, on any thread
+//! epoll_wait              take_notified ──► data of the sockets to report as readable
+//! it ends                 resumed ──► actions
+//! epoll_ctl(DEL), close   deregistered, closed ──► actions
+//! ```
 
 use std::collections::HashMap;
 
@@ -40,28 +52,28 @@ struct Registration {
 struct Entry {
     registration: Option<Registration>,
     /// Eventfds of the paused job of the TLS connection on this socket.
-    twins: Vec<i32>,
-    /// What it is rung by, as long as this entry is there; 0 is none.
-    ticket: u32,
-    /// Whether it was rung, and the program was not told yet.
-    rung: bool,
+    shadows: Vec<i32>,
+    /// The number in its wake token while this entry exists; 0 is none.
+    token: u32,
+    /// Whether it was notified, and the program has not seen that yet.
+    notified: bool,
 }
 
-/// Everything known about the sockets of one process. Entries go when their socket is closed, so it
-/// is never larger than the table of open files.
+/// The sockets of one process. Entries go when their socket is closed, so the table is never larger than
+/// that of open files. See the module for the order of calls.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct SocketTable {
     entries: HashMap<i32, Entry>,
     used: bool,
-    bell: Option<i32>,
-    /// The ticket that was given last.
-    tickets: u32,
-    /// Sockets that were rung, in their order. Some may be closed since, or not registered yet.
-    rung: Vec<i32>,
+    shared_eventfd: Option<i32>,
+    /// Number in the last wake token.
+    last_token: u32,
+    /// Sockets in the order in which they were notified. Some may be closed since, or not registered yet.
+    notified: Vec<i32>,
 }
 
-impl Table {
-    /// Whether this process has ever registered anything: whether it waits by epoll at all.
+impl SocketTable {
+    /// Whether this process has ever registered a socket: whether it uses epoll at all.
     pub(crate) fn is_used(&self) -> bool {
         self.used
     }
@@ -75,16 +87,16 @@ impl Table {
         if before == Some(now) {
             return Vec::new();
         }
-        if entry.rung {
-            self.rung.push(socket);
+        if entry.notified {
+            self.notified.push(socket);
         }
         let mut actions = Vec::new();
         if before.is_some_and(|before| before.epoll != epoll) {
-            actions = disarm(before, &entry.twins);
+            actions = disarm(before, &entry.shadows);
         }
         let there = before.is_some_and(|before| before.epoll == epoll);
-        actions.extend(arm(now, &entry.twins, |_| there));
-        self.without_bell(actions)
+        actions.extend(arm(now, &entry.shadows, |_| there));
+        self.without_shared(actions)
     }
 
     /// The socket was taken out of its epoll instance; its job may still be paused.
@@ -92,107 +104,110 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&socket) else {
             return Vec::new();
         };
-        let actions = disarm(entry.registration.take(), &entry.twins);
-        if entry.twins.is_empty() {
+        let actions = disarm(entry.registration.take(), &entry.shadows);
+        if entry.shadows.is_empty() {
             self.entries.remove(&socket);
         }
-        self.without_bell(actions)
+        self.without_shared(actions)
     }
 
-    /// The socket is about to be closed: its number may be somebody else's next.
+    /// The socket is about to be closed: another file may get its number.
     pub(crate) fn closed(&mut self, socket: i32) -> Vec<Action> {
         let entry = self.entries.remove(&socket);
-        let actions = entry.map(|entry| disarm(entry.registration, &entry.twins));
-        self.without_bell(actions.unwrap_or_default())
+        let actions = entry.map(|entry| disarm(entry.registration, &entry.shadows));
+        self.without_shared(actions.unwrap_or_default())
     }
 
     /// The handshake on this socket waits for these eventfds.
     pub(crate) fn paused(&mut self, socket: i32, wait_fds: &[i32]) -> Vec<Action> {
         let entry = self.entries.entry(socket).or_default();
-        let before = std::mem::replace(&mut entry.twins, wait_fds.to_vec());
+        let before = std::mem::replace(&mut entry.shadows, wait_fds.to_vec());
         let gone = before.iter().copied().filter(|fd| !wait_fds.contains(fd));
         let mut actions = disarm(entry.registration, &gone.collect::<Vec<_>>());
         if let Some(registration) = entry.registration {
             actions.extend(arm(registration, wait_fds, |fd| before.contains(&fd)));
         }
-        self.without_bell(actions)
+        self.without_shared(actions)
     }
 
-    /// The handshake on this socket does not wait any more.
+    /// The handshake on this socket no longer waits.
     pub(crate) fn resumed(&mut self, socket: i32) -> Vec<Action> {
         let Some(entry) = self.entries.get_mut(&socket) else {
             return Vec::new();
         };
-        entry.rung = false;
-        let actions = disarm(entry.registration, &entry.twins);
-        entry.twins.clear();
+        entry.notified = false;
+        let actions = disarm(entry.registration, &entry.shadows);
+        entry.shadows.clear();
         if entry.registration.is_none() {
             self.entries.remove(&socket);
         }
-        self.without_bell(actions)
+        self.without_shared(actions)
     }
 
-    /// From now on jobs that wait for this eventfd are rung.
-    pub(crate) fn has_bell(&mut self, bell: i32) {
-        self.bell = Some(bell);
+    /// From now on jobs that name this eventfd are notified by wake token.
+    pub(crate) fn share_eventfd(&mut self, shared_eventfd: i32) {
+        self.shared_eventfd = Some(shared_eventfd);
     }
 
-    /// What the connection on this socket is rung by, until its job does not wait any more.
-    pub(crate) fn ticket(&mut self, socket: i32) -> u64 {
+    /// The wake token of the connection on this socket. It is good until its job no longer waits.
+    pub(crate) fn wake_token(&mut self, socket: i32) -> u64 {
         let entry = self.entries.entry(socket).or_default();
-        if entry.ticket == 0 {
-            self.tickets = self.tickets.checked_add(1).unwrap_or(1);
-            entry.ticket = self.tickets;
+        if entry.token == 0 {
+            self.last_token = self.last_token.checked_add(1).unwrap_or(1);
+            entry.token = self.last_token;
         }
-        u64::from(entry.ticket) << 32 | u64::from(socket.cast_unsigned())
+        u64::from(entry.token) << 32 | u64::from(socket.cast_unsigned())
     }
 
-    /// The job of a connection can go on. Nothing happens if the connection is gone.
-    pub(crate) fn ring(&mut self, ticket: u64) {
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of a ticket")]
-        let (socket, ticket) = ((ticket as u32).cast_signed(), (ticket >> 32) as u32);
+    /// The job of the connection with this wake token can go on. Does nothing if the connection is gone.
+    pub(crate) fn notify(&mut self, token: u64) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the halves of a wake token"
+        )]
+        let (socket, token) = ((token as u32).cast_signed(), (token >> 32) as u32);
         let entry = self.entries.get_mut(&socket);
-        if let Some(entry) = entry.filter(|entry| entry.ticket == ticket && !entry.rung) {
-            entry.rung = true;
-            self.rung.push(socket);
+        if let Some(entry) = entry.filter(|entry| entry.token == token && !entry.notified) {
+            entry.notified = true;
+            self.notified.push(socket);
         }
     }
 
-    /// Whether [`Self::take_rung`] may give something.
-    pub(crate) fn has_rung(&self) -> bool {
-        !self.rung.is_empty()
+    /// Whether [`Self::take_notified`] may give something.
+    pub(crate) fn has_notified(&self) -> bool {
+        !self.notified.is_empty()
     }
 
-    /// The data of up to `room` sockets in this epoll instance that were rung; the program is told now.
-    pub(crate) fn take_rung(&mut self, epoll: i32, room: usize) -> Vec<u64> {
+    /// The epoll data of up to `room` notified sockets in this instance, which the program sees now.
+    pub(crate) fn take_notified(&mut self, epoll: i32, room: usize) -> Vec<u64> {
         let mut data = Vec::new();
-        let mut rest = std::mem::take(&mut self.rung).into_iter();
+        let mut rest = std::mem::take(&mut self.notified).into_iter();
         while data.len() < room
             && let Some(socket) = rest.next()
         {
-            let entry = self.entries.get_mut(&socket).filter(|entry| entry.rung);
-            // One that is not registered comes again when it is.
+            let entry = self.entries.get_mut(&socket).filter(|entry| entry.notified);
+            // A socket that is not registered is taken when it is.
             if let Some(entry) = entry
                 && let Some(at) = entry.registration.filter(|at| at.epoll == epoll)
             {
-                entry.rung = false;
+                entry.notified = false;
                 data.push(at.data);
             }
         }
-        self.rung = rest.collect();
+        self.notified = rest.collect();
         data
     }
 
-    fn without_bell(&self, mut actions: Vec<Action>) -> Vec<Action> {
+    fn without_shared(&self, mut actions: Vec<Action>) -> Vec<Action> {
         actions.retain(|action| {
             let (Action::Arm { fd, .. } | Action::Disarm { fd, .. }) = action;
-            Some(*fd) != self.bell
+            Some(*fd) != self.shared_eventfd
         });
         actions
     }
 }
 
-fn arm(at: Registration, twins: &[i32], there: impl Fn(i32) -> bool) -> Vec<Action> {
+fn arm(at: Registration, shadows: &[i32], there: impl Fn(i32) -> bool) -> Vec<Action> {
     let Registration { epoll, data } = at;
     let arm = |&fd| Action::Arm {
         epoll,
@@ -200,15 +215,15 @@ fn arm(at: Registration, twins: &[i32], there: impl Fn(i32) -> bool) -> Vec<Acti
         data,
         again: there(fd),
     };
-    twins.iter().map(arm).collect()
+    shadows.iter().map(arm).collect()
 }
 
-fn disarm(at: Option<Registration>, twins: &[i32]) -> Vec<Action> {
+fn disarm(at: Option<Registration>, shadows: &[i32]) -> Vec<Action> {
     let Some(Registration { epoll, .. }) = at else {
         return Vec::new();
     };
     let disarm = |&fd| Action::Disarm { epoll, fd };
-    twins.iter().map(disarm).collect()
+    shadows.iter().map(disarm).collect()
 }
 
 #[cfg(test)]
@@ -233,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn a_twin_is_armed_with_the_data_of_its_socket() {
-        let mut table = Table::default();
+    fn shadow_is_armed_with_the_data_of_its_socket() {
+        let mut table = SocketTable::default();
         assert_eq!(table.registered(SOCKET, EPOLL, 77), []);
         let added = arm(EVENT, 77, false);
         assert_eq!(table.paused(SOCKET, &[EVENT]), [added]);
@@ -246,16 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_registered_after_the_pause_gets_its_twin_then() {
-        let mut table = Table::default();
+    fn socket_registered_after_the_pause_gets_its_shadow_then() {
+        let mut table = SocketTable::default();
         assert_eq!(table.paused(SOCKET, &[EVENT]), []);
         let added = arm(EVENT, 5, false);
         assert_eq!(table.registered(SOCKET, EPOLL, 5), [added]);
     }
 
     #[test]
-    fn a_reused_descriptor_starts_without_history() {
-        let mut table = Table::default();
+    fn reused_descriptor_starts_without_history() {
+        let mut table = SocketTable::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
         assert_eq!(table.closed(SOCKET), [disarm(EVENT)]);
@@ -266,7 +281,7 @@ mod tests {
 
     #[test]
     fn changed_data_re_arms_and_unchanged_data_does_not() {
-        let mut table = Table::default();
+        let mut table = SocketTable::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
         assert_eq!(table.registered(SOCKET, EPOLL, 1), []);
@@ -274,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn an_eventfd_that_is_no_longer_waited_for_is_disarmed() {
-        let mut table = Table::default();
+    fn eventfd_that_is_no_longer_waited_for_is_disarmed() {
+        let mut table = SocketTable::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
         let expected = [disarm(EVENT), arm(21, 1, false)];
@@ -283,8 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_moves_to_another_instance_takes_its_twin_along() {
-        let mut table = Table::default();
+    fn socket_that_moves_to_another_instance_takes_its_shadow_along() {
+        let mut table = SocketTable::default();
         assert!(!table.is_used());
         table.registered(SOCKET, EPOLL, 1);
         assert!(table.is_used());
@@ -302,87 +317,87 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_taken_out_and_put_back_gets_its_twin_back() {
-        let mut table = Table::default();
+    fn socket_taken_out_and_put_back_gets_its_shadow_back() {
+        let mut table = SocketTable::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);
         assert_eq!(table.deregistered(SOCKET), [disarm(EVENT)]);
         assert_eq!(table.registered(SOCKET, EPOLL, 1), [arm(EVENT, 1, false)]);
     }
 
-    const BELL: i32 = 30;
+    const SHARED: i32 = 30;
 
-    fn with_bell() -> Table {
-        let mut table = Table::default();
-        table.has_bell(BELL);
+    fn with_shared_eventfd() -> SocketTable {
+        let mut table = SocketTable::default();
+        table.share_eventfd(SHARED);
         table
     }
 
     #[test]
-    fn a_connection_that_is_rung_is_readable_once() {
-        let mut table = with_bell();
+    fn notified_connection_is_readable_once() {
+        let mut table = with_shared_eventfd();
         table.registered(SOCKET, EPOLL, 77);
-        let ticket = table.ticket(SOCKET);
+        let token = table.wake_token(SOCKET);
         assert_eq!(
-            table.paused(SOCKET, &[BELL]),
+            table.paused(SOCKET, &[SHARED]),
             [],
-            "nobody waits for the bell"
+            "no connection waits for the shared eventfd"
         );
-        assert!(!table.has_rung());
-        table.ring(ticket);
-        table.ring(ticket);
-        assert!(table.has_rung());
-        assert_eq!(table.take_rung(EPOLL, 0), []);
-        assert_eq!(table.take_rung(EPOLL, 8), [77]);
-        assert!(!table.has_rung());
+        assert!(!table.has_notified());
+        table.notify(token);
+        table.notify(token);
+        assert!(table.has_notified());
+        assert_eq!(table.take_notified(EPOLL, 0), []);
+        assert_eq!(table.take_notified(EPOLL, 8), [77]);
+        assert!(!table.has_notified());
         assert_eq!(table.resumed(SOCKET), []);
         // A second operation of the same connection.
-        assert_eq!(table.ticket(SOCKET), ticket);
-        table.ring(ticket);
-        assert_eq!(table.take_rung(EPOLL, 8), [77]);
+        assert_eq!(table.wake_token(SOCKET), token);
+        table.notify(token);
+        assert_eq!(table.take_notified(EPOLL, 8), [77]);
     }
 
     #[test]
-    fn one_that_is_not_registered_is_told_when_it_is() {
-        let mut table = with_bell();
-        let ticket = table.ticket(SOCKET);
-        table.ring(ticket);
-        table.paused(SOCKET, &[BELL]);
-        assert_eq!(table.take_rung(EPOLL, 8), []);
+    fn notified_socket_is_readable_once_it_is_registered() {
+        let mut table = with_shared_eventfd();
+        let token = table.wake_token(SOCKET);
+        table.notify(token);
+        table.paused(SOCKET, &[SHARED]);
+        assert_eq!(table.take_notified(EPOLL, 8), []);
         table.registered(SOCKET, EPOLL, 5);
-        assert_eq!(table.take_rung(EPOLL, 8), [5]);
+        assert_eq!(table.take_notified(EPOLL, 8), [5]);
         // Taken out and put back while it waits.
         table.deregistered(SOCKET);
-        table.ring(ticket);
-        assert_eq!(table.take_rung(EPOLL, 8), []);
+        table.notify(token);
+        assert_eq!(table.take_notified(EPOLL, 8), []);
         table.registered(SOCKET, EPOLL, 6);
-        assert_eq!(table.take_rung(EPOLL, 8), [6]);
+        assert_eq!(table.take_notified(EPOLL, 8), [6]);
     }
 
     #[test]
-    fn the_ring_of_one_that_is_gone_reaches_nobody() {
-        let mut table = with_bell();
+    fn notification_of_a_closed_connection_reaches_no_other() {
+        let mut table = with_shared_eventfd();
         table.registered(SOCKET, EPOLL, 1);
-        let ticket = table.ticket(SOCKET);
-        table.paused(SOCKET, &[BELL]);
-        table.ring(ticket);
+        let token = table.wake_token(SOCKET);
+        table.paused(SOCKET, &[SHARED]);
+        table.notify(token);
         assert_eq!(table.closed(SOCKET), []);
-        // The number is another connection's.
+        // Another connection has the descriptor now.
         table.registered(SOCKET, EPOLL, 2);
-        assert_ne!(table.ticket(SOCKET), ticket);
-        table.paused(SOCKET, &[BELL]);
-        table.ring(ticket);
-        assert_eq!(table.take_rung(EPOLL, 8), []);
-        // What was rung and went on by itself is not told.
-        let ticket = table.ticket(SOCKET);
-        table.ring(ticket);
+        assert_ne!(table.wake_token(SOCKET), token);
+        table.paused(SOCKET, &[SHARED]);
+        table.notify(token);
+        assert_eq!(table.take_notified(EPOLL, 8), []);
+        // A connection that was notified and went on by itself is not reported.
+        let token = table.wake_token(SOCKET);
+        table.notify(token);
         table.resumed(SOCKET);
-        assert_eq!(table.take_rung(EPOLL, 8), []);
+        assert_eq!(table.take_notified(EPOLL, 8), []);
     }
 
     #[test]
-    fn nothing_is_remembered_of_sockets_that_are_gone() {
-        let mut table = Table::default();
+    fn table_is_empty_when_all_sockets_are_gone() {
+        let mut table = SocketTable::default();
         for socket in 0..1000 {
             table.registered(socket, EPOLL, 1);
             table.paused(socket, &[socket + 1000]);

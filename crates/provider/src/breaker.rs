@@ -29,13 +29,13 @@ struct State {
     pauses: u32,
     /// When the next operation may try; none while it is closed.
     next_try: Option<Instant>,
-    /// Somebody tries, and has not said how it went.
+    /// An operation tries, and has not reported its end.
     trying: bool,
 }
 
 impl Breaker {
-    /// Whether an operation may be tried now. If the breaker is open and its pause is over, the
-    /// caller is the one that tries, and the next pause begins.
+    /// Whether an operation may be tried now. If the breaker is open and its pause is over, `true` makes
+    /// the caller the one that tries, and the next pause begins.
     pub fn admits(&self, now: Instant) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.next_try {
@@ -49,13 +49,13 @@ impl Breaker {
         }
     }
 
-    /// The pool answered, whatever it said.
+    /// The pool answered, with a result or an error.
     pub fn alive(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = State::default();
     }
 
-    /// The pool did not answer. Of many operations that were under way when it died, only those that
+    /// The pool did not answer. Of many operations that were in flight when it died, only those that
     /// open the breaker count.
     pub fn dead(&self, now: Instant) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_opens_after_three_failures_and_lets_one_through_per_pause() {
+    fn breaker_opens_after_three_failures_and_admits_one_per_pause() {
         let breaker = Breaker::default();
         let now = Instant::now();
         for _ in 0..FAILURES {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_fail_at_once_are_one_outage() {
+    fn failures_at_once_open_the_breaker_for_one_pause() {
         let breaker = Breaker::default();
         let now = Instant::now();
         for _ in 0..1000 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_grows_to_its_bound() {
+    fn pause_doubles_up_to_its_bound() {
         assert_eq!(pause(1), FIRST_PAUSE);
         assert_eq!(pause(2), FIRST_PAUSE * 2);
         assert_eq!(pause(u32::MAX), LONGEST_PAUSE);

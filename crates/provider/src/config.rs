@@ -34,6 +34,7 @@ use std::time::Duration;
 use millrace_client::{Endpoint, Hedge, PoolConfig};
 use serde::Deserialize;
 
+use crate::algorithms::KeyType;
 use crate::error::{Error, Reason, Result};
 
 /// The file that is read if nothing else is named.
@@ -64,11 +65,6 @@ pub const SECTION_KEYS: [&std::ffi::CStr; 14] = [
     c"algorithms",
     c"verify",
     c"millrace_config",
-];
-
-/// The key types that can be offered, by OpenSSL's names.
-pub const ALGORITHMS: [&str; 10] = [
-    "RSA", "RSA-PSS", "EC", "X25519", "X448", "ED25519", "ED448", "DH", "DHX", "DSA",
 ];
 
 /// How to wait for the pool.
@@ -106,8 +102,8 @@ pub struct Config {
     pub hedge: Hedge,
     /// How to wait.
     pub mode: Mode,
-    /// Key types offered, as indices into [`ALGORITHMS`].
-    pub algorithms: [bool; ALGORITHMS.len()],
+    /// Whether each key type is offered, by its index.
+    pub algorithms: [bool; KeyType::ALL.len()],
     /// What is verified.
     pub verify: Verify,
 }
@@ -121,13 +117,19 @@ impl Default for Config {
             fallback: true,
             hedge: Hedge::Off,
             mode: Mode::Async,
-            algorithms: [true; ALGORITHMS.len()],
+            algorithms: [true; KeyType::ALL.len()],
             verify: Verify::Rsa,
         }
     }
 }
 
 impl Config {
+    /// Whether this key type is offered.
+    #[must_use]
+    pub fn offers(&self, key_type: KeyType) -> bool {
+        self.algorithms[key_type as usize]
+    }
+
     /// The client's view of it.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
@@ -345,22 +347,20 @@ impl Typed {
         }
     }
 
-    fn algorithms(&self) -> Result<[bool; ALGORITHMS.len()]> {
+    fn algorithms(&self) -> Result<[bool; KeyType::ALL.len()]> {
         let Some(words) = &self.algorithms else {
-            return Ok([true; ALGORITHMS.len()]);
+            return Ok([true; KeyType::ALL.len()]);
         };
-        let mut offered = [false; ALGORITHMS.len()];
+        let mut offered = [false; KeyType::ALL.len()];
         for word in words.each() {
-            let index = ALGORITHMS
-                .iter()
-                .position(|name| name.eq_ignore_ascii_case(word));
-            let index = index.ok_or_else(|| {
+            let key_type = KeyType::from_name(word).ok_or_else(|| {
+                let names: Vec<&str> = KeyType::ALL.iter().map(|known| known.name()).collect();
                 bad(
                     "algorithms",
-                    &format!("{word} is none of {}", ALGORITHMS.join(", ")),
+                    &format!("{word} is none of {}", names.join(", ")),
                 )
             })?;
-            offered[index] = true;
+            offered[key_type as usize] = true;
         }
         Ok(offered)
     }

@@ -63,7 +63,7 @@ impl Error {
         }
     }
 
-    /// libcrypto refused and has said why itself.
+    /// libcrypto refused and has put the reason on its stack itself.
     #[must_use]
     pub fn library() -> Self {
         Self {
@@ -74,5 +74,5 @@ impl Error {
     }
 }
 
-/// Result of whatever may end on OpenSSL's error stack.
+/// Result of a function whose error goes to OpenSSL's error stack.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! Every function of every algorithm is OpenSSL's own, in a private library context; only a private
-//! operation of a key that was brought from outside goes to the pool, and comes back verified. If
-//! the pool does not answer in time and the private key is in this process, the private context
-//! does it. What is deliberately absent: structs of libcrypto, a libcrypto to link with (the one
+//! operation of a key that was loaded goes to the pool, and its result is verified. If the pool does not
+//! answer in time and the private key is in this process, the private context does it. Deliberately
+//! absent: structs of libcrypto, a libcrypto to link with (the one
 //! that loads the module is found at run time, so one binary serves 3.0 and everything after), TLS
 //! groups (those of `default` stay), a thread, a socket or a file before the first private operation
 //! (the configuration is read when the provider is loaded, and closed).
@@ -24,6 +24,7 @@
 //! - [`config`]: where the configuration comes from and what it may say.
 //! - [`route`]: from a private operation to a verified result, without any pointer.
 //! - [`process`]: what belongs to one process: open keys, circuit breaker.
+//! - [`algorithms`]: the algorithms that are offered, one row each.
 //! - [`operation_params`]: which parameters of OpenSSL make which typed operation.
 //! - `ffi`: the C boundary; the only room with `unsafe`.
 //!
@@ -46,9 +47,10 @@
 //! - A key agreement with a key derivation function in the same call is done locally.
 //! - On musl, which has no `ASYNC_JOB`, operations block.
 //!
-//! With `MILLRACE_LOG` in the environment every operation that the pool did not do is told on standard
+//! With `MILLRACE_LOG` in the environment each operation that the pool did not do writes a line to standard
 //! error. Counters are provider parameters; see [`stats`].
 
+pub mod algorithms;
 pub mod breaker;
 pub mod config;
 pub mod error;

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One result that one thread puts and others wait for.
+//! One result that one thread puts and another waits for.
 //!
-//! A oneshot is shared by reference count: whoever waits may give up (its connection died, its process
-//! exits) and the late result falls into memory that is still there.
+//! A oneshot is shared by reference count: the waiting thread may give up (its connection died, its
+//! process exits), and a late result goes into memory that is still there.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,13 +20,23 @@ pub trait Pause {
     /// What wakes it.
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// Returns when `done` says so, having given the thread back to the application meanwhile.
-    /// `false` if nobody waits any more: the application gives the connection up, or the process was
-    /// forked.
+    /// Gives the thread back to the application until `done` returns `true`. Returns `false` if the
+    /// wait was ended: the application gives the connection up, or the process was forked.
     fn until(&self, done: &dyn Fn() -> bool) -> bool;
 
     /// Whether the application could not be paused, so that its thread was blocked after all.
     fn blocked(&self) -> bool;
+
+    /// Starts a thread that never runs a signal handler of the application, to do what blocks while
+    /// the caller pauses.
+    ///
+    /// # Errors
+    /// Why no thread could be started.
+    fn spawn(
+        &self,
+        thread: std::thread::Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()>;
 }
 
 /// A place for one result.
@@ -43,7 +53,8 @@ impl<T> std::fmt::Debug for Oneshot<T> {
 }
 
 impl<T> Oneshot<T> {
-    /// An empty oneshot; `wake` is called when it fills. With a `wake` whoever waits has to pause.
+    /// An empty oneshot; `wake` is called when it fills. With a `wake` the result has to be waited for by
+    /// pausing.
     #[must_use]
     pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
         Arc::new(Self {
@@ -53,10 +64,10 @@ impl<T> Oneshot<T> {
         })
     }
 
-    /// Fills the oneshot.
+    /// Fills it and wakes the waiting thread.
     pub fn put(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-        // A condition variable makes a system call even where nobody waits for it.
+        // A condition variable makes a system call even if no thread waits for it.
         match &self.wake {
             Some(wake) => wake.wake(),
             None => self.ready.notify_all(),

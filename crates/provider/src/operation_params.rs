@@ -29,16 +29,60 @@ pub const SALT_MAX: i32 = -3;
 /// `RSA_PSS_SALTLEN_AUTO_DIGEST_MAX` (3.1 and later)
 pub const SALT_AUTO_DIGEST_MAX: i32 = -4;
 
-/// What a signature context of RSA is set to. A digest that is set but that the pool has not is
-/// `Some(None)`.
+/// The digest that a context is set to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Digest {
+    /// None yet.
+    #[default]
+    Unset,
+    /// One that the pool has.
+    Known(Hash),
+    /// One that the pool does not have.
+    Unsupported,
+}
+
+impl Digest {
+    /// Longest name of a digest, with its terminator (`OSSL_MAX_NAME_SIZE`).
+    pub const MAX_NAME: usize = 50;
+
+    /// The digest with this OpenSSL name; an empty one means that none is set.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        match names::hash_from_name(name) {
+            Some(hash) => Self::Known(hash),
+            None if name.is_empty() => Self::Unset,
+            None => Self::Unsupported,
+        }
+    }
+
+    /// The pool's digest, `default` if none is set.
+    fn or(self, default: Hash) -> Option<Hash> {
+        match self {
+            Self::Unset => Some(default),
+            Self::Known(hash) => Some(hash),
+            Self::Unsupported => None,
+        }
+    }
+
+    /// The name under which OpenSSL fetches it, if the pool has it.
+    #[must_use]
+    pub fn openssl_name(self) -> Option<&'static std::ffi::CStr> {
+        match self {
+            Self::Known(hash) => names::openssl_name(hash),
+            Self::Unset | Self::Unsupported => None,
+        }
+    }
+}
+
+/// What a signature context of RSA is set to.
 #[derive(Clone, Copy, Debug)]
 pub struct RsaSign {
     /// `OSSL_SIGNATURE_PARAM_PAD_MODE`
     pub pad_mode: i32,
     /// `OSSL_SIGNATURE_PARAM_DIGEST`
-    pub digest: Option<Option<Hash>>,
-    /// `OSSL_SIGNATURE_PARAM_MGF1_DIGEST`
-    pub mgf1: Option<Option<Hash>>,
+    pub digest: Digest,
+    /// `OSSL_SIGNATURE_PARAM_MGF1_DIGEST`; that of the message unless set.
+    pub mgf1: Digest,
     /// `OSSL_SIGNATURE_PARAM_PSS_SALTLEN`
     pub salt_len: i32,
     /// Bits of the modulus.
@@ -48,40 +92,30 @@ pub struct RsaSign {
 /// The operation that signs `digest` as `params` say, with its input.
 #[must_use]
 pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)> {
-    let set = match params.digest {
-        Some(known) => Some(known?),
-        None => None,
-    };
-    match (params.pad_mode, set) {
-        (PAD_PKCS1, Some(hash)) => Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec())),
+    let (operation, digest) = match (params.pad_mode, params.digest) {
+        (PAD_PKCS1, Digest::Known(hash)) => (Operation::RsaPkcs1Sign { hash }, digest),
         // Padding without an algorithm is what MD5 and SHA-1 together have by definition.
-        (PAD_PKCS1, None) if digest.len() == Hash::Md5Sha1.digest_len() => Some((
-            Operation::RsaPkcs1Sign {
-                hash: Hash::Md5Sha1,
-            },
-            digest.to_vec(),
-        )),
-        (PAD_PKCS1, None) => {
+        (PAD_PKCS1, Digest::Unset) if digest.len() == Hash::Md5Sha1.digest_len() => {
+            let hash = Hash::Md5Sha1;
+            (Operation::RsaPkcs1Sign { hash }, digest)
+        }
+        (PAD_PKCS1, Digest::Unset) => {
             let (hash, digest) = names::split_digest_info(digest)?;
-            Some((Operation::RsaPkcs1Sign { hash }, digest.to_vec()))
+            (Operation::RsaPkcs1Sign { hash }, digest)
         }
-        (PAD_PSS, Some(hash)) => {
-            let mgf_hash = match params.mgf1 {
-                Some(known) => known?,
-                None => hash,
-            };
+        (PAD_PSS, Digest::Known(hash)) => {
+            let mgf_hash = params.mgf1.or(hash)?;
             let salt_len = pss_salt_len(params.salt_len, params.bits, hash)?;
-            Some((
-                Operation::RsaPssSign {
-                    hash,
-                    mgf_hash,
-                    salt_len,
-                },
-                digest.to_vec(),
-            ))
+            let operation = Operation::RsaPssSign {
+                hash,
+                mgf_hash,
+                salt_len,
+            };
+            (operation, digest)
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some((operation, digest.to_vec()))
 }
 
 /// The salt length in bytes that a setting means when signing (RFC 8017 section 9.1.1).
@@ -105,9 +139,9 @@ pub struct RsaDecrypt {
     /// `OSSL_ASYM_CIPHER_PARAM_PAD_MODE`
     pub pad_mode: i32,
     /// `OSSL_ASYM_CIPHER_PARAM_OAEP_DIGEST`; SHA-1 unless set.
-    pub digest: Option<Option<Hash>>,
+    pub digest: Digest,
     /// `OSSL_ASYM_CIPHER_PARAM_MGF1_DIGEST`; that of the label unless set.
-    pub mgf1: Option<Option<Hash>>,
+    pub mgf1: Digest,
     /// `OSSL_ASYM_CIPHER_PARAM_OAEP_LABEL`
     pub label: Vec<u8>,
     /// `OSSL_ASYM_CIPHER_PARAM_TLS_CLIENT_VERSION`
@@ -124,14 +158,8 @@ pub struct RsaDecrypt {
 pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
     match params.pad_mode {
         PAD_OAEP => {
-            let hash = match params.digest {
-                Some(known) => known?,
-                None => Hash::Sha1,
-            };
-            let mgf_hash = match params.mgf1 {
-                Some(known) => known?,
-                None => hash,
-            };
+            let hash = params.digest.or(Hash::Sha1)?;
+            let mgf_hash = params.mgf1.or(hash)?;
             let label = params.label.clone();
             (label.len() <= MAX_LABEL_LEN).then_some(Operation::RsaOaepDecrypt {
                 hash,
@@ -148,14 +176,15 @@ pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
     }
 }
 
-/// The digest that an ECDSA or DSA signature is made over: the one that is set, or else the one that
-/// has the length of the input, since nothing but the length matters then.
+/// The digest that an ECDSA or DSA signature of `digest` is made over: the one that is set, or else the
+/// one that has the length of the input, since nothing but the length matters then.
 #[must_use]
-pub fn dsa_hash(set: Option<Option<Hash>>, digest: &[u8]) -> Option<Hash> {
-    match set {
-        Some(Some(hash)) => Some(hash),
-        Some(None) | None => names::hash_by_len(digest.len()),
-    }
+pub fn dsa_hash(set: Digest, digest: &[u8]) -> Option<Hash> {
+    let hash = match set {
+        Digest::Known(hash) => hash,
+        Digest::Unset | Digest::Unsupported => names::hash_by_len(digest.len())?,
+    };
+    (hash.digest_len() == digest.len()).then_some(hash)
 }
 
 /// Whether these bytes have the form of a signature of DSA or ECDSA: a DER sequence of two positive
@@ -192,11 +221,11 @@ mod tests {
     use super::*;
 
     fn pss(salt_len: i32, bits: u32) -> RsaSign {
-        let digest = Some(Some(Hash::Sha256));
+        let digest = Digest::Known(Hash::Sha256);
         RsaSign {
             pad_mode: PAD_PSS,
             digest,
-            mgf1: None,
+            mgf1: Digest::Unset,
             salt_len,
             bits,
         }
@@ -221,12 +250,29 @@ mod tests {
     }
 
     #[test]
+    fn digest_names_tell_unset_known_and_unsupported_apart() {
+        assert_eq!(Digest::named(""), Digest::Unset);
+        assert_eq!(Digest::named("SHA2-256"), Digest::Known(Hash::Sha256));
+        assert_eq!(Digest::named("SHA3-256"), Digest::Unsupported);
+    }
+
+    #[test]
+    fn dsa_digest_is_the_one_set_or_the_one_of_that_length() {
+        let set = Digest::Known(Hash::Sha256);
+        assert_eq!(dsa_hash(set, &[0; 32]), Some(Hash::Sha256));
+        assert_eq!(dsa_hash(set, &[0; 48]), None);
+        assert_eq!(dsa_hash(Digest::Unset, &[0; 48]), Some(Hash::Sha384));
+        assert_eq!(dsa_hash(Digest::Unsupported, &[0; 64]), Some(Hash::Sha512));
+        assert_eq!(dsa_hash(Digest::Unset, &[0; 31]), None);
+    }
+
+    #[test]
     fn an_unknown_digest_is_no_operation() {
         let mut params = pss(SALT_DIGEST, 2048);
-        params.digest = Some(None);
+        params.digest = Digest::Unsupported;
         assert!(rsa_sign(&params, &[0; 32]).is_none());
         params = pss(SALT_DIGEST, 2048);
-        params.mgf1 = Some(None);
+        params.mgf1 = Digest::Unsupported;
         assert!(rsa_sign(&params, &[0; 32]).is_none());
         params.pad_mode = 3;
         assert!(rsa_sign(&params, &[0; 32]).is_none());
@@ -236,8 +282,8 @@ mod tests {
     fn a_bare_pkcs1_input_is_an_encoded_digest_or_md5_and_sha1() {
         let bare = RsaSign {
             pad_mode: PAD_PKCS1,
-            digest: None,
-            mgf1: None,
+            digest: Digest::Unset,
+            mgf1: Digest::Unset,
             salt_len: 0,
             bits: 2048,
         };

@@ -18,27 +18,27 @@ use crate::oneshot::{Oneshot, Pause};
 use crate::remote::{FailureKind, Pool, PoolError, Remote};
 use crate::stats::Stats;
 
-/// For how long a refusal is believed before the pool is asked again: a node may be reconfigured.
+/// Time for which a refusal is remembered before the pool is asked again: a node may be reconfigured.
 pub const REFUSAL_LASTS: Duration = Duration::from_secs(10);
 
-/// Stack of the thread that opens a key while the job that needs it is paused: the client's TLS
-/// handshake is on its I/O thread, here is only the waiting.
+/// Stack of the thread that opens a key while the job that needs it is paused. It only waits: the
+/// client's TLS handshake runs on the client's I/O thread.
 const OPENER_STACK: usize = 128 * 1024;
 
-/// Which key: its public half, and its name if the pool holds it.
+/// Which key: its public half, and its name if only the pool has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// DER `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// Its name in the pool; `None` for a key that is brought there.
+    /// Its name in the pool; `None` for a key that this process imports into it.
     pub name: Option<String>,
 }
 
 /// How a key gets into the pool.
 pub enum Source {
-    /// It is there, under the name in its [`Identity`].
+    /// It is there already, under the name in its [`Identity`].
     Resident,
-    /// It is brought from here.
+    /// This process has it and imports it.
     Imported(PrivateKey),
 }
 
@@ -56,7 +56,7 @@ type Opened = Result<Arc<dyn Remote>, PoolError>;
 /// The state of one process.
 pub struct Process {
     pool: Arc<dyn Pool>,
-    /// Opens and closes with the pool's signs of life.
+    /// Opens when the pool stops answering.
     pub breaker: Breaker,
     host_loop: OnceLock<Option<&'static HostLoop>>,
     keys: Mutex<HashMap<Arc<Identity>, Entry>>,
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Process {
 }
 
 struct Entry {
-    /// The key objects of the application that are this key. When all are gone, so is the entry.
+    /// The application's key objects with this identity. The entry goes with the last of them.
     users: Vec<Weak<Identity>>,
     state: State,
 }
@@ -100,20 +100,20 @@ impl Process {
         &self.pool
     }
 
-    /// How the application's event loop looks after the pool's sockets, if it does.
+    /// The loop of the application that drives the pool's sockets, if one does.
     #[must_use]
     pub fn host_loop(&self) -> Option<&'static HostLoop> {
         self.host_loop.get().copied().flatten()
     }
 
-    /// Has `ask` say once whether the application's event loop looks after the pool's sockets, as soon as
-    /// there are some.
-    pub fn ask_to_drive(&self, ask: impl FnOnce(HostLoop) -> Option<&'static HostLoop>) {
+    /// Offers the pool's sockets to the application's event loop, once, as soon as there are some.
+    /// `offer` returns the loop if the application drives it from now on.
+    pub fn offer_host_loop(&self, offer: impl FnOnce(HostLoop) -> Option<&'static HostLoop>) {
         if self.host_loop.get().is_some() {
             return;
         }
         if let Some(host_loop) = self.pool.host_loop() {
-            self.host_loop.get_or_init(|| ask(host_loop));
+            self.host_loop.get_or_init(|| offer(host_loop));
         }
     }
 
@@ -160,13 +160,13 @@ impl Process {
         }
     }
 
-    /// Forgets keys that nobody uses any more.
+    /// Forgets keys that have no key object any more.
     pub fn sweep(&self) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
     }
 
-    /// Opens the key, which is in state `Opening` by this caller, and tells everybody who waits.
+    /// Opens the key, which this caller has put into state `Opening`, and wakes all that wait for it.
     fn open(
         self: &Arc<Self>,
         user: &Arc<Identity>,
@@ -178,11 +178,11 @@ impl Process {
         let opening = Opening {
             process: Arc::clone(self),
             identity: Arc::new(Identity::clone(user)),
-            told: false,
+            settled: false,
         };
         let source = match source() {
             Ok(source) => source,
-            Err(error) => return opening.tell(Err(error)),
+            Err(error) => return opening.end(Err(error)),
         };
         let stats = Arc::clone(stats);
         let Some(pause) = pause else {
@@ -190,12 +190,11 @@ impl Process {
         };
         let oneshot = Oneshot::new(Some(pause.waker()));
         let result = Arc::clone(&oneshot);
-        let thread = crate::ffi::with_signals_blocked(|| {
-            std::thread::Builder::new()
-                .name("millrace-open".to_owned())
-                .stack_size(OPENER_STACK)
-                .spawn(move || result.put(opening.run(source, &stats, deadline)))
-        });
+        let thread = std::thread::Builder::new()
+            .name("millrace-open".to_owned())
+            .stack_size(OPENER_STACK);
+        let body = move || result.put(opening.run(source, &stats, deadline));
+        let thread = pause.spawn(thread, Box::new(body));
         if let Err(error) = thread {
             return Err(PoolError::new(
                 FailureKind::Busy,
@@ -242,11 +241,11 @@ impl Entry {
     }
 }
 
-/// The duty to tell how an opening ended, also if it panics.
+/// Ends an opening for all that wait for it, also if it panics.
 struct Opening {
     process: Arc<Process>,
     identity: Arc<Identity>,
-    told: bool,
+    settled: bool,
 }
 
 impl Opening {
@@ -265,11 +264,11 @@ impl Opening {
                 Err(PoolError::new(FailureKind::Refused, text))
             }
         });
-        self.tell(opened)
+        self.end(opened)
     }
 
-    fn tell(mut self, opened: Opened) -> Opened {
-        self.told = true;
+    fn end(mut self, opened: Opened) -> Opened {
+        self.settled = true;
         self.settle(&opened);
         opened
     }
@@ -284,7 +283,7 @@ impl Opening {
             let Some(entry) = keys.get_mut(&self.identity) else {
                 return;
             };
-            // A kind that may pass is not remembered: until the breaker opens, each asks again.
+            // A failure that may pass is not remembered: until the breaker opens, each operation asks again.
             let state = match opened {
                 Ok(remote) => State::Open(Arc::clone(remote)),
                 Err(error) if error.kind == FailureKind::Refused => {
@@ -305,7 +304,7 @@ impl Opening {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.settled {
             self.settle(&Err(PoolError::new(
                 FailureKind::Failed,
                 "opening the key was interrupted",
@@ -314,7 +313,8 @@ impl Drop for Opening {
     }
 }
 
-/// Why a wait ended without an answer: a pause has no deadline of its own, a block has no other end.
+/// The error of a wait that ended without an answer: a pause ends when the job is given up, a block at
+/// the deadline.
 fn unanswered(pause: Option<&dyn Pause>) -> PoolError {
     match pause {
         Some(_) => PoolError::abandoned(),

@@ -13,14 +13,14 @@ use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, Rem
 use millrace_client::{KeyRefusal, KeySelector};
 use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
 
-/// Why the pool did not do something, by what it means for the edge.
+/// Why the pool did not do an operation, by its consequence for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// No node could be reached.
     NoNode,
     /// No answer by the deadline.
     TimedOut,
-    /// Full, somewhere.
+    /// A node or this process has as many jobs or keys as it may.
     Busy,
     /// Over this client's quota at the node: no other node would do it either.
     Quota,
@@ -34,21 +34,21 @@ pub enum FailureKind {
     WrongResult,
     /// The circuit breaker is open.
     Breaker,
-    /// Nobody waits for the result any more: the connection was given up, or the process forked.
+    /// The result is not waited for any more: the connection was given up, or the process forked.
     Abandoned,
 }
 
-/// One kind with its sentence.
+/// A failure of the pool, with a sentence.
 #[derive(Clone, Debug)]
 pub struct PoolError {
-    /// What it means for the edge.
+    /// Its consequence.
     pub kind: FailureKind,
     /// What happened.
     pub text: String,
 }
 
 impl PoolError {
-    /// A kind with a sentence.
+    /// A failure with its sentence.
     pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         Self {
             kind,
@@ -56,15 +56,14 @@ impl PoolError {
         }
     }
 
-    /// Nobody waits any more.
     pub(crate) fn abandoned() -> Self {
         Self::new(
             FailureKind::Abandoned,
-            "the connection was given up meanwhile",
+            "the connection was given up during the operation",
         )
     }
 
-    /// Whether the pool showed no sign of life.
+    /// Whether the pool did not answer at all.
     #[must_use]
     pub fn silent(&self) -> bool {
         matches!(self.kind, FailureKind::NoNode | FailureKind::TimedOut)
@@ -98,7 +97,7 @@ impl From<ClientError> for PoolError {
     }
 }
 
-/// What a finished job calls, on the I/O thread.
+/// Called with the result of a job, on the client's I/O thread or in the host's event loop.
 pub type Done = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
 
 /// A pool of nodes.
@@ -109,7 +108,7 @@ pub trait Pool: Send + Sync {
     /// Why it was not opened.
     fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
 
-    /// Brings a key. Blocks.
+    /// Imports a key. Blocks.
     ///
     /// # Errors
     /// Why it was not taken.
@@ -246,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_of_the_client_has_its_trouble() {
+    fn every_error_of_the_client_has_a_failure_kind() {
         use FailureKind::*;
         for (error, kind) in [
             (ClientError::TimedOut, TimedOut),

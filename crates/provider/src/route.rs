@@ -17,7 +17,7 @@ use crate::process::{Identity, Process, Source};
 use crate::remote::{FailureKind, PoolError, Remote};
 use crate::stats::Stats;
 
-/// Where a private operation is to be done, and what is known about its key.
+/// A private operation that is to be done in the pool: where, how, and with which key.
 pub struct Request<'a> {
     /// The process it is done in.
     pub process: &'a Arc<Process>,
@@ -58,7 +58,7 @@ impl Request<'_> {
         if self.local && !breaker.admits(Instant::now()) {
             let result = Err(PoolError::new(
                 FailureKind::Breaker,
-                "the pool did not answer lately",
+                "the pool did not answer recently",
             ));
             self.count(&result);
             self.process.pool().counted();
@@ -77,7 +77,7 @@ impl Request<'_> {
         result
     }
 
-    /// One attempt; a second one after a wrong result, if nobody but the pool has the key.
+    /// One attempt; a second one after a wrong result, if only the pool has the key.
     fn attempts(
         &self,
         operation: &Operation,
@@ -85,12 +85,12 @@ impl Request<'_> {
         source: impl FnOnce() -> Result<Source, PoolError>,
         check: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Output, PoolError> {
-        let patience = if self.local {
+        let time = if self.local {
             self.config.fallback_after
         } else {
             self.config.deadline
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + time;
         let remote = self
             .process
             .remote(self.key, source, self.stats, self.pause, deadline)?;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_result_is_handed_on_and_counted() {
+    fn right_result_is_returned_and_counted() {
         let bench = Bench::new([right()]);
         assert!(bench.sign(true, Hash::Sha256).is_ok());
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_result_never_gets_out() {
+    fn wrong_result_is_never_returned() {
         let bench = Bench::new([wrong(), right()]);
         assert_eq!(
             bench.sign(true, Hash::Sha256).err(),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_only_the_pool_has_is_tried_twice() {
+    fn resident_key_is_tried_twice_after_a_wrong_result() {
         let bench = Bench::new([wrong(), right(), wrong(), wrong()]);
         assert!(bench.sign(false, Hash::Sha256).is_ok());
         assert_eq!(
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_key_may_not_do_is_not_asked() {
+    fn operation_that_the_key_does_not_allow_is_not_sent() {
         let bench = Bench::new([right()]);
         assert_eq!(
             bench.sign(true, Hash::Sha1).err(),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_pool_is_left_alone_by_keys_that_are_here() {
+    fn open_breaker_stops_operations_of_local_keys_only() {
         let dead = || Err(FailureKind::TimedOut);
         let bench = Bench::new([dead(), dead(), dead(), right()]);
         for _ in 0..3 {
@@ -407,14 +407,14 @@ mod tests {
         for _ in 0..2 {
             let _ = bench.sign(true, Hash::Sha256);
         }
-        // What the key may not do is not asked, and nobody waits for it.
+        // An operation that the key does not allow is not sent, so there is no wait to count.
         let _ = bench.sign(true, Hash::Sha1);
         let stats = &bench.stats;
         assert_eq!((stats.blocking.get(), stats.paused.get()), (2, 0));
     }
 
     #[test]
-    fn another_key_under_the_name_is_refused() {
+    fn pool_key_with_another_public_half_is_refused() {
         let mut bench = Bench::new([right()]);
         bench.key = Arc::new(Identity {
             spki: vec![9],

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters of a provider, common to all that are loaded with the same configuration, readable as provider parameters
-//! (`OSSL_PROVIDER_get_params`, `openssl list -providers -verbose` shows their names).
+//! Counters of a provider, common to all that are loaded with the same configuration. They are provider
+//! parameters: `OSSL_PROVIDER_get_params` reads them, `openssl list -providers -verbose` shows them.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ counters! {
 }
 
 impl Stats {
-    /// What the nodes are told; the client adds what it counts itself.
+    /// The counters that are reported to the nodes; the client adds its own.
     #[must_use]
     pub fn report(&self) -> EdgeReport {
         let mut report = EdgeReport::default();

@@ -177,7 +177,7 @@ fn uris_name_keys_of_the_pool() {
         sign_and_verify(&bench, config, "millrace:rsa", "rsa.pub", "");
         sign_and_verify(&bench, config, "millrace:p256", "p256.pub", "");
     }
-    let error = must_fail(&bench.plain("pkey -in millrace:nobody -noout"));
+    let error = must_fail(&bench.plain("pkey -in millrace:unknown -noout"));
     assert!(error.contains("no such key"), "{error}");
 }
 

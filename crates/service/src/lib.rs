@@ -44,11 +44,3 @@ pub use service::{Service, Session};
 pub use settings::Settings;
 pub use status::Status;
 pub use store::{KekSource, KeyMeta, KeyStore};
-
-/// The JSON schema of a type, with line breaks and one at the end.
-fn schema_text<T: schemars::JsonSchema>() -> String {
-    let schema = schemars::schema_for!(T);
-    let mut text = serde_json::to_string_pretty(&schema).unwrap_or_default();
-    text.push('\n');
-    text
-}

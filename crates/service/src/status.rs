@@ -120,14 +120,6 @@ pub struct Sessions {
     pub sessions: Vec<SessionRow>,
 }
 
-impl Sessions {
-    /// The JSON schema of the answer, for `docs/reference`.
-    #[must_use]
-    pub fn schema() -> String {
-        crate::schema_text::<Self>()
-    }
-}
-
 /// An open session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionRow {
@@ -220,12 +212,6 @@ pub struct Errors {
 }
 
 impl Status {
-    /// The JSON schema of the answer, for `docs/reference`.
-    #[must_use]
-    pub fn schema() -> String {
-        crate::schema_text::<Self>()
-    }
-
     /// The node as it is now.
     pub(crate) fn of(
         node: &str,

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_engine::{Curve, KeyError, KeyType, PrivateKey};
+use millrace_engine::{Curve, KeyError, KeyType, MlDsaSet, PrivateKey};
 use zeroize::Zeroizing;
 
 /// A good key.
@@ -104,13 +104,40 @@ fn pkcs8(algorithm: &[u8], private_key: &[u8]) -> Vec<u8> {
     tlv(0x30, &parts.concat())
 }
 
-/// One DER element of fewer than 128 bytes.
+/// An ML-DSA key from its seed (RFC 9881 section 6).
+#[must_use]
+pub fn ml_dsa_seed_private_key(set: MlDsaSet, seed: &[u8]) -> Vec<u8> {
+    pkcs8(&ml_dsa_oid(set), &tlv(0x80, seed))
+}
+
+/// An ML-DSA key from its expanded form (RFC 9881 section 6).
+#[must_use]
+pub fn ml_dsa_expanded_private_key(set: MlDsaSet, expanded: &[u8]) -> Vec<u8> {
+    pkcs8(&ml_dsa_oid(set), &tlv(4, expanded))
+}
+
+fn ml_dsa_oid(set: MlDsaSet) -> [u8; 11] {
+    let arc = match set {
+        MlDsaSet::MlDsa44 => 0x11,
+        MlDsaSet::MlDsa65 => 0x12,
+        MlDsaSet::MlDsa87 => 0x13,
+    };
+    [
+        0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc,
+    ]
+}
+
+/// One DER element of fewer than 65536 bytes.
 fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
-    let len = u8::try_from(content.len())
-        .ok()
-        .filter(|len| *len < 128)
-        .expect("a short element");
-    [&[tag, len], content].concat()
+    let [high, low] = u16::try_from(content.len())
+        .expect("a short element")
+        .to_be_bytes();
+    let header: &[u8] = match (high, low) {
+        (0, ..0x80) => &[tag, low],
+        (0, _) => &[tag, 0x81, low],
+        _ => &[tag, 0x82, high, low],
+    };
+    [header, content].concat()
 }
 
 macro_rules! good {
@@ -167,6 +194,16 @@ good! {
     dhx_2048: KeyType::Dh { bits: 2048 },
     /// DSA, 2048 bits with an order of 256.
     dsa_2048: KeyType::Dsa { bits: 2048 },
+    /// ML-DSA-44 as its seed.
+    ml_dsa_44: KeyType::MlDsa(MlDsaSet::MlDsa44),
+    /// ML-DSA-65 as its seed.
+    ml_dsa_65: KeyType::MlDsa(MlDsaSet::MlDsa65),
+    /// The same as expanded key.
+    ml_dsa_65_expanded: KeyType::MlDsa(MlDsaSet::MlDsa65),
+    /// The same as both.
+    ml_dsa_65_both: KeyType::MlDsa(MlDsaSet::MlDsa65),
+    /// ML-DSA-87 as its seed.
+    ml_dsa_87: KeyType::MlDsa(MlDsaSet::MlDsa87),
 }
 
 macro_rules! bad {
@@ -218,4 +255,8 @@ bad! {
     bad_dsa_generator: Inconsistent,
     bad_dsa_private_too_large: Inconsistent,
     bad_dsa_order: Inconsistent,
+    bad_ml_dsa_short_seed: Malformed,
+    bad_ml_dsa_parameters: Malformed,
+    bad_ml_dsa_other_seed: Inconsistent,
+    bad_ml_dsa_expanded: Inconsistent,
 }

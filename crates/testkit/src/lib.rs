@@ -12,7 +12,7 @@
 //! - [`timing`]: whether two classes of secrets take the same time.
 //! - [`vectors`]: known answers, Wycheproof's above all.
 //! - `conformance` (feature of that name): the one suite that every backend passes.
-//! - `verify` (same feature): the other side of every operation, by OpenSSL.
+//! - `verify` (same feature): the other side of every operation, by OpenSSL and RustCrypto.
 #![forbid(unsafe_code)]
 
 pub mod collector;

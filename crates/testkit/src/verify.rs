@@ -1,16 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the other side of an operation does, by OpenSSL: a library that no backend uses. Verifies
-//! signatures, encrypts, and agrees on secrets.
+//! What the other side of an operation does: verifies signatures, encrypts, agrees on secrets. By OpenSSL and,
+//! for ML-DSA, by RustCrypto: libraries that no backend uses.
 
-use millrace_engine::{Hash, Operation};
+use millrace_engine::operation::ML_DSA_MU_LEN;
+use millrace_engine::{Hash, KeyType, MlDsaInput, MlDsaSet, Operation};
+use ml_dsa::VerifyingKey;
+use ml_dsa::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePublicKey};
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::derive::Deriver;
 use openssl::dh::Dh;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::error::ErrorStack;
-use openssl::hash::MessageDigest;
+use openssl::hash::{MessageDigest, hash_xof};
 use openssl::md::{Md, MdRef};
 use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey, Private, Public};
@@ -18,7 +21,7 @@ use openssl::pkey_ctx::PkeyCtx;
 use openssl::rsa::Padding;
 use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
 
-use crate::keys::TestKey;
+use crate::keys::{self, TestKey};
 
 /// OpenSSL's object for a digest.
 ///
@@ -57,6 +60,9 @@ pub fn digest(hash: Hash, message: &[u8]) -> Vec<u8> {
 /// If the operation is not a signature or the key cannot be read.
 #[must_use]
 pub fn signature(spki: &[u8], operation: &Operation, input: &[u8], signature: &[u8]) -> bool {
+    if let Operation::MlDsaSign { input: form } = operation {
+        return ml_dsa(spki, *form, input, signature).unwrap_or(false);
+    }
     let key = PKey::public_key_from_der(spki).expect("a public key");
     let verified = match operation {
         Operation::Ed25519Sign => Verifier::new_without_digest(&key)
@@ -64,6 +70,47 @@ pub fn signature(spki: &[u8], operation: &Operation, input: &[u8], signature: &[
         _ => verify_digest(&key, operation, input, signature),
     };
     verified.unwrap_or(false)
+}
+
+/// Verifies an ML-DSA signature. `None` if key or signature cannot be read.
+fn ml_dsa(spki: &[u8], form: MlDsaInput, input: &[u8], signature: &[u8]) -> Option<bool> {
+    macro_rules! with {
+        ($($set:ident)*) => {
+            $(if let Ok(key) = VerifyingKey::<ml_dsa::$set>::from_public_key_der(spki) {
+                let signature = ml_dsa::Signature::try_from(signature).ok()?;
+                return Some(match form {
+                    MlDsaInput::Message => key.verify_with_context(input, b"", &signature),
+                    MlDsaInput::Mu => key.verify_mu(&input.try_into().ok()?, &signature),
+                });
+            })*
+        };
+    }
+    with!(MlDsa44 MlDsa65 MlDsa87);
+    None
+}
+
+/// The message representative μ of ML-DSA (FIPS 204 algorithm 7, step 6) with a context of at most 255 bytes.
+///
+/// # Panics
+/// If `spki` is not an ML-DSA key, the context is too long, or OpenSSL fails.
+#[must_use]
+pub fn ml_dsa_mu(spki: &[u8], context: &[u8], message: &[u8]) -> [u8; ML_DSA_MU_LEN] {
+    let shake = |parts: &[&[u8]]| {
+        let mut out = [0; ML_DSA_MU_LEN];
+        hash_xof(MessageDigest::shake_256(), &parts.concat(), &mut out).expect("a digest");
+        out
+    };
+    let len = |set: MlDsaSet| set.public_key_len();
+    let sets = [MlDsaSet::MlDsa44, MlDsaSet::MlDsa65, MlDsaSet::MlDsa87];
+    // The key is the end of a `SubjectPublicKeyInfo`, behind fewer than 32 bytes.
+    let public = sets
+        .into_iter()
+        .map(len)
+        .filter(|len| *len < spki.len())
+        .max();
+    let public = &spki[spki.len() - public.expect("an ML-DSA key")..];
+    let context_len = u8::try_from(context.len()).expect("a context of at most 255 bytes");
+    shake(&[&shake(&[public]), &[0, context_len], context, message])
 }
 
 fn verify_digest(
@@ -101,8 +148,27 @@ fn verify_digest(
 /// If OpenSSL cannot read the key.
 #[must_use]
 pub fn spki(key: &TestKey) -> Vec<u8> {
+    if let KeyType::MlDsa(set) = key.key_type {
+        return ml_dsa_spki(set);
+    }
     let key = PKey::private_key_from_pkcs8(key.der).expect("a private key");
     key.public_key_to_der().expect("a public key")
+}
+
+/// The public half of the one test key of an ML-DSA parameter set.
+fn ml_dsa_spki(set: MlDsaSet) -> Vec<u8> {
+    macro_rules! public {
+        ($set:ident, $key:expr) => {{
+            let key = ml_dsa::SigningKey::<ml_dsa::$set>::from_pkcs8_der($key.der);
+            let public = key.expect("a private key").expanded_key().verifying_key();
+            public.to_public_key_der().expect("a public key").into_vec()
+        }};
+    }
+    match set {
+        MlDsaSet::MlDsa44 => public!(MlDsa44, keys::ml_dsa_44()),
+        MlDsaSet::MlDsa65 => public!(MlDsa65, keys::ml_dsa_65()),
+        MlDsaSet::MlDsa87 => public!(MlDsa87, keys::ml_dsa_87()),
+    }
 }
 
 /// The modulus of an RSA key, big-endian.

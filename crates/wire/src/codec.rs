@@ -14,7 +14,7 @@ use millrace_engine::BackendKind;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
 use millrace_engine::operation::{
-    Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation, OperationKind, Output,
+    Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
 };
 use millrace_engine::policy::{HashSet, OperationSet};
 use zeroize::Zeroizing;
@@ -468,6 +468,12 @@ fn operation(r: &mut Reader<'_>) -> Result<Operation, WireError> {
         OperationKind::DsaSign => Operation::DsaSign {
             hash: hash(r, "hash")?,
         },
+        OperationKind::MlDsaSign => {
+            let code = r.u8("input_form")?;
+            Operation::MlDsaSign {
+                input: known("input_form", code, MlDsaInput::from_code(code))?,
+            }
+        }
     })
 }
 

@@ -39,7 +39,9 @@ pub use message::{
     NodeMessage, RequestId, SubmittedJob, Welcome,
 };
 pub use report::{EdgeCounter, EdgeReport};
-pub use version::{FEATURE_REPORTS, FEATURES, VERSION_MAX, VERSION_MIN};
+pub use version::{
+    FEATURE_ML_DSA, FEATURE_REPORTS, FEATURES, VERSION_MAX, VERSION_MIN, Vocabulary,
+};
 
 /// The protocol's name in the TLS handshake (ALPN, RFC 7301). The number changes only with the
 /// frame header itself; everything else is negotiated by `Hello` and `Welcome`.
@@ -72,6 +74,5 @@ pub const MAX_KEY_NAME_LEN: usize = 128;
 /// Bound on a DER `SubjectPublicKeyInfo`, in bytes: DH-8192 with its group takes about 3.1 KiB.
 pub const MAX_SPKI_LEN: usize = 4 * 1024;
 
-/// Bound on the output of one job, in bytes: today's largest is 1024 (a group element of 8192 bits);
-/// post-quantum signatures of the order of 5 KiB fit, too.
+/// Bound on the output of one job, in bytes: a signature of ML-DSA-87 has 4627, a group element of 8192 bits 1024.
 pub const MAX_OUTPUT_LEN: usize = 8 * 1024;

@@ -8,6 +8,10 @@
 //! feature, and is sent only where that version or feature is in force; so a decoder can refuse
 //! what it does not know, and old and new ends still understand each other.
 
+use millrace_engine::key::KeyKind;
+use millrace_engine::operation::{Hash, Operation, OperationKind};
+use millrace_engine::policy::{HashSet, OperationSet};
+
 use crate::error::WireError;
 use crate::message::{Hello, Welcome};
 
@@ -20,8 +24,122 @@ pub const VERSION_MAX: u16 = 1;
 /// Feature: the client may send [`Report`](crate::ClientMessage::Report).
 pub const FEATURE_REPORTS: u64 = 1 << 0;
 
+/// Feature: ML-DSA, its operation and its types of keys.
+pub const FEATURE_ML_DSA: u64 = 1 << 1;
+
+/// Every feature known here, with its name in the specification.
+pub const FEATURE_NAMES: &[(u64, &str)] = &[
+    (FEATURE_REPORTS, "edge-reports"),
+    (FEATURE_ML_DSA, "ml-dsa"),
+];
+
 /// Features known here.
-pub const FEATURES: u64 = FEATURE_REPORTS;
+pub const FEATURES: u64 = FEATURE_REPORTS | FEATURE_ML_DSA;
+
+/// The feature that brings an operation; 0 for one that version 1 always has. A new operation needs a new feature:
+/// peers without it treat its code as a violation of the protocol.
+#[must_use]
+pub const fn feature_of_operation(kind: OperationKind) -> u64 {
+    match kind {
+        OperationKind::RsaPkcs1Sign
+        | OperationKind::RsaPssSign
+        | OperationKind::RsaOaepDecrypt
+        | OperationKind::RsaPkcs1Decrypt
+        | OperationKind::RsaTlsPremaster
+        | OperationKind::RsaRaw
+        | OperationKind::EcdsaSign
+        | OperationKind::Ecdh
+        | OperationKind::X25519
+        | OperationKind::Ed25519Sign
+        | OperationKind::DhDerive
+        | OperationKind::DsaSign => 0,
+        OperationKind::MlDsaSign => FEATURE_ML_DSA,
+    }
+}
+
+/// The feature that brings a hash; 0 for one that version 1 always has.
+#[must_use]
+pub const fn feature_of_hash(hash: Hash) -> u64 {
+    match hash {
+        Hash::Md5Sha1
+        | Hash::Sha1
+        | Hash::Sha224
+        | Hash::Sha256
+        | Hash::Sha384
+        | Hash::Sha512
+        | Hash::Sha512_256 => 0,
+    }
+}
+
+/// The feature that brings a kind of key; 0 for one that version 1 always has.
+#[must_use]
+pub const fn feature_of_key(kind: KeyKind) -> u64 {
+    match kind {
+        KeyKind::Rsa
+        | KeyKind::P256
+        | KeyKind::P384
+        | KeyKind::P521
+        | KeyKind::X25519
+        | KeyKind::Ed25519
+        | KeyKind::Dh
+        | KeyKind::Dsa => 0,
+        KeyKind::MlDsa44 | KeyKind::MlDsa65 | KeyKind::MlDsa87 => FEATURE_ML_DSA,
+    }
+}
+
+/// What may be said on a connection with these features in force.
+///
+/// Node: list to the client only what [`Self::operations`] and [`Self::hashes`] keep, and treat a key that
+/// [`Self::has_key`] denies as one that does not exist. Client: send a job only if [`Self::has_operation`] allows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vocabulary(u64);
+
+impl Vocabulary {
+    /// The vocabulary of a connection with these features in force.
+    #[must_use]
+    pub const fn new(features: u64) -> Self {
+        Self(features)
+    }
+
+    const fn has(self, feature: u64) -> bool {
+        self.0 & feature == feature
+    }
+
+    /// Whether keys of this kind can be named.
+    #[must_use]
+    pub const fn has_key(self, kind: KeyKind) -> bool {
+        self.has(feature_of_key(kind))
+    }
+
+    /// Whether the operation with its hashes can be named.
+    #[must_use]
+    pub fn has_operation(self, operation: &Operation) -> bool {
+        self.has(feature_of_operation(operation.kind()))
+            && operation
+                .hashes()
+                .into_iter()
+                .flatten()
+                .all(|hash| self.has(feature_of_hash(hash)))
+    }
+
+    /// Those of the operations that can be named.
+    #[must_use]
+    pub fn operations(self, operations: OperationSet) -> OperationSet {
+        operations
+            .iter()
+            .filter(|kind| self.has(feature_of_operation(*kind)))
+            .collect()
+    }
+
+    /// Those of the hashes that can be named.
+    #[must_use]
+    pub fn hashes(self, hashes: HashSet) -> HashSet {
+        hashes
+            .iter()
+            .filter(|hash| self.has(feature_of_hash(*hash)))
+            .collect()
+    }
+}
 
 /// Node side: the version and the features that are in force after this `Hello`.
 ///
@@ -77,6 +195,31 @@ mod tests {
             assert_eq!(error, WireError::NoCommonVersion { min, max });
             assert_eq!(error.fault(), crate::Fault::Version);
         }
+    }
+
+    #[test]
+    fn vocabulary_without_features_is_that_of_the_first_release() {
+        let all: OperationSet = OperationKind::ALL.iter().copied().collect();
+        let hashes: HashSet = Hash::ALL.iter().copied().collect();
+        let first = Vocabulary::new(0);
+        // Bits 1 to 12 and 1 to 7: what peers without any feature know.
+        assert_eq!(first.operations(all).bits(), 0x1ffe);
+        assert_eq!(first.hashes(hashes).bits(), 0xfe);
+        let keys = KeyKind::ALL.iter().filter(|kind| first.has_key(**kind));
+        assert!(keys.map(|kind| kind.code()).eq(1..=8));
+        let now = Vocabulary::new(FEATURES);
+        assert_eq!(now.operations(all), all);
+        assert_eq!(now.hashes(hashes), hashes);
+        assert!(KeyKind::ALL.iter().all(|kind| now.has_key(*kind)));
+    }
+
+    #[test]
+    fn features_have_one_bit_and_a_name_each() {
+        assert_eq!(
+            FEATURE_NAMES.iter().fold(0, |all, (bit, _)| all | bit),
+            FEATURES
+        );
+        assert!(FEATURE_NAMES.iter().all(|(bit, _)| bit.is_power_of_two()));
     }
 
     #[test]

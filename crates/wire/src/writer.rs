@@ -354,6 +354,7 @@ fn parameters(operation: &Operation) -> (Parameters, Option<&[u8]>) {
         Operation::RsaTlsPremaster { client_version } => {
             Parameters::new(&client_version.to_le_bytes())
         }
+        Operation::MlDsaSign { input } => Parameters::new(&[input.code()]),
         Operation::RsaPkcs1Decrypt
         | Operation::RsaRaw
         | Operation::Ecdh

@@ -311,15 +311,15 @@ fn key_sizes_and_sets_hold_their_range() {
         Err(WireError::UnknownCode { .. })
     ));
     assert!(matches!(
-        opened(9, 0, 0, 0, 0),
+        opened(0x0c, 0, 0, 0, 0),
         Err(WireError::UnknownCode { .. })
     ));
-    assert_eq!(opened(2, 0, MAX_SPKI_LEN, 0x1ffe, 0xfe), Ok(()));
+    assert_eq!(opened(2, 0, MAX_SPKI_LEN, 0x3ffe, 0xfe), Ok(()));
     assert!(matches!(
         opened(2, 0, MAX_SPKI_LEN + 1, 0, 0),
         Err(WireError::TooLong { .. })
     ));
-    for (operations, hashes) in [(1, 0), (0x2000, 0), (0, 1), (0, 0x100), (u32::MAX, 0)] {
+    for (operations, hashes) in [(1, 0), (0x4000, 0), (0, 1), (0, 0x100), (u32::MAX, 0)] {
         assert!(matches!(
             opened(2, 0, 0, operations, hashes),
             Err(WireError::OutOfRange {
@@ -378,7 +378,8 @@ fn unknown_codes_are_named() {
     };
     let unknown = |field, code| WireError::UnknownCode { field, code };
     assert_eq!(job(0x00, &[0, 0]), unknown("operation", 0x00));
-    assert_eq!(job(0x0d, &[0, 0]), unknown("operation", 0x0d));
+    assert_eq!(job(0x0e, &[0, 0]), unknown("operation", 0x0e));
+    assert_eq!(job(0x0d, &[0x03, 0, 0]), unknown("input_form", 0x03));
     assert_eq!(job(0x01, &[0x00, 0, 0]), unknown("hash", 0x00));
     assert_eq!(
         job(0x02, &[0x01, 0x08, 0, 0, 0, 0]),

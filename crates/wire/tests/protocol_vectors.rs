@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use common::*;
-use millrace_engine::KeyKind;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_engine::{BackendKind, KeyKind, MlDsaInput, OperationKind};
 use millrace_wire::codes::{self, Kind};
 use millrace_wire::message::*;
+use millrace_wire::version::FEATURE_NAMES;
 use millrace_wire::{
-    EdgeCounter, FEATURE_REPORTS, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN,
-    MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_SPKI_LEN, Message,
+    EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
+    MAX_OUTPUT_LEN, MAX_SPKI_LEN, Message,
 };
 
 fn root() -> PathBuf {
@@ -174,6 +174,11 @@ fn code_tables_are_those_of_the_code() {
         "codes: operations",
         operations.map(|o| [code(o.code()), o.name().to_owned()]),
     );
+    let inputs = MlDsaInput::ALL.iter();
+    assert_table(
+        "codes: ml-dsa-inputs",
+        inputs.map(|i| [code(i.code()), i.name().to_owned()]),
+    );
     let hashes = Hash::ALL.iter();
     let row = |h: &Hash| {
         [
@@ -223,7 +228,9 @@ fn code_tables_are_those_of_the_code() {
     );
     assert_table(
         "codes: features",
-        [[format!("{FEATURE_REPORTS:#04x}"), "edge-reports".to_owned()]],
+        FEATURE_NAMES
+            .iter()
+            .map(|(bit, name)| [format!("{bit:#04x}"), (*name).to_owned()]),
     );
     let selectors = [
         (codes::SELECT_NAME, "name"),

@@ -10,11 +10,10 @@ use std::time::Duration;
 use common::*;
 use millrace_engine::BackendKind;
 use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{
-    Curve, KeyInfo, KeyType, MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS,
-    PrivateKey,
+use millrace_engine::key::{KeyInfo, KeyKind, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
+use millrace_engine::operation::{
+    Hash, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
 };
-use millrace_engine::operation::{Hash, MAX_LABEL_LEN, Operation, OperationKind, Output};
 use millrace_engine::policy::{HashSet, OperationSet};
 use millrace_wire::message::*;
 use millrace_wire::{
@@ -78,6 +77,9 @@ fn operation() -> impl Strategy<Value = Operation> {
             OperationKind::Ed25519Sign => Operation::Ed25519Sign,
             OperationKind::DhDerive => Operation::DhDerive,
             OperationKind::DsaSign => Operation::DsaSign { hash },
+            OperationKind::MlDsaSign => Operation::MlDsaSign {
+                input: MlDsaInput::ALL[usize::from(number) % 2],
+            },
         })
 }
 
@@ -155,15 +157,11 @@ fn client_message() -> impl Strategy<Value = ClientMessage> {
 }
 
 fn key_type() -> impl Strategy<Value = KeyType> {
-    let modulus = MIN_MODULUS_BITS..=MAX_MODULUS_BITS;
-    prop_oneof![
-        modulus.clone().prop_map(|bits| KeyType::Rsa { bits }),
-        select(vec![Curve::P256, Curve::P384, Curve::P521]).prop_map(KeyType::Ec),
-        Just(KeyType::X25519),
-        Just(KeyType::Ed25519),
-        modulus.prop_map(|bits| KeyType::Dh { bits }),
-        (MIN_MODULUS_BITS..=MAX_DSA_BITS).prop_map(|bits| KeyType::Dsa { bits }),
-    ]
+    (select(KeyKind::ALL), any::<u16>()).prop_map(|(kind, number)| {
+        let (smallest, largest) = kind.sizes().unwrap_or((0, 0));
+        let bits = smallest + number % (largest - smallest + 1);
+        kind.with_bits(bits).expect("within the bounds of the kind")
+    })
 }
 
 fn node_message() -> impl Strategy<Value = NodeMessage> {

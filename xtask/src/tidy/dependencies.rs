@@ -49,6 +49,16 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 /// Edges that only tests have. Everybody may test with the testkit; the others have their reason.
 const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
+        "gateway",
+        "client",
+        "the reader of key stubs is tested against the client's writer",
+    ),
+    (
+        "client",
+        "service",
+        "a whole pool is simulated in one process, with the session state of real nodes",
+    ),
+    (
         "server",
         "backends",
         "the tests of a node run it on an engine that computes",

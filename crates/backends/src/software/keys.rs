@@ -18,12 +18,12 @@
 //! and blinding, so that the first job is not slower than the others.
 
 use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
-use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType};
+use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType, MlDsaSet};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::operations::rsa_private;
-use super::sys::{self, Dh, Dsa, EcKey, Number, Rsa, RsaParts};
+use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number, Rsa, RsaParts};
 use crate::der::{self, Reader, tag};
 use crate::padding;
 
@@ -41,6 +41,7 @@ pub(crate) enum Secret {
     Ed25519(Zeroizing<[u8; 64]>),
     Dh(Dh),
     Dsa(Dsa),
+    MlDsa(MlDsa),
 }
 
 /// An RSA key with what is computed from it once.
@@ -66,6 +67,10 @@ mod oid {
     /// X9.42 `dhpublicnumber`: prime, generator and order.
     pub(super) const DHX: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3e, 0x02, 0x01];
     pub(super) const DSA: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x01];
+    /// RFC 9881 section 2.
+    pub(super) const ML_DSA_44: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x11];
+    pub(super) const ML_DSA_65: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x12];
+    pub(super) const ML_DSA_87: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x13];
 }
 
 /// Smallest order of a DSA or X9.42 subgroup, in bits (SP 800-131A: 112 bits of security).
@@ -103,6 +108,9 @@ pub(crate) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
         oid::DH => load_dh(info, false),
         oid::DHX => load_dh(info, true),
         oid::DSA => load_dsa(info),
+        oid::ML_DSA_44 => load_ml_dsa(&info, MlDsaSet::MlDsa44),
+        oid::ML_DSA_65 => load_ml_dsa(&info, MlDsaSet::MlDsa65),
+        oid::ML_DSA_87 => load_ml_dsa(&info, MlDsaSet::MlDsa87),
         _ => Err(KeyError::NotOffered),
     }
 }
@@ -494,6 +502,79 @@ fn parse_dsa_group<'a>(parameters: &mut Reader<'a>) -> Option<Group<'a>> {
     let q = fields.take_unsigned()?;
     let g = fields.take_unsigned()?;
     (fields.is_empty() && parameters.is_empty()).then_some(Group { p, q: Some(q), g })
+}
+
+/// Length of the seed of an ML-DSA key, in bytes (FIPS 204 section 5.1).
+const ML_DSA_SEED_LEN: usize = 32;
+
+/// The seed and the expanded key of an `ML-DSA-PrivateKey` (RFC 9881 section 6): one of them, or both.
+struct MlDsaPrivateKey<'a> {
+    seed: Option<&'a [u8]>,
+    expanded: Option<&'a [u8]>,
+}
+
+fn parse_ml_dsa_private_key(bytes: &[u8], set: MlDsaSet) -> Option<MlDsaPrivateKey<'_>> {
+    let mut outer = Reader::new(bytes);
+    let (seed, expanded) = match outer.peek()? {
+        tag::CONTEXT_0_PRIMITIVE => (Some(outer.take(tag::CONTEXT_0_PRIMITIVE)?), None),
+        tag::OCTET_STRING => (None, Some(outer.take(tag::OCTET_STRING)?)),
+        _ => {
+            let mut both = Reader::new(outer.take(tag::SEQUENCE)?);
+            let (seed, expanded) = (both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?);
+            both.is_empty().then_some((Some(seed), Some(expanded)))?
+        }
+    };
+    let fits = outer.is_empty()
+        && seed.is_none_or(|seed| seed.len() == ML_DSA_SEED_LEN)
+        && expanded.is_none_or(|expanded| expanded.len() == set.private_key_len());
+    fits.then_some(MlDsaPrivateKey { seed, expanded })
+}
+
+fn load_ml_dsa(info: &PrivateKeyInfo<'_>, set: MlDsaSet) -> Result<LoadedKey, KeyError> {
+    if !info.parameters.is_empty() {
+        return Err(KeyError::Malformed);
+    }
+    let parsed = parse_ml_dsa_private_key(info.private_key, set).ok_or(KeyError::Malformed)?;
+    let from = |bytes| MlDsa::new(set, bytes).ok_or(KeyError::Inconsistent);
+    let key = match (parsed.seed, parsed.expanded) {
+        (Some(seed), None) => from(seed)?,
+        (None, Some(expanded)) => from(expanded)?,
+        (Some(seed), Some(expanded)) => {
+            let key = from(seed)?;
+            let made = key.expanded().ok_or(KeyError::Backend)?;
+            // RFC 9881 section 8.2: a seed and an expanded key that disagree are refused.
+            if !bool::from(made.ct_eq(expanded)) {
+                return Err(KeyError::Inconsistent);
+            }
+            key
+        }
+        (None, None) => return Err(KeyError::Malformed),
+    };
+    let public = key.public().ok_or(KeyError::Backend)?;
+    if info.public_key.is_some_and(|stated| stated != public) {
+        return Err(KeyError::Inconsistent);
+    }
+    try_ml_dsa(&key)?;
+    Ok(LoadedKey {
+        info: KeyInfo {
+            key_type: KeyType::MlDsa(set),
+            spki: der::subject_public_key_info(info.algorithm, &public),
+        },
+        secret: Secret::MlDsa(key),
+    })
+}
+
+/// Signs once and verifies: an expanded key can have the right form and still sign wrongly.
+fn try_ml_dsa(key: &MlDsa) -> Result<(), KeyError> {
+    let message = b"pairwise consistency";
+    let mut signature = vec![0; key.set().signature_len()];
+    key.sign_message(message, &mut signature)
+        .map_err(|_| KeyError::Inconsistent)?;
+    if key.verifies(message, &signature) {
+        Ok(())
+    } else {
+        Err(KeyError::Inconsistent)
+    }
 }
 
 /// Whether 1 < `value` < `last`.

@@ -6,10 +6,10 @@
 //! Each checks its own arguments once more ([`Operation::check`] is cheap), so that a backend can be
 //! called without the dispatcher. Lengths are right after that.
 
-use millrace_engine::{BackendError, Hash, KeyType, Operation, Output};
+use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, Output};
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
-use super::sys::{self, Dh, Dsa, EcKey, Number};
+use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number};
 use crate::padding;
 
 /// Does one operation.
@@ -65,6 +65,9 @@ pub(crate) fn run(
             dh_derive(dh, key.info.key_type.modulus_len(), input)
         }
         (Operation::DsaSign { .. }, Secret::Dsa(dsa)) => dsa_sign(dsa, input),
+        (Operation::MlDsaSign { input: form }, Secret::MlDsa(key)) => {
+            ml_dsa_sign(key, *form, input)
+        }
         _ => Err(BackendError::NotOffered),
     }
 }
@@ -187,6 +190,15 @@ fn dsa_sign(key: &Dsa, digest: &[u8]) -> Result<Output, BackendError> {
     let mut signature = Output::new(vec![0; key.max_signature_len()]);
     let len = key.sign(digest, &mut signature)?;
     signature.truncate(len);
+    Ok(signature)
+}
+
+fn ml_dsa_sign(key: &MlDsa, form: MlDsaInput, input: &[u8]) -> Result<Output, BackendError> {
+    let mut signature = Output::new(vec![0; key.set().signature_len()]);
+    match form {
+        MlDsaInput::Message => key.sign_message(input, &mut signature)?,
+        MlDsaInput::Mu => key.sign_mu(input, &mut signature)?,
+    }
     Ok(signature)
 }
 

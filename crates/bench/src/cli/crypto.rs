@@ -7,11 +7,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use millrace_engine::{BackendKind, OperationKind};
+use strum::VariantNames;
 
-use super::MAX_ROUNDS;
+use super::{MAX_CONNECTIONS, MAX_ROUNDS, Reach, count, key, one_of, operation};
 use crate::crypto;
-pub use crate::crypto::{CryptoKey, CryptoPart, LanesKind};
+pub use crate::crypto::CryptoPart;
 use crate::error::BenchError;
+use crate::workload::BenchKey;
+pub use crate::workload::LanesKind;
 
 const CRYPTO_EXAMPLE: &str = "\
 Examples:
@@ -29,7 +32,7 @@ in a child, and its row is among the numbers to reach.";
 /// Interleaved rounds on one pinned core: AWS-LC and `openssl speed`, then
 /// each backend with one to a full batch of tasks at once. Then latency by
 /// offered load (jobs arrive at random, whether or not others have ended),
-/// and what of the gain arrives through a node on one core. Every output is
+/// and how much of the gain survives the trip through a node on one core. Every output is
 /// checked; a wrong one ends the run. Takes about two minutes.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = CRYPTO_EXAMPLE)]
@@ -38,8 +41,8 @@ pub struct CryptoArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
     pub operation: Vec<OperationKind>,
     /// Types of keys to measure, separated by commas [default: all]
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    pub key: Vec<CryptoKey>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(BenchKey::VARIANTS))]
+    pub key: Vec<BenchKey>,
     /// Backends to measure, separated by commas [default: all that are usable]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = backend)]
     pub backend: Vec<BackendKind>,
@@ -58,6 +61,9 @@ pub struct CryptoArgs {
     /// Offered loads in percent of the measured peak, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
     pub load: Vec<u64>,
+    /// Worker threads of the node, separated by commas [default: 1 and one for each core]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
+    pub workers: Vec<usize>,
     /// Core that computes [default: the first usable one]
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
@@ -70,6 +76,9 @@ pub struct CryptoArgs {
     /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Fail if a number to reach is not reached this far
+    #[arg(long, value_enum, value_name = "HOW_FAR")]
+    pub require: Option<Reach>,
 }
 
 /// Runs `millrace bench crypto`.
@@ -80,18 +89,9 @@ pub fn run_crypto(args: &CryptoArgs) -> Result<(), BenchError> {
     crypto::run(args)
 }
 
-fn operation(name: &str) -> Result<OperationKind, String> {
-    OperationKind::from_name(name)
-        .ok_or_else(|| one_of(OperationKind::ALL.iter().map(|kind| kind.name())))
-}
-
 fn backend(name: &str) -> Result<BackendKind, String> {
     let found = BackendKind::ALL.iter().find(|kind| kind.name() == name);
     found
         .copied()
         .ok_or_else(|| one_of(BackendKind::ALL.iter().map(|kind| kind.name())))
-}
-
-fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    format!("there are: {}", names.collect::<Vec<_>>().join(", "))
 }

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{KeyKind, MAX_CONCURRENCY, MAX_ROUNDS};
+use super::{MAX_CONCURRENCY, MAX_ROUNDS, Reach, count, key};
 use crate::error::BenchError;
+use crate::keys::GATEWAY_KEYS;
 use crate::tls::{self, Mode, Part, Server, TlsVersion};
+use crate::workload::BenchKey;
 
 const TLS_EXAMPLE: &str = "\
 Examples:
@@ -44,8 +46,8 @@ pub struct TlsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Server::Haproxy, Server::Nginx])]
     pub server: Vec<Server>,
     /// Keys to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [KeyKind::Rsa2048, KeyKind::P256])]
-    pub key: Vec<KeyKind>,
+    #[arg(long, value_delimiter = ',', value_parser = key(&GATEWAY_KEYS), default_values_t = [BenchKey::Rsa2048, BenchKey::P256])]
+    pub key: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
     pub tls: Vec<TlsVersion>,
@@ -66,11 +68,11 @@ pub struct TlsArgs {
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=MAX_LATENCY_MS))]
     pub latency: u64,
     /// Handshakes at a time
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=MAX_CONCURRENCY))]
-    pub concurrency: u64,
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
+    pub concurrency: usize,
     /// Requests at a time, each over a connection of its own
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_CONCURRENCY))]
-    pub request_concurrency: u64,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count(MAX_CONCURRENCY))]
+    pub request_concurrency: usize,
     /// The provider module [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
     pub provider: Option<PathBuf>,
@@ -95,6 +97,9 @@ pub struct TlsArgs {
     /// Also write plots
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Fail if a number to reach is not reached this far
+    #[arg(long, value_enum, value_name = "HOW_FAR")]
+    pub require: Option<Reach>,
 }
 
 /// Runs `millrace bench tls`.

@@ -3,16 +3,16 @@
 
 //! The report as one picture: operations per second, and latency by load.
 
-use super::contender::Subject;
 use super::load::Loaded;
-use super::rates::{Measured, Series};
-use super::results::{Results, at_load};
+use super::rates::{MeasuredRates, Series};
+use super::results::{CryptoReport, at_load, contender};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value, stack};
 use crate::stats::Spread;
+use crate::workload::Subject;
 
 /// All charts that there is something for, below each other.
-pub(super) fn render(results: &Results) -> Result<String, BenchError> {
+pub(super) fn render(results: &CryptoReport) -> Result<String, BenchError> {
     let mut charts = Vec::new();
     if !results.parts.rates.is_empty() {
         charts.push(rates(&results.parts.rates).render()?);
@@ -28,8 +28,8 @@ pub(super) fn render(results: &Results) -> Result<String, BenchError> {
     Ok(stack(&charts))
 }
 
-/// Operations per second: who does most at full batches.
-fn rates(measured: &[Measured]) -> BarChart {
+/// Operations per second at full batches.
+fn rates(measured: &[MeasuredRates]) -> BarChart {
     // At its largest batch; that lanes are worse for a task alone is in the table.
     let best = |series: &&Series, all: &[Series]| {
         let larger =
@@ -38,10 +38,7 @@ fn rates(measured: &[Measured]) -> BarChart {
         !always && !all.iter().any(larger)
     };
     let mut names: Vec<String> = Vec::new();
-    let name = |series: &Series| {
-        let subject = series.subject.map(|subject| subject.to_string());
-        subject.unwrap_or_else(|| "AWS-LC".to_owned())
-    };
+    let name = |series: &Series| contender(series.subject, "AWS-LC");
     for one in measured {
         for series in one.series.iter().filter(|series| best(series, &one.series)) {
             if !names.contains(&name(series)) {
@@ -49,7 +46,7 @@ fn rates(measured: &[Measured]) -> BarChart {
             }
         }
     }
-    let value = |one: &Measured, wanted: &str| -> Option<Value> {
+    let value = |one: &MeasuredRates, wanted: &str| -> Option<Value> {
         let found = one
             .series
             .iter()
@@ -64,7 +61,7 @@ fn rates(measured: &[Measured]) -> BarChart {
             name,
         })
         .collect();
-    let openssl = |one: &Measured| Spread::of(one.openssl.iter().copied()).map(Value::from);
+    let openssl = |one: &MeasuredRates| Spread::of(one.openssl.iter().copied()).map(Value::from);
     series.push(Bars {
         name: "OpenSSL".to_owned(),
         values: measured.iter().map(openssl).collect(),
@@ -89,9 +86,9 @@ fn groups(loads: &[Loaded]) -> impl Iterator<Item = &[Loaded]> {
 fn latency(loaded: &[Loaded]) -> LineChart {
     let line = |one: &Loaded| {
         let percents = one.rounds.first().map(|round| &round.loads);
-        let points = percents.into_iter().flatten().filter_map(|at| {
-            let x = at_load(&one.rounds, at.percent, |at| at.offered_per_s)?;
-            let y = at_load(&one.rounds, at.percent, |at| at.p99_us / 1e3)?;
+        let points = percents.into_iter().flatten().filter_map(|load| {
+            let x = at_load(&one.rounds, load.percent, |load| load.offered_per_s)?;
+            let y = at_load(&one.rounds, load.percent, |load| load.p99_us / 1e3)?;
             Some((x.median, Value::from(y)))
         });
         Line {

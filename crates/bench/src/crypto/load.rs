@@ -3,10 +3,9 @@
 
 //! Latency by offered load: an engine on one core, jobs that arrive at random times from another.
 //!
-//! *Open loop*: when jobs arrive is drawn beforehand (a Poisson process) and does not depend on when
-//! others end, and a latency counts from the moment at which the job *should* have arrived. So a hiccup
-//! delays everybody who would have come meanwhile, and nobody is left out because the generator had to
-//! wait too.
+//! *Open loop*: arrivals are drawn beforehand (a Poisson process) and do not depend on when jobs end, and a
+//! latency counts from the moment at which the job *should* have arrived. So a pause of the engine delays every
+//! job that arrives during it, and none is left out because the generator had to wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,33 +20,32 @@ use millrace_engine::{
     BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Owner, Session,
 };
 
-use super::Plan;
-use super::contender::{Later, Subject};
-use super::work::{Case, Keys, Work};
+use super::CryptoPlan;
 use crate::cores;
 use crate::error::BenchError;
 use crate::process::Stop;
 use crate::progress::Progress;
-use crate::stats::Latencies;
+use crate::stats::{Latencies, Random};
+use crate::workload::{BenchKey, Case, Checks, Contender, Keys, Requests, Subject};
 
 /// Jobs in flight while the peak is measured: enough for full batches, few enough for a node.
 const WINDOW: usize = 64;
 
-/// A load lasts so many times as long as a measurement: a p99 needs hundreds of jobs.
+/// A load lasts this many times as long as a measurement: a p99 needs hundreds of jobs.
 const LONGER: u32 = 5;
 
 /// Deadline of a job: far above anything that is not a hang.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The generator sleeps until so long before an arrival, and watches the clock from then on: a sleep
-/// ends up to this late.
+/// The generator sleeps until this long before an arrival and then watches the clock: a sleep ends up to
+/// this late.
 const WATCH: Duration = Duration::from_micros(150);
 
 /// Which backends an engine has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Serving(pub(super) Vec<Subject>);
+pub(super) struct ServingBackends(pub(super) Vec<Subject>);
 
-impl fmt::Display for Serving {
+impl fmt::Display for ServingBackends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.0.iter().map(Subject::to_string).collect();
         f.write_str(&names.join(" + "))
@@ -69,7 +67,7 @@ pub(super) struct AtLoad {
 
 /// One round of one engine.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Round {
+pub(super) struct LoadRound {
     /// Closed loop, [`WINDOW`] jobs in flight.
     pub(super) peak_per_s: f64,
     /// One job at a time: the median through the engine, and of the library called directly.
@@ -82,23 +80,23 @@ pub(super) struct Round {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Loaded {
     pub(super) operation: String,
-    pub(super) key: super::CryptoKey,
-    pub(super) serving: Serving,
-    pub(super) rounds: Vec<Round>,
+    pub(super) key: BenchKey,
+    pub(super) serving: ServingBackends,
+    pub(super) rounds: Vec<LoadRound>,
 }
 
 /// Measures one case with each set of backends, interleaved.
 pub(super) fn measure(
-    plan: &Plan,
+    plan: &CryptoPlan,
     case: Case,
     keys: &Keys,
     progress: &mut Progress,
     stop: &Stop,
 ) -> Result<Vec<Loaded>, BenchError> {
-    let work = Work::new(case, keys)?;
+    let requests = Requests::new(case, keys)?;
     let mut all = Vec::new();
     for serving in servings(plan, case) {
-        let driver = Driver::start(plan, &work, &serving)?;
+        let driver = Driver::start(plan, &requests, &serving)?;
         driver.closed(WINDOW, plan.duration)?;
         let loaded = Loaded {
             operation: case.operation.to_string(),
@@ -120,25 +118,25 @@ pub(super) fn measure(
 }
 
 /// The software backend alone, and with the first of the other backends that do this.
-fn servings(plan: &Plan, case: Case) -> Vec<Serving> {
-    let offers = |subject: &Subject| {
-        let backend = subject.make();
-        let rows = backend.capabilities().to_vec();
-        rows.iter().any(|row| row.operation == case.operation)
-    };
-    let offering: Vec<Subject> = plan.subjects.iter().copied().filter(offers).collect();
+fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
+    let offering: Vec<Subject> = plan
+        .subjects
+        .iter()
+        .copied()
+        .filter(|subject| subject.offers(case.operation))
+        .collect();
     let other = offering.iter().find(|one| **one != Subject::Software);
     let mut all = Vec::new();
-    all.extend(other.map(|other| Serving(vec![*other, Subject::Software])));
+    all.extend(other.map(|other| ServingBackends(vec![*other, Subject::Software])));
     if offering.contains(&Subject::Software) {
-        all.push(Serving(vec![Subject::Software]));
+        all.push(ServingBackends(vec![Subject::Software]));
     }
     all
 }
 
 /// An engine and the jobs for it.
 struct Driver<'a> {
-    work: &'a Work<'a>,
+    requests: &'a Requests<'a>,
     engine: Engine,
     session: Session,
     sink: Arc<Sink>,
@@ -147,7 +145,11 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     /// Starts an engine with one worker per class; its threads stay on the plan's core.
-    fn start(plan: &Plan, work: &'a Work<'a>, serving: &Serving) -> Result<Self, BenchError> {
+    fn start(
+        plan: &CryptoPlan,
+        requests: &'a Requests<'a>,
+        serving: &ServingBackends,
+    ) -> Result<Self, BenchError> {
         let mut config = EngineConfig::default();
         config.workers = 1;
         let backends = serving.0.iter().map(|subject| subject.make()).collect();
@@ -158,13 +160,13 @@ impl<'a> Driver<'a> {
             Arc::clone(&sink) as Arc<dyn CompletionSink>,
             Owner::new(1, 1),
         );
-        let keys: Result<Vec<_>, _> = work
+        let keys: Result<Vec<_>, _> = requests
             .keys
             .private_keys()
             .map(|key| engine.load_key(&key))
             .collect();
         Ok(Self {
-            work,
+            requests,
             session,
             sink,
             keys: keys
@@ -173,10 +175,16 @@ impl<'a> Driver<'a> {
         })
     }
 
-    fn round(&self, plan: &Plan, number: usize, stop: &Stop) -> Result<Round, BenchError> {
+    fn round(
+        &self,
+        plan: &CryptoPlan,
+        number: usize,
+        stop: &Stop,
+    ) -> Result<LoadRound, BenchError> {
         let time = plan.duration * LONGER;
-        let mut lone = self.closed(1, plan.duration)?;
-        let mut direct = self.direct(plan.duration)?;
+        let lone = self.closed(1, plan.duration)?;
+        // On this core: what a caller of the library would have had.
+        let direct = Contender::library().measure(self.requests, plan.duration)?;
         stop.check()?;
         let peak_per_s = self.closed(WINDOW, time / 2)?.per_s;
         let mut loads = Vec::new();
@@ -184,7 +192,7 @@ impl<'a> Driver<'a> {
             stop.check()?;
             let offered_per_s = peak_per_s * percent as f64 / 100.0;
             let seed = percent + 1000 * number as u64;
-            let mut ended = self.open(offered_per_s, time, seed)?;
+            let ended = self.open(offered_per_s, time, seed)?;
             loads.push(AtLoad {
                 percent,
                 offered_per_s,
@@ -194,34 +202,17 @@ impl<'a> Driver<'a> {
                 served_by: ended.served_by,
             });
         }
-        Ok(Round {
+        Ok(LoadRound {
             peak_per_s,
             lone_p50_us: lone.latencies.quantile_us(0.5),
-            direct_p50_us: direct.quantile_us(0.5),
+            direct_p50_us: direct.latencies.quantile_us(0.5),
             loads,
         })
     }
 
-    /// The library called directly, one operation after the other, on this core.
-    fn direct(&self, time: Duration) -> Result<Latencies, BenchError> {
-        let mut latencies = Latencies::default();
-        let start = Instant::now();
-        let mut index = 0;
-        while start.elapsed() < time {
-            let before = Instant::now();
-            let output = self.work.library(index)?;
-            latencies.push(before.elapsed());
-            if !self.work.is_expected(index, &output) {
-                return Err(self.work.wrong(index));
-            }
-            index += 1;
-        }
-        Ok(latencies)
-    }
-
     /// Closed loop: `window` jobs in flight.
     fn closed(&self, window: usize, time: Duration) -> Result<Ended<'_>, BenchError> {
-        let mut ended = Ended::new(self.work);
+        let mut ended = Ended::new(self.requests);
         let start = Instant::now();
         let mut sent = Vec::new();
         loop {
@@ -232,7 +223,9 @@ impl<'a> Driver<'a> {
                 break;
             }
             let room = if over { 0 } else { window - waiting };
-            let jobs: Vec<Job> = (0..room).map(|at| self.job(sent.len() + at)).collect();
+            let jobs: Vec<Job> = (0..room)
+                .map(|offset| self.job(sent.len() + offset))
+                .collect();
             if !jobs.is_empty() {
                 sent.resize(sent.len() + room, Instant::now());
                 self.engine.submit(jobs);
@@ -249,7 +242,7 @@ impl<'a> Driver<'a> {
         let arrivals = arrivals(per_s, time, seed);
         let start = Instant::now() + WATCH;
         let due: Vec<Instant> = arrivals.iter().map(|after| start + *after).collect();
-        let mut ended = Ended::new(self.work);
+        let mut ended = Ended::new(self.requests);
         for (index, due) in due.iter().enumerate() {
             wait_until(*due);
             self.engine.submit(vec![self.job(index)]);
@@ -266,9 +259,9 @@ impl<'a> Driver<'a> {
         Job {
             id: index as u64,
             session: self.session.clone(),
-            key: Arc::clone(&self.keys[self.work.key_of(index)]),
-            operation: self.work.operation.clone(),
-            input: self.work.input(index),
+            key: Arc::clone(&self.keys[self.requests.key_of(index)]),
+            operation: self.requests.operation.clone(),
+            input: self.requests.input(index),
             deadline: Instant::now() + DEADLINE,
         }
     }
@@ -284,27 +277,12 @@ impl Drop for Driver<'_> {
 fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
     let mut random = Random(seed);
     let mut arrivals = Vec::new();
-    let mut at = 0.0;
-    while at < time.as_secs_f64() {
-        arrivals.push(Duration::from_secs_f64(at));
-        at += -random.unit().ln() / per_s;
+    let mut seconds = 0.0;
+    while seconds < time.as_secs_f64() {
+        arrivals.push(Duration::from_secs_f64(seconds));
+        seconds += -random.unit().ln() / per_s;
     }
     arrivals
-}
-
-/// Numbers that are the same in every run: splitmix64.
-struct Random(u64);
-
-impl Random {
-    /// Above 0, at most 1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let bits = (z ^ (z >> 31)) >> 11;
-        (bits + 1) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 fn wait_until(due: Instant) {
@@ -366,19 +344,19 @@ struct Ended<'a> {
     per_s: f64,
     latencies: Latencies,
     served_by: BTreeMap<&'static str, u64>,
-    later: Option<Later<'a>>,
-    work: &'a Work<'a>,
+    checks: Checks,
+    requests: &'a Requests<'a>,
 }
 
 impl<'a> Ended<'a> {
-    fn new(work: &'a Work<'a>) -> Self {
+    fn new(requests: &'a Requests<'a>) -> Self {
         Self {
             jobs: 0,
             per_s: 0.0,
             latencies: Latencies::default(),
             served_by: BTreeMap::new(),
-            later: Some(Later::new(work)),
-            work,
+            checks: Checks::default(),
+            requests,
         }
     }
 
@@ -391,13 +369,11 @@ impl<'a> Ended<'a> {
         let index = usize::try_from(completion.id).unwrap_or(usize::MAX);
         let output = completion
             .result
-            .map_err(|error| BenchError::Wrong(format!("{}: {error}", self.work.case)))?;
-        let since = since.get(index).ok_or_else(|| self.work.wrong(index))?;
-        if let Some(later) = &mut self.later {
-            later.take(index, &output)?;
-        }
+            .map_err(|error| BenchError::Wrong(format!("{}: {error}", self.requests.case)))?;
+        let since = since.get(index).ok_or_else(|| self.requests.wrong(index))?;
+        self.checks.take(self.requests, index, &output)?;
         self.latencies.push(at.saturating_duration_since(*since));
-        let name = completion.served_by.map_or("nobody", BackendKind::name);
+        let name = completion.served_by.map_or("unknown", BackendKind::name);
         *self.served_by.entry(name).or_default() += 1;
         self.jobs += 1;
         Ok(())
@@ -405,15 +381,15 @@ impl<'a> Ended<'a> {
 
     fn finish(mut self, start: Instant) -> Result<Self, BenchError> {
         self.per_s = self.jobs as f64 / start.elapsed().as_secs_f64();
-        match self.later.take() {
-            Some(later) => later.check().map(|()| self),
-            None => Ok(self),
-        }
+        std::mem::take(&mut self.checks).verify(self.requests)?;
+        Ok(self)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_engine::OperationKind;
+
     use super::*;
 
     #[test]
@@ -435,16 +411,13 @@ mod tests {
 
     #[test]
     fn every_job_of_an_open_loop_ends_and_counts_from_its_arrival() {
-        let keys = Keys::generate(super::super::CryptoKey::P256).expect("keys");
-        let case = *super::super::work::CASES
-            .iter()
-            .find(|case| case.key == super::super::CryptoKey::P256)
-            .expect("a case");
-        let work = Work::new(case, &keys).expect("inputs");
+        let keys = Keys::generate(BenchKey::P256).expect("keys");
+        let case = Case::find(OperationKind::EcdsaSign, BenchKey::P256).expect("a case");
+        let requests = Requests::new(case, &keys).expect("inputs");
         let core = cores::usable().expect("affinity")[0];
-        let plan = Plan::for_tests(core);
-        let serving = Serving(vec![Subject::Software]);
-        let driver = Driver::start(&plan, &work, &serving).expect("an engine");
+        let plan = CryptoPlan::for_tests(core);
+        let serving = ServingBackends(vec![Subject::Software]);
+        let driver = Driver::start(&plan, &requests, &serving).expect("an engine");
         let time = Duration::from_millis(50);
         let ended = driver.open(500.0, time, 3).expect("right outputs");
         assert_eq!(ended.jobs, arrivals(500.0, time, 3).len());

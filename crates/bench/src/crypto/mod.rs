@@ -8,24 +8,22 @@
 //! |---|---|---|
 //! | rates | `rates.rs` | operations per second on one core: AWS-LC and OpenSSL called directly, and each backend's queue with one to a full batch of tasks at once |
 //! | loads | `load.rs` | latency by offered load (open loop) through an engine on one core |
-//! | node | `through.rs` | what of a batching backend's gain arrives through a node on one core |
+//! | node | `through.rs` | how much of a batching backend's gain survives the trip through a node on one core |
 //!
-//! Who is compared takes turns in interleaved rounds on one pinned core, and every output is checked.
-//! (`openssl speed`, which needs seconds, is in each round for what is promised, else in the first.)
-//! A rate is per second of the thread's processor time, as those of `openssl speed` are, so that other
-//! programs take their share from nobody's result; latencies and the node's rate are by the clock.
+//! The contenders take turns in interleaved rounds on one pinned core, in an order that is permuted from round
+//! to round, and every output is checked. (`openssl speed`, which needs seconds, is in each round for what is
+//! promised, else in the first.) A rate is per second of the thread's CPU time, as those of `openssl speed`
+//! are, so that other programs on the core do not change it; the rate by the clock stands beside it.
+//! Latencies and the node's rate are by the clock.
 //!
 //! What a processor without IFMA would do is measured on one that has it, too: in a child with
 //! `OPENSSL_ia32cap` set so that AWS-LC and OpenSSL leave IFMA alone, beside the lanes that need none.
 
-mod contender;
 mod figures;
-mod foreign;
 mod load;
 mod rates;
 mod results;
 mod through;
-mod work;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -34,25 +32,21 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use millrace_engine::{BackendKind, OperationKind};
 
-pub use self::contender::LanesKind;
-use self::contender::Subject;
-use self::load::Loaded;
-use self::rates::Measured;
-use self::results::{Parts, Results};
-use self::through::Through;
-pub use self::work::CryptoKey;
-use self::work::Keys;
+pub(crate) use self::rates::MeasuredRates;
+use self::results::{CryptoReport, Parts};
+pub(crate) use self::results::{best_gain, rates_table};
 use crate::cli::{CryptoArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
-use crate::machine::Machine;
 use crate::plot;
 use crate::process::Stop;
 use crate::progress::Progress;
 use crate::report;
+use crate::workload::{BenchKey, CASES, Case, Keys, LanesKind, Subject};
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=600.0;
@@ -74,58 +68,55 @@ pub enum CryptoPart {
 
 /// Runs the measurement and prints it.
 pub(crate) fn run(args: &CryptoArgs) -> Result<(), BenchError> {
-    let plan = Plan::new(args)?;
+    let plan = CryptoPlan::new(args)?;
     let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
     let results = measure(&plan, &stop)?;
     if let Some(path) = &args.svg {
         plot::write(&figures::render(&results)?, path)?;
     }
-    match &args.json {
-        Some(path) if path.as_os_str() == "-" => report::write_json(&results, path),
-        json => {
-            report::print(&results.render())?;
-            json.as_ref()
-                .map_or(Ok(()), |path| report::write_json(&results, path))
-        }
-    }
+    report::deliver(&results, args.json.as_deref(), || results.render())?;
+    results.goals.require(args.require)
 }
 
 /// What the options mean.
 #[derive(Clone, Debug, Serialize)]
-struct Plan {
+struct CryptoPlan {
     #[serde(skip)]
     operations: Vec<OperationKind>,
-    keys: Vec<CryptoKey>,
+    keys: Vec<BenchKey>,
     subjects: Vec<Subject>,
     parts: Vec<CryptoPart>,
     rounds: usize,
     duration: Duration,
     /// In percent of the peak.
     loads: Vec<u64>,
+    /// Worker threads per class of the nodes.
+    workers: Vec<usize>,
     core: usize,
     load_core: usize,
     /// `OPENSSL_ia32cap` as it was found.
     ia32cap: Option<String>,
 }
 
-impl Plan {
+impl CryptoPlan {
     fn new(args: &CryptoArgs) -> Result<Self, BenchError> {
         check_seconds(args.seconds, &SECONDS)?;
         let (core, load_core) = cores::two(args.core, args.load_core)?;
         let plan = Self {
             operations: or_all(&args.operation, OperationKind::ALL),
-            keys: or_all(&args.key, CryptoKey::value_variants()),
+            keys: or_all(&args.key, BenchKey::VARIANTS),
             subjects: subjects(args)?,
             parts: or_all(&args.part, CryptoPart::value_variants()),
             rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
             duration: Duration::from_secs_f64(args.seconds),
             loads: args.load.clone(),
+            workers: cores::worker_counts(&args.workers)?,
             core,
             load_core,
             ia32cap: env::var(WITHOUT_IFMA.0).ok(),
         };
-        if rates::cases(&plan).next().is_none() {
+        if plan.cases().next().is_none() {
             return Err(BenchError::Usage(
                 "no such operation is measured with such a key: leave out --operation or --key"
                     .to_owned(),
@@ -138,16 +129,25 @@ impl Plan {
     fn for_tests(core: usize) -> Self {
         Self {
             operations: OperationKind::ALL.to_vec(),
-            keys: vec![CryptoKey::P256],
+            keys: vec![BenchKey::P256],
             subjects: vec![Subject::Software],
             parts: CryptoPart::value_variants().to_vec(),
             rounds: 1,
             duration: Duration::from_millis(10),
             loads: vec![50],
+            workers: vec![1],
             core,
             load_core: core,
             ia32cap: None,
         }
+    }
+
+    /// The cases that the options ask for.
+    fn cases(&self) -> impl Iterator<Item = Case> {
+        let asked = |case: &&Case| {
+            self.operations.contains(&case.operation) && self.keys.contains(&case.key)
+        };
+        CASES.iter().filter(asked).copied()
     }
 
     fn has(&self, part: CryptoPart) -> bool {
@@ -158,7 +158,7 @@ impl Plan {
     /// here they would be compared with what no processor that needs them has.
     fn wants_a_run_without_ifma(&self) -> bool {
         let fp52 = self.subjects.contains(&Subject::Simd(LanesKind::Fp52));
-        let rsa = self.keys.contains(&CryptoKey::Rsa2048)
+        let rsa = self.keys.contains(&BenchKey::Rsa2048)
             && self.operations.contains(&OperationKind::RsaPkcs1Sign);
         let here = LanesKind::Ifma.is_available() && self.ia32cap.is_none();
         fp52 && rsa && here && self.has(CryptoPart::Rates)
@@ -217,14 +217,15 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
     Ok(subjects)
 }
 
-fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
+fn measure(plan: &CryptoPlan, stop: &Stop) -> Result<CryptoReport, BenchError> {
     let rates = plan.has(CryptoPart::Rates);
-    let cases: Vec<_> = rates::cases(plan).copied().collect();
+    let cases: Vec<_> = plan.cases().collect();
     // Latency by load for the first operation on the keys that servers have.
     let mut loaded = cases.clone();
     loaded.retain(|case| plan.has(CryptoPart::Loads) && case.is_common());
-    let through = plan.has(CryptoPart::Node) && plan.keys.contains(&CryptoKey::Rsa2048);
-    let groups = if rates { cases.len() } else { 0 } + loaded.len() + usize::from(through);
+    let through = plan.has(CryptoPart::Node) && plan.keys.contains(&BenchKey::Rsa2048);
+    let nodes = if through { plan.workers.len() } else { 0 };
+    let groups = if rates { cases.len() } else { 0 } + loaded.len() + nodes;
     let extra = usize::from(plan.wants_a_run_without_ifma());
     let mut progress = Progress::new((groups * plan.rounds + extra) as u64);
     let mut keys = KeyRing::default();
@@ -240,28 +241,28 @@ fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
     }
     for &case in &loaded {
         let keys = keys.of(case.key, &mut progress)?;
-        let some: Vec<Loaded> = load::measure(plan, case, keys, &mut progress, stop)?;
-        parts.loads.extend(some);
+        parts
+            .loads
+            .extend(load::measure(plan, case, keys, &mut progress, stop)?);
     }
     if through {
-        let keys = keys.of(CryptoKey::Rsa2048, &mut progress)?;
-        let one: Option<Through> = through::measure(plan, keys, &mut progress, stop)?;
-        parts.node = one;
+        let keys = keys.of(BenchKey::Rsa2048, &mut progress)?;
+        parts.nodes = through::measure(plan, keys, &mut progress, stop)?;
     }
     if plan.wants_a_run_without_ifma() {
         progress.now("once more with libraries that leave IFMA alone");
         parts.without_ifma = Some(without_ifma(plan)?);
         progress.step();
     }
-    Ok(Results::new(Machine::here(), plan, parts))
+    Ok(CryptoReport::new(plan, parts))
 }
 
 /// Keys by type, made when first needed.
 #[derive(Default)]
-struct KeyRing(BTreeMap<CryptoKey, Keys>);
+struct KeyRing(BTreeMap<BenchKey, Keys>);
 
 impl KeyRing {
-    fn of(&mut self, key: CryptoKey, progress: &mut Progress) -> Result<&Keys, BenchError> {
+    fn of(&mut self, key: BenchKey, progress: &mut Progress) -> Result<&Keys, BenchError> {
         let made = match self.0.remove(&key) {
             Some(made) => made,
             None => {
@@ -274,8 +275,8 @@ impl KeyRing {
 }
 
 /// The rates of RSA-2048 signatures in lanes without IFMA, measured by a child whose libraries leave
-/// IFMA alone, as they do on the processors that need these lanes.
-fn without_ifma(plan: &Plan) -> Result<Measured, BenchError> {
+/// IFMA alone, as they do on processors that lack it.
+fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
     let program = env::current_exe().map_err(BenchError::system("find this program"))?;
     let mut command = Command::new(program);
     command
@@ -299,7 +300,7 @@ fn without_ifma(plan: &Plan) -> Result<Measured, BenchError> {
     }
     #[derive(Deserialize)]
     struct Report {
-        rates: Vec<Measured>,
+        rates: Vec<MeasuredRates>,
     }
     let report: Report = serde_json::from_slice(&output.stdout)
         .map_err(|error| BenchError::Setup(format!("the run without IFMA: {error}")))?;
@@ -307,10 +308,38 @@ fn without_ifma(plan: &Plan) -> Result<Measured, BenchError> {
     report.rates.into_iter().next().ok_or_else(missing)
 }
 
+/// The rates of RSA-2048 signatures on this core, measured briefly: what a demonstration shows.
+pub(crate) fn brief_rates(core: usize, stop: &Stop) -> Result<MeasuredRates, BenchError> {
+    let mut subjects = vec![Subject::Software];
+    let lanes = [LanesKind::Ifma, LanesKind::Fp52]
+        .into_iter()
+        .find(|lanes| lanes.is_available());
+    subjects.extend(lanes.map(Subject::Simd));
+    let plan = CryptoPlan {
+        operations: vec![OperationKind::RsaPkcs1Sign],
+        keys: vec![BenchKey::Rsa2048],
+        subjects,
+        parts: vec![CryptoPart::Rates],
+        rounds: 2,
+        duration: Duration::from_millis(100),
+        loads: Vec::new(),
+        workers: Vec::new(),
+        core,
+        load_core: core,
+        ia32cap: None,
+    };
+    let case = Case::find(OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048);
+    let case = case.ok_or_else(|| BenchError::Setup("there is no case of RSA-2048".to_owned()))?;
+    let keys = Keys::generate(case.key)?;
+    cores::pinned(core, || {
+        rates::measure(&plan, case, &keys, &mut Progress::new(2), stop)
+    })?
+}
+
 /// The measured case of RSA-2048 signatures, if there is one.
-fn rsa_2048(measured: &[Measured]) -> Option<&Measured> {
+fn rsa_2048(measured: &[MeasuredRates]) -> Option<&MeasuredRates> {
     let name = OperationKind::RsaPkcs1Sign.name();
     measured
         .iter()
-        .find(|one| one.key == CryptoKey::Rsa2048 && one.operation == name)
+        .find(|one| one.key == BenchKey::Rsa2048 && one.operation == name)
 }

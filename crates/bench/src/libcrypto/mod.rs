@@ -22,11 +22,16 @@
 mod sys;
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use thiserror::Error;
+use zeroize::Zeroizing;
 
 use self::sys::{Context, Digester, Lib, PublicKeyContext};
+use crate::error::LibraryError;
+use crate::workload::BenchKey;
+
+/// The name under which the loader finds this machine's OpenSSL 3.
+pub(crate) const SYSTEM: &str = "libcrypto.so.3";
 
 /// Bytes of an authentication tag.
 const TAG_LEN: usize = 16;
@@ -34,74 +39,19 @@ const TAG_LEN: usize = 16;
 /// Bytes of the longest IV of a cipher that is offered here.
 const MAX_IV_LEN: usize = 16;
 
-/// Why something cannot be measured with this library.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(crate) enum LibcryptoError {
-    /// Resource: there is no such library, or it is not one.
-    #[error("cannot open {path}: {reason}")]
-    Open {
-        /// Which file.
-        path: PathBuf,
-        /// What the loader said.
-        reason: String,
-    },
-    /// Caller: this library has no such algorithm.
-    #[error("this libcrypto has no {0}")]
-    Missing(String),
-    /// A call failed that must not.
-    #[error("libcrypto failed in {0}")]
-    Failed(&'static str),
-}
-
 /// An opened library.
 #[derive(Debug)]
 pub(crate) struct Libcrypto {
     lib: &'static Lib,
 }
 
-/// What kind of key to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum KeyKind {
-    /// RSA of so many bits.
-    Rsa(u32),
-    /// DSA, 2048 bits with a 256-bit group.
-    Dsa,
-    /// ECDSA and ECDH on NIST P-256.
-    P256,
-    /// X25519.
-    X25519,
-    /// Ed25519.
-    Ed25519,
-    /// Diffie-Hellman in ffdhe2048.
-    Dh,
-    /// ML-KEM-768, from OpenSSL 3.5 on.
-    MlKem768,
-    /// ML-DSA-65, from OpenSSL 3.5 on.
-    MlDsa65,
-}
-
-impl std::fmt::Display for KeyKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Rsa(bits) => write!(f, "RSA-{bits}"),
-            Self::Dsa => f.write_str("DSA-2048"),
-            Self::P256 => f.write_str("P-256"),
-            Self::X25519 => f.write_str("X25519"),
-            Self::Ed25519 => f.write_str("Ed25519"),
-            Self::Dh => f.write_str("Diffie-Hellman"),
-            Self::MlKem768 => f.write_str("ML-KEM-768"),
-            Self::MlDsa65 => f.write_str("ML-DSA-65"),
-        }
-    }
-}
-
 impl Libcrypto {
     /// Opens a library, which stays mapped as long as the process lives.
     ///
     /// # Errors
-    /// [`LibcryptoError::Open`].
-    pub(crate) fn open(path: &Path) -> Result<Self, LibcryptoError> {
-        let lib = Lib::open(path).map_err(|reason| LibcryptoError::Open {
+    /// [`LibraryError::Open`].
+    pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
+        let lib = Lib::open(path).map_err(|reason| LibraryError::Open {
             path: path.to_owned(),
             reason,
         })?;
@@ -125,9 +75,9 @@ impl Libcrypto {
     /// A cipher for packets: AEAD (`AES-256-GCM`, `ChaCha20-Poly1305`) or `AES-256-CBC`.
     ///
     /// # Errors
-    /// [`LibcryptoError::Missing`].
-    pub(crate) fn cipher(&self, name: &str, key: &[u8]) -> Result<PacketCipher, LibcryptoError> {
-        let missing = || LibcryptoError::Missing(name.to_owned());
+    /// [`LibraryError::Missing`].
+    pub(crate) fn cipher(&self, name: &str, key: &[u8]) -> Result<PacketCipher, LibraryError> {
+        let missing = || LibraryError::Missing(name.to_owned());
         let text = CString::new(name).map_err(|_| missing())?;
         let (context, iv_len) = Context::new(self.lib, &text, key).ok_or_else(missing)?;
         if iv_len > MAX_IV_LEN {
@@ -144,9 +94,9 @@ impl Libcrypto {
     /// A hash function.
     ///
     /// # Errors
-    /// [`LibcryptoError::Missing`].
-    pub(crate) fn digest(&self, name: &str) -> Result<BlockDigest, LibcryptoError> {
-        let missing = || LibcryptoError::Missing(name.to_owned());
+    /// [`LibraryError::Missing`].
+    pub(crate) fn digest(&self, name: &str) -> Result<BlockDigest, LibraryError> {
+        let missing = || LibraryError::Missing(name.to_owned());
         let text = CString::new(name).map_err(|_| missing())?;
         let digester = Digester::new(self.lib, &text).ok_or_else(missing)?;
         Ok(BlockDigest { digester })
@@ -155,13 +105,13 @@ impl Libcrypto {
     /// A new key.
     ///
     /// # Errors
-    /// [`LibcryptoError::Missing`] if the library has no such algorithm.
-    pub(crate) fn key(&self, kind: KeyKind) -> Result<Key, LibcryptoError> {
-        let missing = || LibcryptoError::Missing(kind.to_string());
+    /// [`LibraryError::Missing`] if the library has no such algorithm.
+    pub(crate) fn key(&self, kind: BenchKey) -> Result<Key, LibraryError> {
+        let missing = || LibraryError::Missing(kind.to_string());
         let own = PublicKeyContext::generate(self.lib, kind).ok_or_else(missing)?;
         // A peer for agreements; its public half is what a client would send.
         let peer = match kind {
-            KeyKind::P256 | KeyKind::X25519 | KeyKind::Dh => {
+            BenchKey::P256 | BenchKey::X25519 | BenchKey::Dh2048 => {
                 Some(own.sibling(kind).ok_or_else(missing)?)
             }
             _ => None,
@@ -184,12 +134,8 @@ impl PacketCipher {
     /// one. The nonce counts up with each call, from one.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
-    pub(crate) fn seal(
-        &mut self,
-        packet: &[u8],
-        output: &mut Vec<u8>,
-    ) -> Result<(), LibcryptoError> {
+    /// [`LibraryError::Failed`].
+    pub(crate) fn seal(&mut self, packet: &[u8], output: &mut Vec<u8>) -> Result<(), LibraryError> {
         for byte in self.iv[..self.iv_len].iter_mut().rev() {
             *byte = byte.wrapping_add(1);
             if *byte != 0 {
@@ -199,7 +145,7 @@ impl PacketCipher {
         let tag = if self.aead { TAG_LEN } else { 0 };
         self.context
             .seal(&self.iv[..self.iv_len], packet, tag, output)
-            .ok_or(LibcryptoError::Failed("encryption"))
+            .ok_or_else(|| failed("encryption"))
     }
 }
 
@@ -213,16 +159,17 @@ impl BlockDigest {
     /// The hash of one block.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
-    pub(crate) fn hash(
-        &mut self,
-        block: &[u8],
-        output: &mut Vec<u8>,
-    ) -> Result<(), LibcryptoError> {
+    /// [`LibraryError::Failed`].
+    pub(crate) fn hash(&mut self, block: &[u8], output: &mut Vec<u8>) -> Result<(), LibraryError> {
         self.digester
             .hash(block, output)
-            .ok_or(LibcryptoError::Failed("hashing"))
+            .ok_or_else(|| failed("hashing"))
     }
+}
+
+/// A call failed that must not.
+fn failed(what: &str) -> LibraryError {
+    LibraryError::Failed(format!("libcrypto failed in {what}"))
 }
 
 /// A key, and the operations that it can do.
@@ -230,22 +177,22 @@ impl BlockDigest {
 pub(crate) struct Key {
     own: PublicKeyContext,
     peer: Option<PublicKeyContext>,
-    kind: KeyKind,
+    kind: BenchKey,
 }
 
 impl Key {
     /// Signs a message (SHA-256 where the algorithm has no hash of its own), as TLS does.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
+    /// [`LibraryError::Failed`].
     pub(crate) fn sign(
         &mut self,
         message: &[u8],
         signature: &mut Vec<u8>,
-    ) -> Result<(), LibcryptoError> {
+    ) -> Result<(), LibraryError> {
         self.own
             .sign(self.hash(), message, signature)
-            .ok_or(LibcryptoError::Failed("signing"))
+            .ok_or_else(|| failed("signing"))
     }
 
     /// Whether a signature is good.
@@ -256,55 +203,77 @@ impl Key {
     /// The secret agreed on with the peer.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
-    pub(crate) fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    /// [`LibraryError::Failed`].
+    pub(crate) fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
         let peer = self.peer.as_ref();
-        peer.and_then(|peer| self.own.derive(peer, secret))
-            .ok_or(LibcryptoError::Failed("agreement"))
+        peer.and_then(|peer| self.own.derive(peer, self.is_padded(), secret))
+            .ok_or_else(|| failed("agreement"))
     }
 
     /// The same secret from the peer's side.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
-    pub(crate) fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibcryptoError> {
+    /// [`LibraryError::Failed`].
+    pub(crate) fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
         let peer = self.peer.as_ref();
-        peer.and_then(|peer| peer.derive(&self.own, secret))
-            .ok_or(LibcryptoError::Failed("agreement"))
+        peer.and_then(|peer| peer.derive(&self.own, self.is_padded(), secret))
+            .ok_or_else(|| failed("agreement"))
+    }
+
+    /// The private key in PKCS#8, not encrypted.
+    ///
+    /// # Errors
+    /// [`LibraryError::Failed`].
+    pub(crate) fn pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, LibraryError> {
+        self.own.pkcs8().ok_or_else(|| failed("encoding a key"))
+    }
+
+    /// The public value of the peer that [`Self::derive`] agrees with, as TLS sends it.
+    ///
+    /// # Errors
+    /// [`LibraryError::Failed`].
+    pub(crate) fn peer_public(&self) -> Result<Vec<u8>, LibraryError> {
+        let peer = self.peer.as_ref();
+        peer.and_then(PublicKeyContext::public_value)
+            .ok_or_else(|| failed("encoding a public value"))
     }
 
     /// A new secret and its capsule for this key.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
+    /// [`LibraryError::Failed`].
     pub(crate) fn encapsulate(
         &mut self,
         capsule: &mut Vec<u8>,
         secret: &mut Vec<u8>,
-    ) -> Result<(), LibcryptoError> {
+    ) -> Result<(), LibraryError> {
         self.own
             .encapsulate(capsule, secret)
-            .ok_or(LibcryptoError::Failed("encapsulation"))
+            .ok_or_else(|| failed("encapsulation"))
     }
 
     /// The secret in a capsule.
     ///
     /// # Errors
-    /// [`LibcryptoError::Failed`].
+    /// [`LibraryError::Failed`].
     pub(crate) fn decapsulate(
         &mut self,
         capsule: &[u8],
         secret: &mut Vec<u8>,
-    ) -> Result<(), LibcryptoError> {
+    ) -> Result<(), LibraryError> {
         self.own
             .decapsulate(capsule, secret)
-            .ok_or(LibcryptoError::Failed("decapsulation"))
+            .ok_or_else(|| failed("decapsulation"))
+    }
+
+    fn is_padded(&self) -> bool {
+        self.kind == BenchKey::Dh2048
     }
 
     /// The hash that goes before the signature, unless the algorithm has its own.
     fn hash(&self) -> Option<&'static std::ffi::CStr> {
         match self.kind {
-            KeyKind::Ed25519 | KeyKind::MlDsa65 => None,
+            BenchKey::Ed25519 | BenchKey::MlDsa65 => None,
             _ => Some(c"SHA256"),
         }
     }
@@ -342,14 +311,14 @@ mod tests {
     #[test]
     fn keys_sign_verify_and_agree() {
         let lib = system();
-        for kind in [KeyKind::Rsa(2048), KeyKind::P256, KeyKind::Ed25519] {
+        for kind in [BenchKey::Rsa2048, BenchKey::P256, BenchKey::Ed25519] {
             let mut key = lib.key(kind).expect("key");
             let mut signature = Vec::new();
             key.sign(b"message", &mut signature).expect("signature");
             assert!(key.verify(b"message", &signature), "{kind:?}");
             assert!(!key.verify(b"massage", &signature), "{kind:?}");
         }
-        for kind in [KeyKind::P256, KeyKind::X25519, KeyKind::Dh] {
+        for kind in [BenchKey::P256, BenchKey::X25519, BenchKey::Dh2048] {
             let mut key = lib.key(kind).expect("key");
             let (mut here, mut there) = (Vec::new(), Vec::new());
             key.derive(&mut here).expect("secret");
@@ -363,14 +332,14 @@ mod tests {
         let lib = system();
         assert!(matches!(
             lib.cipher("ROT-13", &[0; 16]),
-            Err(LibcryptoError::Missing(_))
+            Err(LibraryError::Missing(_))
         ));
-        assert!(matches!(lib.digest("CRC"), Err(LibcryptoError::Missing(_))));
+        assert!(matches!(lib.digest("CRC"), Err(LibraryError::Missing(_))));
         let none = Libcrypto::open(Path::new("/nonexistent/libcrypto.so"));
-        assert!(matches!(none, Err(LibcryptoError::Open { .. })));
+        assert!(matches!(none, Err(LibraryError::Open { .. })));
         let other = Libcrypto::open(Path::new("libc.so.6"));
         assert!(
-            matches!(other, Err(LibcryptoError::Open { .. })),
+            matches!(other, Err(LibraryError::Open { .. })),
             "no libcrypto at all"
         );
     }

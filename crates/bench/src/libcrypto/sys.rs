@@ -13,7 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-use super::KeyKind;
+use zeroize::Zeroizing;
+
+use crate::workload::BenchKey;
 
 /// An opaque object of libcrypto.
 type Ptr = *mut c_void;
@@ -90,6 +92,11 @@ symbols! {
     EVP_PKEY_keygen_init: unsafe extern "C" fn(Ptr) -> c_int;
     EVP_PKEY_keygen: unsafe extern "C" fn(Ptr, *mut Ptr) -> c_int;
     EVP_PKEY_free: unsafe extern "C" fn(Ptr);
+    EVP_PKEY2PKCS8: unsafe extern "C" fn(Ptr) -> Ptr;
+    EVP_PKEY_get1_encoded_public_key: unsafe extern "C" fn(Ptr, *mut *mut u8) -> usize;
+    i2d_PKCS8_PRIV_KEY_INFO: unsafe extern "C" fn(Ptr, *mut *mut u8) -> c_int;
+    PKCS8_PRIV_KEY_INFO_free: unsafe extern "C" fn(Ptr);
+    CRYPTO_free: unsafe extern "C" fn(Ptr, *const c_char, c_int);
     EVP_PKEY_derive_init: unsafe extern "C" fn(Ptr) -> c_int;
     EVP_PKEY_derive_set_peer: unsafe extern "C" fn(Ptr, Ptr) -> c_int;
     EVP_PKEY_derive: unsafe extern "C" fn(Ptr, *mut u8, *mut usize) -> c_int;
@@ -340,23 +347,21 @@ pub(super) struct PublicKeyContext {
 
 impl PublicKeyContext {
     /// A new key pair.
-    pub(super) fn generate(lib: &'static Lib, kind: KeyKind) -> Option<Self> {
-        let bits;
+    pub(super) fn generate(lib: &'static Lib, kind: BenchKey) -> Option<Self> {
         let (name, option): (&CStr, Option<(&CStr, &CStr)>) = match kind {
-            KeyKind::Rsa(size) => {
-                bits = CString::new(size.to_string()).ok()?;
-                (c"RSA", Some((c"rsa_keygen_bits", &bits)))
-            }
-            KeyKind::Dsa => return Self::generate_dsa(lib),
-            KeyKind::P256 => (c"EC", Some((c"ec_paramgen_curve", c"P-256"))),
-            KeyKind::X25519 => (c"X25519", None),
-            KeyKind::Ed25519 => (c"ED25519", None),
-            KeyKind::Dh => (c"DH", Some((c"group", c"ffdhe2048"))),
-            KeyKind::MlKem768 => (c"ML-KEM-768", None),
-            KeyKind::MlDsa65 => (c"ML-DSA-65", None),
+            BenchKey::Rsa2048 => (c"RSA", Some((c"rsa_keygen_bits", c"2048"))),
+            BenchKey::Rsa3072 => (c"RSA", Some((c"rsa_keygen_bits", c"3072"))),
+            BenchKey::Rsa4096 => (c"RSA", Some((c"rsa_keygen_bits", c"4096"))),
+            BenchKey::P256 => (c"EC", Some((c"ec_paramgen_curve", c"P-256"))),
+            BenchKey::P384 => (c"EC", Some((c"ec_paramgen_curve", c"P-384"))),
+            BenchKey::X25519 => (c"X25519", None),
+            BenchKey::Ed25519 => (c"ED25519", None),
+            BenchKey::Dh2048 => (c"DH", Some((c"group", c"ffdhe2048"))),
+            BenchKey::Dsa2048 => return Self::generate_dsa(lib),
+            BenchKey::MlKem768 => (c"ML-KEM-768", None),
+            BenchKey::MlDsa65 => (c"ML-DSA-65", None),
         };
-        let context = Generator::named(lib, name)?;
-        context.keygen(option)
+        Generator::named(lib, name)?.keygen(option)
     }
 
     /// DSA has no named groups: parameters first, then the key.
@@ -375,7 +380,7 @@ impl PublicKeyContext {
     }
 
     /// A second key pair in the same group.
-    pub(super) fn sibling(&self, kind: KeyKind) -> Option<Self> {
+    pub(super) fn sibling(&self, kind: BenchKey) -> Option<Self> {
         Self::generate(self.lib, kind)
     }
 
@@ -449,7 +454,8 @@ impl PublicKeyContext {
         }
     }
 
-    pub(super) fn derive(&self, peer: &Self, secret: &mut Vec<u8>) -> Option<()> {
+    /// `padded`: a Diffie-Hellman secret as long as the prime.
+    pub(super) fn derive(&self, peer: &Self, padded: bool, secret: &mut Vec<u8>) -> Option<()> {
         /// Longest secret that is agreed on here: ffdhe2048 has 256 bytes.
         const MAX_LEN: usize = 512;
         let lib = self.lib;
@@ -459,12 +465,54 @@ impl PublicKeyContext {
         let mut len = secret.len();
         // SAFETY: context and keys are live, the secret has `len` bytes of room.
         let done = unsafe {
+            // Finite-field secrets keep their leading zeros, as TLS 1.3 has them; others have none.
             (lib.EVP_PKEY_derive_init)(context.context) == 1
+                && (!padded || context.set((c"dh_pad", c"1")))
                 && (lib.EVP_PKEY_derive_set_peer)(context.context, peer.key) == 1
                 && (lib.EVP_PKEY_derive)(context.context, secret.as_mut_ptr(), &mut len) == 1
         };
         secret.truncate(len);
         done.then_some(())
+    }
+
+    /// The private key in PKCS#8.
+    pub(super) fn pkcs8(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let lib = self.lib;
+        // SAFETY: a live key; what is made is freed below.
+        let info = unsafe { (lib.EVP_PKEY2PKCS8)(self.key) };
+        if info.is_null() {
+            return None;
+        }
+        // SAFETY: a live structure; without a place to write to, only the length is computed.
+        let len = unsafe { (lib.i2d_PKCS8_PRIV_KEY_INFO)(info, ptr::null_mut()) };
+        let mut der = Zeroizing::new(vec![0; usize::try_from(len).unwrap_or(0)]);
+        let mut place = der.as_mut_ptr();
+        // SAFETY: `place` has room for the length that was just computed; the structure is ours and is
+        // used no more after it is freed.
+        let written = unsafe {
+            let written = (lib.i2d_PKCS8_PRIV_KEY_INFO)(info, &mut place);
+            (lib.PKCS8_PRIV_KEY_INFO_free)(info);
+            written
+        };
+        (written > 0 && written == len).then_some(der)
+    }
+
+    /// The public value as TLS sends it.
+    pub(super) fn public_value(&self) -> Option<Vec<u8>> {
+        /// Longest public value that is asked for here: ffdhe2048 has 256 bytes.
+        const MAX_LEN: usize = 1024;
+        let mut bytes: *mut u8 = ptr::null_mut();
+        // SAFETY: a live key and a place for the address of what is made.
+        let len = unsafe { (self.lib.EVP_PKEY_get1_encoded_public_key)(self.key, &mut bytes) };
+        if bytes.is_null() || len == 0 || len > MAX_LEN {
+            return None;
+        }
+        // SAFETY: the library made `len` bytes there; they are copied before they are freed.
+        unsafe {
+            let value = std::slice::from_raw_parts(bytes, len).to_vec();
+            (self.lib.CRYPTO_free)(bytes.cast(), ptr::null(), 0);
+            Some(value)
+        }
     }
 
     pub(super) fn encapsulate(&self, capsule: &mut Vec<u8>, secret: &mut Vec<u8>) -> Option<()> {

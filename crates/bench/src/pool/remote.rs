@@ -13,12 +13,12 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint, Pool, PoolConfig, RemoteKey, Reply};
+use millrace_engine::Operation;
 
-use super::workload::Job;
-use super::{Sample, Samples};
 use crate::cores;
 use crate::error::BenchError;
 use crate::stats::Latencies;
+use crate::workload::{Checks, Requests};
 
 /// Deadline of a job: far above anything that a healthy node takes, so that a hang ends the run.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -39,35 +39,84 @@ pub(crate) struct RemoteRound {
     pub(crate) served_by: BTreeMap<String, u64>,
 }
 
-/// A connection to a node, with the key of a job.
-pub(crate) struct Remote<'a> {
+/// A connection to a node that has the keys of a case in its session, and the inputs. May be used by any
+/// thread.
+pub(super) struct Sender {
     pool: Pool,
-    key: RemoteKey,
-    job: &'a Job,
+    keys: Vec<RemoteKey>,
+    operation: Operation,
+    inputs: Vec<Vec<u8>>,
+}
+
+impl Sender {
+    /// Connects, and imports the keys into the session.
+    pub(super) fn open(endpoint: &Endpoint, requests: &Requests<'_>) -> Result<Self, BenchError> {
+        let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
+        let keys = requests.keys.private_keys();
+        let keys: Result<Vec<_>, _> = keys
+            .map(|key| pool.import_key(key, Instant::now() + DEADLINE))
+            .collect();
+        Ok(Self {
+            pool,
+            keys: keys.map_err(|error| failed(requests, &error))?,
+            operation: requests.operation.clone(),
+            inputs: requests.inputs().collect(),
+        })
+    }
+
+    /// Sends request number `index`; `done` is called once, on the client's I/O thread.
+    pub(super) fn send(
+        &self,
+        index: usize,
+        deadline: Instant,
+        done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
+    ) -> Result<(), ClientError> {
+        let (operation, input) = (self.operation.clone(), self.input(index).clone());
+        self.pool
+            .submit(self.key(index), operation, input, deadline, done)
+            .map(drop)
+    }
+
+    fn key(&self, index: usize) -> &RemoteKey {
+        &self.keys[index % self.keys.len()]
+    }
+
+    fn input(&self, index: usize) -> &Vec<u8> {
+        &self.inputs[index % self.inputs.len()]
+    }
+}
+
+/// A [`Sender`] whose outputs are verified.
+pub(crate) struct Remote<'a> {
+    sender: Sender,
+    requests: &'a Requests<'a>,
 }
 
 impl<'a> Remote<'a> {
-    /// Connects, and brings the key into the session.
-    pub(crate) fn open(endpoint: &Endpoint, job: &'a Job) -> Result<Self, BenchError> {
-        let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
-        let key = pool
-            .import_key(job.key.clone(), Instant::now() + DEADLINE)
-            .map_err(|error| failed(job, &error))?;
-        Ok(Self { pool, key, job })
+    /// Connects, and imports the keys into the session.
+    pub(crate) fn open(
+        endpoint: &Endpoint,
+        requests: &'a Requests<'a>,
+    ) -> Result<Self, BenchError> {
+        Ok(Self {
+            sender: Sender::open(endpoint, requests)?,
+            requests,
+        })
     }
 
     /// Blocking calls from this thread, one after the other.
     pub(crate) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(self.requests.max_samples);
         let cpu = cores::own_cpu_time();
         let start = Instant::now();
         let mut index = 0;
         while start.elapsed() < duration {
-            let input = self.job.input(index);
+            let Sender {
+                pool, operation, ..
+            } = &self.sender;
+            let (key, input) = (self.sender.key(index), self.sender.input(index));
             let sent = Instant::now();
-            let reply = self
-                .pool
-                .call(&self.key, &self.job.operation, &input, sent + DEADLINE);
+            let reply = pool.call(key, operation, input, sent + DEADLINE);
             tally.take(index, sent.elapsed(), reply);
             index += 1;
         }
@@ -86,7 +135,7 @@ impl<'a> Remote<'a> {
     ) -> Result<RemoteRound, BenchError> {
         let top_up = (window / TOP_UP).max(1);
         let shared = Arc::new(Shared {
-            tally: Mutex::new(Tally::default()),
+            tally: Mutex::new(Tally::new(self.requests.max_samples)),
             feeder: thread::current(),
             wake_at: top_up,
         });
@@ -107,10 +156,8 @@ impl<'a> Remote<'a> {
         let deadline = Instant::now() + DEADLINE;
         while shared.ended() < sent {
             if Instant::now() > deadline {
-                return Err(BenchError::Wrong(format!(
-                    "{}: jobs never ended",
-                    self.job.workload
-                )));
+                let case = self.requests.case;
+                return Err(BenchError::Wrong(format!("{case}: jobs never ended")));
             }
             thread::park_timeout(Duration::from_millis(1));
         }
@@ -123,12 +170,10 @@ impl<'a> Remote<'a> {
     fn submit(&self, index: usize, shared: &Arc<Shared>) -> Result<(), BenchError> {
         let shared = Arc::clone(shared);
         let sent = Instant::now();
-        let (operation, input) = (self.job.operation.clone(), self.job.input(index));
         let done = move |result| shared.take(index, sent.elapsed(), result);
-        self.pool
-            .submit(&self.key, operation, input, sent + DEADLINE, Box::new(done))
-            .map(drop)
-            .map_err(|error| failed(self.job, &error))
+        self.sender
+            .send(index, sent + DEADLINE, Box::new(done))
+            .map_err(|error| failed(self.requests, &error))
     }
 
     fn finish(
@@ -138,9 +183,9 @@ impl<'a> Remote<'a> {
         cpu: Duration,
     ) -> Result<RemoteRound, BenchError> {
         if let Some(error) = tally.failure {
-            return Err(failed(self.job, &error));
+            return Err(failed(self.requests, &error));
         }
-        tally.samples.check(self.job)?;
+        tally.checks.verify(self.requests)?;
         let jobs = tally.ended as f64;
         Ok(RemoteRound {
             jobs: tally.ended as u64,
@@ -156,7 +201,7 @@ impl<'a> Remote<'a> {
 struct Shared {
     tally: Mutex<Tally>,
     feeder: Thread,
-    /// The feeder is woken each time that so many more jobs have ended.
+    /// The feeder is woken each time this number of further jobs has ended.
     wake_at: usize,
 }
 
@@ -181,34 +226,40 @@ impl Shared {
 
 #[derive(Default)]
 struct Tally {
+    max_samples: usize,
     ended: usize,
     latencies: Latencies,
-    samples: Samples,
+    checks: Checks,
     served_by: BTreeMap<String, u64>,
     failure: Option<ClientError>,
 }
 
 impl Tally {
+    fn new(max_samples: usize) -> Self {
+        Self {
+            max_samples,
+            ..Self::default()
+        }
+    }
+
     fn take(&mut self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
         self.ended += 1;
         match result {
             Ok(reply) => {
                 self.latencies.push(latency);
-                let backend = reply.served_by.map_or("nobody", |backend| backend.name());
+                let backend = reply.served_by.map_or("unknown", |backend| backend.name());
                 match self.served_by.get_mut(backend) {
                     Some(count) => *count += 1,
                     None => drop(self.served_by.insert(backend.to_owned(), 1)),
                 }
-                self.samples.offer(|| Sample {
-                    index,
-                    output: reply.output.to_vec(),
-                });
+                self.checks
+                    .keep(self.max_samples, index, || reply.output.to_vec());
             }
             Err(error) => self.failure = Some(error),
         }
     }
 }
 
-fn failed(job: &Job, error: &ClientError) -> BenchError {
-    BenchError::Wrong(format!("{} through the node: {error}", job.workload))
+fn failed(requests: &Requests<'_>, error: &ClientError) -> BenchError {
+    BenchError::Wrong(format!("{} through the node: {error}", requests.case))
 }

@@ -1,49 +1,58 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was measured: raw rounds, the tables, and the comparison with the numbers to reach.
+//! What `bench pool` measured: raw rounds, the tables, and the comparison with the numbers to reach.
 
 use std::collections::BTreeMap;
 
+use millrace_engine::OperationKind;
 use serde::Serialize;
 
-use super::Plan;
+use super::PoolPlan;
 use super::remote::RemoteRound;
-use super::workload::Workload;
-use crate::goals::{self, Goal};
+use crate::goals::{Goal, Goals};
 use crate::machine::Machine;
-use crate::report::Table;
+use crate::report::{Table, median};
 use crate::stats::Spread;
+use crate::workload::Case;
 
 /// Version of the JSON report: raised when a field changes its meaning.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
-/// One round of one operation.
+/// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Round {
-    /// The library through its own interface, on the node's core.
-    pub(super) library_per_s: f64,
-    /// CPU time per operation: unlike the rate it does not suffer from what else runs.
-    pub(super) library_cpu_us: f64,
-    /// The software backend's queue, on the node's core.
+    /// The library through its own interface, on the node's core; none where it has no interface.
+    pub(super) library_per_s: Option<f64>,
+    /// The same library through the software backend's queue, on the node's core.
     pub(super) queue_per_s: f64,
+    /// CPU time per operation: unlike the rate it does not suffer from what else runs.
     pub(super) queue_cpu_us: f64,
     /// `openssl speed` on the node's core.
     pub(super) openssl_per_s: Option<f64>,
-    /// Through the node, pipelined.
-    pub(super) node_per_s: f64,
-    pub(super) node_p50_us: f64,
-    pub(super) node_p99_us: f64,
+    /// The software backend's queue on the client's core: what a blocking caller would have had.
+    pub(super) direct_p50_us: f64,
+    /// One entry per worker count.
+    pub(super) nodes: Vec<NodeRound>,
+}
+
+/// One node in one round.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct NodeRound {
+    /// Worker threads per class; none for a node that was not started here.
+    pub(super) workers: Option<usize>,
+    /// Pipelined.
+    pub(super) per_s: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
     /// CPU time of the node per job.
-    pub(super) node_cpu_us: f64,
+    pub(super) cpu_us: f64,
     /// CPU time of client and load generator per job.
     pub(super) client_cpu_us: f64,
     pub(super) jobs: u64,
     /// By backend, as the completions say.
     pub(super) served_by: BTreeMap<String, u64>,
-    /// The library, on the load generator's core: what a blocking caller would have had.
-    pub(super) direct_p50_us: f64,
-    /// Through the node, one at a time from a blocking caller.
+    /// One at a time, from a blocking caller.
     pub(super) blocking_p50_us: f64,
     pub(super) blocking_p99_us: f64,
 }
@@ -51,6 +60,7 @@ pub(super) struct Round {
 /// Throughput and latency at one concurrency.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Depth {
+    workers: Option<usize>,
     in_flight: usize,
     per_s: f64,
     p50_us: f64,
@@ -58,120 +68,118 @@ pub(super) struct Depth {
 }
 
 impl Depth {
-    pub(super) fn new(in_flight: usize, mut round: RemoteRound) -> Self {
+    pub(super) fn new(workers: Option<usize>, in_flight: usize, round: &RemoteRound) -> Self {
+        let (per_s, latencies) = (round.per_s, &round.latencies);
+        let (p50_us, p99_us) = (latencies.quantile_us(0.5), latencies.quantile_us(0.99));
         Self {
+            workers,
             in_flight,
-            per_s: round.per_s,
-            p50_us: round.latencies.quantile_us(0.5),
-            p99_us: round.latencies.quantile_us(0.99),
+            per_s,
+            p50_us,
+            p99_us,
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Measured {
-    operation: Workload,
-    key: &'static str,
+struct MeasuredCase {
+    #[serde(flatten)]
+    case: Case,
     rounds: Vec<Round>,
     by_depth: Vec<Depth>,
 }
 
-/// A report.
+/// The report of `bench pool`.
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct PoolReport {
     schema: u32,
     benchmark: &'static str,
     machine: Machine,
-    plan: Plan,
-    operations: Vec<Measured>,
-    goals: Vec<Goal>,
+    plan: PoolPlan,
+    operations: Vec<MeasuredCase>,
+    pub(super) goals: Goals,
 }
 
-impl Measured {
-    fn spread(&self, value: impl Fn(&Round) -> f64) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(value))
+impl MeasuredCase {
+    fn spread(&self, value: impl Fn(&Round) -> Option<f64>) -> Option<Spread> {
+        Spread::of(self.rounds.iter().filter_map(value))
     }
 
-    fn show(&self, decimals: usize, value: impl Fn(&Round) -> f64) -> String {
-        let median = self.spread(value).map_or(0.0, |spread| spread.median);
-        format!("{median:.decimals$}")
+    fn show(&self, decimals: usize, value: impl Fn(&Round) -> Option<f64>) -> String {
+        median(self.spread(value), decimals)
     }
 
-    fn range(&self, decimals: usize, value: impl Fn(&Round) -> f64) -> String {
-        self.spread(value)
+    /// Over the rounds of the node in column `node`.
+    fn of_node(&self, node: usize, value: impl Fn(&Round, &NodeRound) -> f64) -> Option<Spread> {
+        self.spread(|round| Some(value(round, round.nodes.get(node)?)))
+    }
+
+    fn range(
+        &self,
+        decimals: usize,
+        node: usize,
+        value: impl Fn(&Round, &NodeRound) -> f64,
+    ) -> String {
+        self.of_node(node, value)
             .map_or_else(String::new, |spread| spread.show(decimals))
     }
+
+    /// The columns of nodes with their worker counts.
+    fn nodes(&self) -> impl Iterator<Item = (usize, Option<usize>)> {
+        let first = self.rounds.first().map_or(&[][..], |round| &round.nodes);
+        first.iter().map(|node| node.workers).enumerate()
+    }
+
+    fn names(&self, workers: Option<usize>) -> [String; 3] {
+        let workers = workers.map_or_else(|| "?".to_owned(), |workers| workers.to_string());
+        [
+            self.case.operation.to_string(),
+            self.case.key.to_string(),
+            workers,
+        ]
+    }
 }
 
-impl Results {
-    pub(super) fn new(machine: Machine, plan: &Plan) -> Self {
+impl PoolReport {
+    pub(super) fn new(plan: &PoolPlan) -> Self {
         Self {
             schema: SCHEMA,
             benchmark: "pool",
-            machine,
+            machine: Machine::here(),
             plan: plan.clone(),
             operations: Vec::new(),
-            goals: Vec::new(),
+            goals: Goals::default(),
         }
     }
 
-    pub(super) fn add(&mut self, operation: Workload, rounds: Vec<Round>, by_depth: Vec<Depth>) {
-        let key = operation.key_name();
-        self.operations.push(Measured {
-            operation,
-            key,
+    pub(super) fn add(&mut self, case: Case, rounds: Vec<Round>, by_depth: Vec<Depth>) {
+        let measured = MeasuredCase {
+            case,
             rounds,
             by_depth,
-        });
-        self.goals = self.goals();
-    }
-
-    fn goals(&self) -> Vec<Goal> {
-        let find = |wanted| self.operations.iter().find(|one| one.operation == wanted);
-        let mut goals = Vec::new();
-        let rsa = find(Workload::RsaPkcs1Sign);
-        let ecdsa = find(Workload::EcdsaSign);
-        let ratio = |round: &Round| round.node_per_s / round.library_per_s;
-        if let Some(spread) = rsa.and_then(|rsa| rsa.spread(ratio)) {
-            let what = "RSA-2048 sign through a node / library called directly";
-            goals.push(Goal::at_least(what, 0.95, 0.98, spread));
+        };
+        for (node, workers) in measured.nodes() {
+            self.goals.extend(goals(&measured, node, workers));
         }
-        if let Some(spread) = ecdsa.and_then(|ecdsa| ecdsa.spread(ratio)) {
-            let what = "P-256 sign through a node, pipelined / library called directly";
-            goals.push(Goal::at_least(what, 0.90, 0.95, spread));
-        }
-        let added = |round: &Round| round.blocking_p50_us - round.direct_p50_us;
-        if let Some(spread) = ecdsa.and_then(|ecdsa| ecdsa.spread(added)) {
-            let what = "latency added at concurrency 1, p50, P-256, microseconds";
-            goals.push(Goal::at_most(what, 30.0, 15.0, spread));
-        }
-        let client = |round: &Round| round.client_cpu_us / round.library_cpu_us;
-        if let Some(spread) = rsa.and_then(|rsa| rsa.spread(client)) {
-            let what = "client CPU time per remote RSA-2048 sign / the same done locally";
-            goals.push(Goal::at_most(what, 1.0 / 40.0, 1.0 / 100.0, spread));
-        }
-        goals
+        self.operations.push(measured);
     }
 
     /// The tables.
     pub(super) fn render(&self) -> String {
         let plan = &self.plan;
-        let sharing = if plan.node_core == plan.load_core {
-            " (the same: figures are not comparable)"
-        } else {
-            ""
-        };
         let transport = match (plan.tcp, &plan.pool) {
             (true, _) => "TCP with mutual TLS 1.3 on loopback",
             (false, None) => "its unix socket",
             (false, Some(_)) => "the endpoint that was named",
         };
         let mut text = format!(
-            "{}\n\nNode and direct calls on core {}, client on core {}{sharing}, over {transport};\n\
-             {} rounds of {:.1} s, interleaved;\n{} jobs in flight when pipelined; outputs checked in every round\n\n",
+            "{}\n\nNodes and direct calls on core {}, client on core {}{}, over {transport};\n\
+             {} rounds of {:.1} s, interleaved in changing order, each after a warm-up;\n\
+             {} jobs in flight when pipelined; rates by the clock; outputs checked in every round\n\n",
             self.machine.describe(),
             plan.node_core,
             plan.load_core,
+            crate::report::sharing(plan.node_core, plan.load_core),
             plan.rounds,
             plan.duration.as_secs_f64(),
             plan.window,
@@ -183,85 +191,126 @@ impl Results {
             text.push_str("\nBy jobs in flight: operations/s, p50 µs, p99 µs\n");
             text.push_str(&self.by_depth().render());
         }
-        if !self.goals.is_empty() {
-            text.push_str("\nNumbers to reach, median (range over the rounds)\n");
-            text.push_str(&goals::table(&self.goals).render());
-        }
-        text
+        text + &self.goals.render()
     }
 
+    #[rustfmt::skip]
     fn throughput(&self) -> Table {
         let mut table = Table::new(&[
-            "operation",
-            "key",
-            "OpenSSL/s",
-            "library/s",
-            "backend/s",
-            "node/s",
-            "node / library",
-            "node / backend",
-            "p50 µs",
-            "p99 µs",
-            "library CPU µs",
-            "node CPU µs",
-            "client CPU µs",
+            "operation", "key", "workers", "OpenSSL/s", "library/s", "backend/s", "node/s", "node / library",
+            "node / backend", "p50 µs", "p99 µs", "backend CPU µs", "node CPU µs", "client CPU µs",
         ]);
-        for one in &self.operations {
-            let openssl = Spread::of(one.rounds.iter().filter_map(|round| round.openssl_per_s));
-            table.row([
-                one.operation.to_string(),
-                one.key.to_owned(),
-                openssl.map_or_else(|| "-".to_owned(), |spread| format!("{:.0}", spread.median)),
+        for (one, node, workers) in self.rows() {
+            let of = |decimals, value: fn(&NodeRound) -> f64| {
+                median(one.of_node(node, |_, node| value(node)), decimals)
+            };
+            let library = one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?));
+            table.row(one.names(workers).into_iter().chain([
+                one.show(0, |round| round.openssl_per_s),
                 one.show(0, |round| round.library_per_s),
-                one.show(0, |round| round.queue_per_s),
-                one.show(0, |round| round.node_per_s),
-                one.range(3, |round| round.node_per_s / round.library_per_s),
-                one.range(3, |round| round.node_per_s / round.queue_per_s),
-                one.show(0, |round| round.node_p50_us),
-                one.show(0, |round| round.node_p99_us),
-                one.show(1, |round| round.library_cpu_us),
-                one.show(1, |round| round.node_cpu_us),
-                one.show(2, |round| round.client_cpu_us),
-            ]);
+                one.show(0, |round| Some(round.queue_per_s)),
+                of(0, |node| node.per_s),
+                library.map_or_else(|| "-".to_owned(), |spread| spread.show(3)),
+                one.range(3, node, |round, node| node.per_s / round.queue_per_s),
+                of(0, |node| node.p50_us),
+                of(0, |node| node.p99_us),
+                one.show(1, |round| Some(round.queue_cpu_us)),
+                of(1, |node| node.cpu_us),
+                of(2, |node| node.client_cpu_us),
+            ]));
         }
         table
     }
 
+    #[rustfmt::skip]
     fn latency(&self) -> Table {
         let mut table = Table::new(&[
-            "operation",
-            "key",
-            "direct p50 µs",
-            "node p50 µs",
-            "node p99 µs",
-            "added p50 µs",
+            "operation", "key", "workers", "direct p50 µs", "node p50 µs", "node p99 µs", "added p50 µs",
         ]);
-        for one in &self.operations {
-            table.row([
-                one.operation.to_string(),
-                one.key.to_owned(),
-                one.show(1, |round| round.direct_p50_us),
-                one.show(1, |round| round.blocking_p50_us),
-                one.show(1, |round| round.blocking_p99_us),
-                one.range(1, |round| round.blocking_p50_us - round.direct_p50_us),
-            ]);
+        for (one, node, workers) in self.rows() {
+            table.row(one.names(workers).into_iter().chain([
+                one.show(1, |round| Some(round.direct_p50_us)),
+                median(one.of_node(node, |_, node| node.blocking_p50_us), 1),
+                median(one.of_node(node, |_, node| node.blocking_p99_us), 1),
+                one.range(1, node, |round, node| node.blocking_p50_us - round.direct_p50_us),
+            ]));
         }
         table
     }
 
     fn by_depth(&self) -> Table {
         let heads: Vec<String> = self.plan.depths.iter().map(usize::to_string).collect();
-        let mut head = vec!["operation", "key"];
+        let mut head = vec!["operation", "key", "workers"];
         head.extend(heads.iter().map(String::as_str));
         let mut table = Table::new(&head);
-        for one in &self.operations {
-            let cells = one
-                .by_depth
-                .iter()
+        for (one, _, workers) in self.rows() {
+            let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
+            let cells = depths
                 .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
-            let named = [one.operation.to_string(), one.key.to_owned()];
-            table.row(named.into_iter().chain(cells));
+            table.row(one.names(workers).into_iter().chain(cells));
         }
         table
     }
+
+    /// Each case with each node.
+    fn rows(&self) -> impl Iterator<Item = (&MeasuredCase, usize, Option<usize>)> {
+        let cases = self.operations.iter();
+        cases.flat_map(|one| one.nodes().map(move |(node, workers)| (one, node, workers)))
+    }
+}
+
+/// What is promised of a node with one worker per class, and shown of the others.
+fn goals(one: &MeasuredCase, node: usize, workers: Option<usize>) -> Vec<Goal> {
+    let promised = workers.is_none_or(|workers| workers == 1);
+    let with = match workers {
+        Some(1) | None => String::new(),
+        Some(workers) => format!(", {workers} workers"),
+    };
+    let mut goals = Vec::new();
+    let mut add = |what: &str, at_most, must, aim, measured: Option<Spread>| {
+        goals.extend(measured.map(|measured| {
+            Goal::new(format!("{what}{with}"), at_most, must, aim, measured)
+                .only_if("node with one worker per class", promised)
+        }));
+    };
+    let ratio = one.of_node(node, |round, node| node.per_s / round.queue_per_s);
+    let added = one.of_node(node, |round, node| {
+        node.blocking_p50_us - round.direct_p50_us
+    });
+    let client = one.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
+    match one.case.operation {
+        OperationKind::RsaPkcs1Sign => {
+            add(
+                "RSA-2048 sign through a node / called directly",
+                false,
+                0.95,
+                0.98,
+                ratio,
+            );
+            let what = "client CPU time per remote RSA-2048 sign / the same done locally";
+            add(what, true, 1.0 / 40.0, 1.0 / 100.0, client);
+        }
+        OperationKind::EcdsaSign => {
+            add(
+                "P-256 sign through a node, pipelined / called directly",
+                false,
+                0.90,
+                0.95,
+                ratio,
+            );
+            let what = "latency added at concurrency 1, p50, P-256, µs";
+            add(what, true, 30.0, 15.0, added);
+        }
+        OperationKind::Ed25519Sign => {
+            add(
+                "Ed25519 sign through a node, pipelined / called directly",
+                false,
+                0.85,
+                0.90,
+                ratio,
+            );
+        }
+        _ => {}
+    }
+    goals
 }

@@ -41,6 +41,7 @@ use crate::machine::Machine;
 use crate::process::Stop;
 use crate::progress::Progress;
 use crate::report;
+use crate::stats::order;
 
 /// Names of all algorithms, for the help text.
 pub(crate) fn algorithm_names() -> impl Iterator<Item = &'static str> {
@@ -149,7 +150,7 @@ impl Plan {
 
     /// Every algorithm at every size it has.
     fn points(&self) -> Vec<(&'static Row, usize)> {
-        let sizes = |row: &'static Row| match row.work.sized() {
+        let sizes = |row: &'static Row| match row.request.sized() {
             true => self.sizes.clone(),
             false => vec![0],
         };
@@ -211,8 +212,8 @@ impl Plan {
         Ok(workers)
     }
 
-    /// One algorithm at one size in one round: all implementations in turn, every other round from the
-    /// last to the first.
+    /// One algorithm at one size in one round: all implementations in turn, in an order that is permuted
+    /// from round to round.
     fn point(
         &self,
         row: &Row,
@@ -221,13 +222,9 @@ impl Plan {
         workers: &mut [Worker],
         report: &mut Report,
     ) -> Result<(), BenchError> {
-        let mut order: Vec<usize> = (0..workers.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
         let mut checks: HashMap<String, String> = HashMap::new();
-        for at in order {
-            let worker = &mut workers[at];
+        for worker in order(workers.len(), round) {
+            let worker = &mut workers[worker];
             match worker.measure(row.name, size, self.slice)? {
                 Answer::Absent(reason) => {
                     let absent = Absent {

@@ -144,7 +144,7 @@ impl Report {
     fn algorithms(&self, sized: bool) -> Vec<&'static str> {
         rows::ROWS
             .iter()
-            .filter(|row| row.work.sized() == sized)
+            .filter(|row| row.request.sized() == sized)
             .map(|row| row.name)
             .filter(|name| {
                 self.measured

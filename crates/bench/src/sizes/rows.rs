@@ -4,47 +4,45 @@
 //! What is measured: one row per algorithm. Names are those of the command line, of the tables and of
 //! the files.
 
-use crate::libcrypto::KeyKind;
+use crate::workload::BenchKey;
 
 /// One algorithm, as it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its name.
     pub(crate) name: &'static str,
-    /// What is done.
-    pub(crate) work: Work,
+    pub(crate) request: Request,
 }
 
 /// What one operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum Request {
     /// Sealing one packet: a new nonce, all bytes, the tag. The name in OpenSSL, bytes of the key.
     Seal(&'static str, usize),
-    /// Hashing one block.
+    /// Hashing one block. The name in OpenSSL.
     Hash(&'static str),
     /// A signature over a 32-byte message.
-    Sign(KeyKind),
-    /// Its verification.
-    Verify(KeyKind),
-    /// A key agreement with one's own key.
-    Derive(KeyKind),
+    Sign(BenchKey),
+    /// The verification of such a signature.
+    Verify(BenchKey),
+    /// A key agreement with a static key.
+    Derive(BenchKey),
     /// Encapsulation for a public key.
-    Encapsulate(KeyKind),
+    Encapsulate(BenchKey),
     /// Decapsulation.
-    Decapsulate(KeyKind),
+    Decapsulate(BenchKey),
 }
 
-impl Work {
-    /// Whether the cost depends on the size of what is worked on.
+impl Request {
+    /// Whether the cost depends on the size of the input.
     pub(crate) fn sized(self) -> bool {
         matches!(self, Self::Seal(..) | Self::Hash(_))
     }
 }
 
-use Work::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
+use Request::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
 
-const fn row(name: &'static str, work: Work) -> Row {
-    Row { name, work }
+const fn row(name: &'static str, request: Request) -> Row {
+    Row { name, request }
 }
 
 /// Every row: ciphers of VPNs and TLS, hashes, then public keys.
@@ -57,25 +55,25 @@ pub(crate) const ROWS: [Row; 27] = [
     row("sha1", Hash("SHA1")),
     row("sha256", Hash("SHA256")),
     row("sha512", Hash("SHA512")),
-    row("rsa-2048-sign", Sign(KeyKind::Rsa(2048))),
-    row("rsa-2048-verify", Verify(KeyKind::Rsa(2048))),
-    row("rsa-3072-sign", Sign(KeyKind::Rsa(3072))),
-    row("rsa-3072-verify", Verify(KeyKind::Rsa(3072))),
-    row("rsa-4096-sign", Sign(KeyKind::Rsa(4096))),
-    row("rsa-4096-verify", Verify(KeyKind::Rsa(4096))),
-    row("dsa-2048-sign", Sign(KeyKind::Dsa)),
-    row("dsa-2048-verify", Verify(KeyKind::Dsa)),
-    row("ecdsa-p256-sign", Sign(KeyKind::P256)),
-    row("ecdsa-p256-verify", Verify(KeyKind::P256)),
-    row("ed25519-sign", Sign(KeyKind::Ed25519)),
-    row("ed25519-verify", Verify(KeyKind::Ed25519)),
-    row("ecdh-p256", Derive(KeyKind::P256)),
-    row("x25519", Derive(KeyKind::X25519)),
-    row("dh-ffdhe2048", Derive(KeyKind::Dh)),
-    row("ml-kem-768-encap", Encapsulate(KeyKind::MlKem768)),
-    row("ml-kem-768-decap", Decapsulate(KeyKind::MlKem768)),
-    row("ml-dsa-65-sign", Sign(KeyKind::MlDsa65)),
-    row("ml-dsa-65-verify", Verify(KeyKind::MlDsa65)),
+    row("rsa-2048-sign", Sign(BenchKey::Rsa2048)),
+    row("rsa-2048-verify", Verify(BenchKey::Rsa2048)),
+    row("rsa-3072-sign", Sign(BenchKey::Rsa3072)),
+    row("rsa-3072-verify", Verify(BenchKey::Rsa3072)),
+    row("rsa-4096-sign", Sign(BenchKey::Rsa4096)),
+    row("rsa-4096-verify", Verify(BenchKey::Rsa4096)),
+    row("dsa-2048-sign", Sign(BenchKey::Dsa2048)),
+    row("dsa-2048-verify", Verify(BenchKey::Dsa2048)),
+    row("ecdsa-p256-sign", Sign(BenchKey::P256)),
+    row("ecdsa-p256-verify", Verify(BenchKey::P256)),
+    row("ed25519-sign", Sign(BenchKey::Ed25519)),
+    row("ed25519-verify", Verify(BenchKey::Ed25519)),
+    row("ecdh-p256", Derive(BenchKey::P256)),
+    row("x25519", Derive(BenchKey::X25519)),
+    row("dh-ffdhe2048", Derive(BenchKey::Dh2048)),
+    row("ml-kem-768-encap", Encapsulate(BenchKey::MlKem768)),
+    row("ml-kem-768-decap", Decapsulate(BenchKey::MlKem768)),
+    row("ml-dsa-65-sign", Sign(BenchKey::MlDsa65)),
+    row("ml-dsa-65-verify", Verify(BenchKey::MlDsa65)),
 ];
 
 /// The row of that name.
@@ -88,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_there_once() {
-        for (at, row) in ROWS.iter().enumerate() {
+    fn every_row_has_a_name_of_its_own() {
+        for (place, row) in ROWS.iter().enumerate() {
             assert!(
-                ROWS[at + 1..].iter().all(|other| other.name != row.name),
+                ROWS[place + 1..].iter().all(|other| other.name != row.name),
                 "{}",
                 row.name
             );

@@ -25,7 +25,7 @@ use aws_lc_rs::digest;
 use super::implementation::{Implementation, Opened, Prepared, Source};
 use super::rows;
 use crate::cores;
-use crate::error::BenchError;
+use crate::error::{BenchError, LibraryError};
 
 /// Bound on one line of the conversation, in bytes.
 const MAX_LINE: usize = 1024;
@@ -57,11 +57,11 @@ pub(crate) struct Slice {
 /// Serves requests until standard input ends.
 ///
 /// # Errors
-/// A conversation that is none.
+/// Standard input or output is broken.
 pub(crate) fn serve(source: &Source) -> Result<(), BenchError> {
     let opened = match Opened::open(source) {
         Ok(opened) => opened,
-        Err(reason) => return say(&format!("absent {}", one_line(&reason))),
+        Err(reason) => return say(&format!("absent {}", one_line(&reason.to_string()))),
     };
     say(&format!("ready {}", one_line(&opened.describe())))?;
     let mut prepared = HashMap::new();
@@ -111,7 +111,7 @@ fn answer(opened: &Opened, cache: &mut Cache, line: &str) -> String {
 }
 
 /// Repeats the operation for as long.
-fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, String> {
+fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, LibraryError> {
     let (start, cpu) = (Instant::now(), cores::thread_cpu_time());
     let (mut operations, mut burst) = (0, 1);
     loop {

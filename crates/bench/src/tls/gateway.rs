@@ -19,8 +19,9 @@ use serde::Serialize;
 
 use crate::cores;
 use crate::error::BenchError;
-use crate::keys::{Identity, KeyKind, write_private};
+use crate::keys::{Identity, write_private};
 use crate::process::{Process, free_ports, listens, need};
+use crate::workload::BenchKey;
 
 /// Connections that a gateway may hold: above any concurrency that is offered here.
 const MAX_CONNECTIONS: u32 = 4096;
@@ -104,7 +105,7 @@ pub(super) struct Short {
 /// What puts the pool under a gateway: environment variables and, per key, the file that names it.
 pub(super) struct Edge {
     pub(super) environment: Vec<(&'static str, OsString)>,
-    pub(super) key_files: BTreeMap<KeyKind, PathBuf>,
+    pub(super) key_files: BTreeMap<BenchKey, PathBuf>,
     /// The library that makes nginx asynchronous.
     pub(super) preload: Option<PathBuf>,
 }
@@ -112,7 +113,7 @@ pub(super) struct Edge {
 /// A running gateway with one port per key.
 pub(super) struct Gateway {
     process: Process,
-    ports: BTreeMap<KeyKind, u16>,
+    ports: BTreeMap<BenchKey, u16>,
     short: Option<u16>,
 }
 
@@ -195,7 +196,7 @@ impl Gateway {
     }
 
     /// Where it serves this key.
-    pub(super) fn address(&self, kind: KeyKind) -> Result<SocketAddr, BenchError> {
+    pub(super) fn address(&self, kind: BenchKey) -> Result<SocketAddr, BenchError> {
         let port = self.ports.get(&kind);
         port.map(|port| loopback(*port))
             .ok_or_else(|| BenchError::Setup(format!("the gateway has no {kind} key")))
@@ -298,13 +299,13 @@ fn loopback(port: u16) -> SocketAddr {
 struct Site<'a> {
     identities: &'a [Identity],
     edge: Option<&'a Edge>,
-    ports: &'a BTreeMap<KeyKind, u16>,
+    ports: &'a BTreeMap<BenchKey, u16>,
     short: Option<(&'a Short, u16)>,
     dir: &'a Path,
 }
 
 impl Site<'_> {
-    fn port(&self, kind: KeyKind) -> u16 {
+    fn port(&self, kind: BenchKey) -> u16 {
         self.ports.get(&kind).copied().unwrap_or(0)
     }
 
@@ -350,7 +351,7 @@ impl Site<'_> {
                 self.port(kind),
                 bundle.display(),
             );
-            if let (KeyKind::Rsa2048, Some((short, port))) = (kind, self.short) {
+            if let (BenchKey::Rsa2048, Some((short, port))) = (kind, self.short) {
                 let _ = write!(
                     text,
                     "frontend short\n\
@@ -391,7 +392,7 @@ impl Site<'_> {
                 identity.certificate_file.display(),
                 self.key_file(identity).display(),
             );
-            if let (KeyKind::Rsa2048, Some((short, port))) = (identity.kind, self.short) {
+            if let (BenchKey::Rsa2048, Some((short, port))) = (identity.kind, self.short) {
                 let _ = write!(
                     text,
                     "  server {{\n\

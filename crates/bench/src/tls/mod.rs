@@ -11,9 +11,10 @@
 //!             names the key
 //! ```
 //!
-//! One *cell* is a server, a key, a TLS version and a mode. In every round each cell is measured once,
-//! local next to pooled, in alternating order; what is compared is compared within the round. Each load
-//! is sampled while it runs: what of the gateway's CPU time is private-key work is the offload ceiling.
+//! One *cell* is a server, a key, a TLS version and a mode. In every round each cell is measured once, local
+//! next to pooled, in an order that is permuted from round to round; ratios are taken within the round. Each
+//! load is sampled while it runs: the share of private-key work in the gateway's CPU time is the offload
+//! ceiling.
 //!
 //! | file | what |
 //! |---|---|
@@ -22,6 +23,7 @@
 //! | `load.rs`, `short.rs` | the loads: handshakes and requests; short connections |
 //! | `observer.rs` | the sampler |
 //! | `results.rs`, `tables.rs`, `plots.rs` | figures, and how they are shown |
+//! | `summary.rs` | the last screen of the demonstration |
 //! | `reference.rs` | figures of others, labelled |
 
 mod gateway;
@@ -32,6 +34,7 @@ mod plots;
 mod reference;
 mod results;
 mod short;
+mod summary;
 mod tables;
 mod testbed;
 
@@ -41,13 +44,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 pub use self::gateway::{Mode, Server};
-use self::plan::Plan;
-use self::results::Results;
+use self::plan::TlsPlan;
+use self::results::TlsReport;
 use self::testbed::Testbed;
 use crate::cli::TlsArgs;
 use crate::cores;
+use crate::crypto;
 use crate::error::BenchError;
-use crate::machine::Machine;
 use crate::plot;
 use crate::process::Stop;
 use crate::progress::Progress;
@@ -89,30 +92,31 @@ pub enum Part {
 
 /// Measures, prints, and fails if anything did not verify.
 pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
-    let plan = Plan::new(args)?;
+    let plan = TlsPlan::new(args)?;
     let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
     let results = measure(&plan, &stop)?;
     if let Some(path) = &args.svg {
         plot::write(&plots::render(&results)?, path)?;
     }
-    match &args.json {
-        Some(path) if path.as_os_str() == "-" => report::write_json(&results, path)?,
-        json => {
-            report::print(&tables::render(&results, args.demo, args.profile))?;
-            if let Some(path) = json {
-                report::write_json(&results, path)?;
-            }
-        }
-    }
-    results.verdict()
+    let demo = args
+        .demo
+        .then(|| crypto::brief_rates(plan.gateway_core, &stop))
+        .transpose()?;
+    report::deliver(&results, args.json.as_deref(), || {
+        let mut text = tables::render(&results, args.demo, args.profile);
+        text.extend(demo.iter().map(|rates| summary::render(&results, rates)));
+        text
+    })?;
+    results.verdict()?;
+    results.goals.require(args.require)
 }
 
-fn measure(plan: &Plan, stop: &Stop) -> Result<Results, BenchError> {
+fn measure(plan: &TlsPlan, stop: &Stop) -> Result<TlsReport, BenchError> {
     let mut progress = Progress::new(plan.steps());
     progress.now("starting the gateways");
     let mut testbed = Testbed::start(plan, &mut |what| progress.now(what))?;
-    let mut results = Results::new(Machine::here(), plan);
+    let mut results = TlsReport::new(plan);
     for round in 0..plan.rounds {
         for key in plan.speeds() {
             progress.now(&format!(

@@ -15,7 +15,8 @@ use super::{Mode, Part, Server, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
-use crate::keys::KeyKind;
+use crate::stats::order;
+use crate::workload::BenchKey;
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
@@ -30,7 +31,7 @@ const PRELOAD_PLACES: [&str; 2] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Cell {
     pub(super) server: Server,
-    pub(super) key: KeyKind,
+    pub(super) key: BenchKey,
     pub(super) tls: TlsVersion,
     pub(super) mode: Mode,
 }
@@ -47,10 +48,10 @@ impl fmt::Display for Cell {
 
 /// What the options mean.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Plan {
+pub(super) struct TlsPlan {
     pub(super) parts: Vec<Part>,
     pub(super) servers: Vec<Server>,
-    pub(super) keys: Vec<KeyKind>,
+    pub(super) keys: Vec<BenchKey>,
     pub(super) versions: Vec<TlsVersion>,
     pub(super) modes: Vec<Mode>,
     pub(super) rounds: u64,
@@ -70,7 +71,7 @@ pub(super) struct Plan {
     pub(super) preload: Option<PathBuf>,
 }
 
-impl Plan {
+impl TlsPlan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
         let (rounds, seconds) = if args.demo { (2, 0.5) } else { (5, 1.0) };
         let seconds = args.seconds.unwrap_or(seconds);
@@ -98,8 +99,8 @@ impl Plan {
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
             latency: Duration::from_millis(args.latency),
-            concurrency: usize::try_from(args.concurrency).unwrap_or(usize::MAX),
-            request_concurrency: usize::try_from(args.request_concurrency).unwrap_or(usize::MAX),
+            concurrency: args.concurrency,
+            request_concurrency: args.request_concurrency,
             gateway_core,
             load_core,
             provider: args.provider.clone(),
@@ -107,8 +108,8 @@ impl Plan {
         })
     }
 
-    /// The cells of one round: local and pooled next to each other, in alternating order, so that
-    /// neither always comes first.
+    /// The cells of one round: the modes of a server, key and version next to each other, in an order
+    /// that is permuted from round to round.
     pub(super) fn order(&self, round: u64) -> Vec<Cell> {
         let mut cells = Vec::new();
         if !self.parts.iter().any(|part| *part != Part::Short) {
@@ -117,7 +118,7 @@ impl Plan {
         for &server in &self.servers {
             for &key in &self.keys {
                 for &tls in &self.versions {
-                    let modes = self.alternating(round);
+                    let modes = self.ordered(round);
                     cells.extend(modes.into_iter().map(|mode| Cell {
                         server,
                         key,
@@ -138,7 +139,7 @@ impl Plan {
         }
         for &server in &self.servers {
             for path in Path::ALL {
-                let modes = self.alternating(round);
+                let modes = self.ordered(round);
                 cells.extend(
                     modes
                         .into_iter()
@@ -168,19 +169,29 @@ impl Plan {
         }
     }
 
-    fn alternating(&self, round: u64) -> Vec<Mode> {
-        let mut modes = self.modes();
-        if round % 2 == 1 {
-            modes.reverse();
-        }
-        modes
+    /// The modes in the order of this round.
+    fn ordered(&self, round: u64) -> Vec<Mode> {
+        let modes = self.modes();
+        order(modes.len(), round)
+            .into_iter()
+            .map(|place| modes[place])
+            .collect()
+    }
+
+    /// Modes that the demonstration leaves out although they were not deselected.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = Mode> {
+        let modes = self.modes();
+        self.modes
+            .iter()
+            .copied()
+            .filter(move |mode| !modes.contains(mode))
     }
 
     /// The keys that gateways have: those that are measured, and the one of short connections.
-    pub(super) fn keys_to_make(&self) -> Vec<KeyKind> {
+    pub(super) fn keys_to_make(&self) -> Vec<BenchKey> {
         let mut keys = self.keys.clone();
         if self.parts.contains(&Part::Short) {
-            keys.push(KeyKind::Rsa2048);
+            keys.push(BenchKey::Rsa2048);
         }
         unique(&keys)
     }
@@ -192,7 +203,7 @@ impl Plan {
     }
 
     /// The keys that `openssl speed` is asked about, as a second opinion.
-    pub(super) fn speeds(&self) -> Vec<KeyKind> {
+    pub(super) fn speeds(&self) -> Vec<BenchKey> {
         if self.parts.contains(&Part::Handshakes) {
             self.keys.clone()
         } else {
@@ -235,29 +246,32 @@ mod tests {
         args: TlsArgs,
     }
 
-    fn plan(typed: &[&str]) -> Plan {
+    fn plan(typed: &[&str]) -> TlsPlan {
         let typed = ["tls", "--preload", "/nonexistent.so"].iter().chain(typed);
-        Plan::new(&Typed::parse_from(typed).args).expect("a plan")
+        TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan")
     }
 
     #[test]
-    fn modes_alternate_and_the_demo_leaves_out_what_blocks() {
+    fn demo_leaves_out_pooled_without_preload_and_says_so() {
         let whole = plan(&["--part", "handshakes"]);
         let all = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
         assert_eq!(whole.modes(), all);
         assert_eq!(whole.order(0).len(), 2 * 2 * (3 + 3));
-        assert_eq!(whole.order(0)[0].mode, Mode::Local);
-        assert_eq!(whole.order(1)[0].mode, Mode::PooledPreload);
+        let first: std::collections::BTreeSet<Mode> =
+            (0..20).map(|round| whole.order(round)[0].mode).collect();
+        assert_eq!(first.len(), 3, "each mode comes first in some round");
+        assert_eq!(whole.left_out().count(), 0);
         assert!(!whole.counts(Server::Haproxy, Mode::Pooled));
         let demo = plan(&["--part", "handshakes", "--demo"]);
         assert_eq!(demo.modes(), [Mode::Local, Mode::PooledPreload]);
+        assert!(demo.left_out().eq([Mode::Pooled]));
     }
 
     #[test]
     fn parts_say_which_cells_and_keys_there_are() {
         let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
         assert!(handshakes.short_order(0).is_empty());
-        assert_eq!(handshakes.keys_to_make(), [KeyKind::P256]);
+        assert_eq!(handshakes.keys_to_make(), [BenchKey::P256]);
         assert_eq!(handshakes.steps(), 5 * (2 * (3 + 3) + 1));
         if short::need_ab().is_err() {
             eprintln!("skipped: no ab");
@@ -266,6 +280,6 @@ mod tests {
         let short = plan(&["--part", "short", "--key", "p-256"]);
         assert!(short.order(0).is_empty() && short.speeds().is_empty());
         assert_eq!(short.short_order(0).len(), 2 * (3 + 3));
-        assert_eq!(short.keys_to_make(), [KeyKind::Rsa2048, KeyKind::P256]);
+        assert_eq!(short.keys_to_make(), [BenchKey::Rsa2048, BenchKey::P256]);
     }
 }

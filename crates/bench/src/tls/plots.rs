@@ -4,7 +4,7 @@
 //! The report as plots: the gateway's CPU time, the requests, and short connections.
 
 use super::plan::Cell;
-use super::results::{Results, Rounds, ShortRounds};
+use super::results::{Rounds, ShortRounds, TlsReport};
 use super::testbed::Measurement;
 use super::{Mode, Server};
 use crate::error::BenchError;
@@ -14,7 +14,7 @@ use crate::stats::Spread;
 const MODES: [Mode; 3] = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
 
 /// All plots that there is something for, below each other.
-pub(super) fn render(results: &Results) -> Result<String, BenchError> {
+pub(super) fn render(results: &TlsReport) -> Result<String, BenchError> {
     let mut charts = Vec::new();
     for chart in [handshakes(results), requests(results), short(results)] {
         if chart
@@ -29,7 +29,7 @@ pub(super) fn render(results: &Results) -> Result<String, BenchError> {
 }
 
 /// What is compared with each other.
-fn groups(results: &Results) -> Vec<Cell> {
+fn groups(results: &TlsReport) -> Vec<Cell> {
     let local = |cell: Cell| Cell {
         mode: Mode::Local,
         ..cell
@@ -45,7 +45,7 @@ fn name(cell: &Cell) -> String {
 }
 
 fn spread(
-    results: &Results,
+    results: &TlsReport,
     cell: Cell,
     value: &dyn Fn(&Measurement) -> Option<f64>,
 ) -> Option<Value> {
@@ -55,7 +55,7 @@ fn spread(
 
 /// One series per mode over these groups.
 fn by_mode(
-    results: &Results,
+    results: &TlsReport,
     groups: &[Cell],
     value: &dyn Fn(&Measurement) -> Option<f64>,
 ) -> Vec<Bars> {
@@ -70,7 +70,7 @@ fn by_mode(
     MODES.into_iter().map(bars).filter(measured).collect()
 }
 
-fn handshakes(results: &Results) -> BarChart {
+fn handshakes(results: &TlsReport) -> BarChart {
     let groups = groups(results);
     let cpu = |round: &Measurement| round.closed.as_ref().map(|load| load.gateway_cpu_us / 1e3);
     let mut series = by_mode(results, &groups, &cpu);
@@ -94,7 +94,7 @@ fn handshakes(results: &Results) -> BarChart {
     }
 }
 
-fn requests(results: &Results) -> BarChart {
+fn requests(results: &TlsReport) -> BarChart {
     let groups = groups(results);
     let rate = |round: &Measurement| round.requests.as_ref().map(|load| load.handshakes_per_s);
     BarChart {
@@ -108,7 +108,7 @@ fn requests(results: &Results) -> BarChart {
     }
 }
 
-fn short(results: &Results) -> BarChart {
+fn short(results: &TlsReport) -> BarChart {
     let mut groups: Vec<_> = results
         .short_cells
         .iter()

@@ -6,11 +6,11 @@
 
 use super::TlsVersion;
 use super::short::Path;
-use crate::keys::KeyKind;
+use crate::workload::BenchKey;
 
 /// A row of the article about a QAT card under a patched nginx, tested with `ab`, 100 at a time.
 pub(super) struct Row {
-    pub(super) key: KeyKind,
+    pub(super) key: BenchKey,
     pub(super) tls: TlsVersion,
     /// Whether with the card.
     pub(super) with: bool,
@@ -23,15 +23,15 @@ pub(super) struct Row {
 /// 130: one of the two is a misprint. There are no rows of ECC with the card. The text beside it says
 /// 40 % better; the figures say 68 and 65 %.
 pub(super) const ROWS: [Row; 6] = [
-    row(KeyKind::Rsa2048, TlsVersion::Tls12, false, 316.20, 316.254),
-    row(KeyKind::Rsa2048, TlsVersion::Tls12, true, 530.48, 188.507),
-    row(KeyKind::Rsa2048, TlsVersion::Tls13, false, 303.01, 330.017),
-    row(KeyKind::Rsa2048, TlsVersion::Tls13, true, 499.29, 200.285),
-    row(KeyKind::P256, TlsVersion::Tls12, false, 639.39, 203.319),
-    row(KeyKind::P256, TlsVersion::Tls13, false, 627.39, 159.390),
+    row(BenchKey::Rsa2048, TlsVersion::Tls12, false, 316.20, 316.254),
+    row(BenchKey::Rsa2048, TlsVersion::Tls12, true, 530.48, 188.507),
+    row(BenchKey::Rsa2048, TlsVersion::Tls13, false, 303.01, 330.017),
+    row(BenchKey::Rsa2048, TlsVersion::Tls13, true, 499.29, 200.285),
+    row(BenchKey::P256, TlsVersion::Tls12, false, 639.39, 203.319),
+    row(BenchKey::P256, TlsVersion::Tls13, false, 627.39, 159.390),
 ];
 
-const fn row(key: KeyKind, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> Row {
+const fn row(key: BenchKey, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> Row {
     Row {
         key,
         tls,
@@ -42,7 +42,7 @@ const fn row(key: KeyKind, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> 
 }
 
 /// The published row of this combination, if there is one.
-pub(super) fn published(key: KeyKind, tls: TlsVersion, with: bool) -> Option<&'static Row> {
+pub(super) fn published(key: BenchKey, tls: TlsVersion, with: bool) -> Option<&'static Row> {
     let fits = |row: &&Row| row.key == key && row.tls == tls && row.with == with;
     ROWS.iter().find(fits)
 }
@@ -67,6 +67,6 @@ mod tests {
             .iter()
             .filter(|row| (row.per_s * row.ms / 1e3 - 100.0).abs() > 0.1);
         let odd: Vec<_> = odd.map(|row| (row.key, row.tls, row.with)).collect();
-        assert_eq!(odd, [(KeyKind::P256, TlsVersion::Tls12, false)]);
+        assert_eq!(odd, [(BenchKey::P256, TlsVersion::Tls12, false)]);
     }
 }

@@ -8,16 +8,15 @@ use std::collections::BTreeMap;
 use millrace_sampler::Class;
 
 use super::reference::{published, published_short};
-use super::results::{CellProfile, Results, Rounds, Saved, Saving, ShortGain, ShortRounds};
+use super::results::{CellProfile, Rounds, Saved, Saving, ShortGain, ShortRounds, TlsReport};
 use super::short::ShortCell;
 use super::testbed::{Load, Measurement};
 use super::{Mode, Part, Server};
-use crate::goals;
 use crate::report::Table;
 use crate::stats::{Latencies, Spread};
 
 /// The tables, and what they mean.
-pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
+pub(super) fn render(results: &TlsReport, demo: bool, profile: bool) -> String {
     let mut text = format!("{}\n\n{}\n", results.machine.describe(), setting(results));
     if results.plan.parts.contains(&Part::Handshakes) {
         for &server in &results.plan.servers {
@@ -48,13 +47,21 @@ pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
     if profile {
         text.push_str(&profiles(results));
     }
-    if !results.goals.is_empty() {
-        text.push_str("\nNumbers to reach, median (range over the rounds)\n");
-        text.push_str(&goals::table(&results.goals).render());
-    }
+    text.push_str(&results.goals.render());
     if let Some(reason) = &results.not_sampled {
         text.push_str(&format!(
             "\nCeilings are those of `openssl speed`, not sampled: {reason}\n"
+        ));
+    }
+    let left_out: Vec<String> = results
+        .plan
+        .left_out()
+        .map(|mode| mode.to_string())
+        .collect();
+    if !left_out.is_empty() {
+        let modes = left_out.join(",");
+        text.push_str(&format!(
+            "\nNot measured in the demonstration: {modes} (--mode selects it)\n"
         ));
     }
     if demo {
@@ -63,7 +70,7 @@ pub(super) fn render(results: &Results, demo: bool, profile: bool) -> String {
     text
 }
 
-fn setting(results: &Results) -> String {
+fn setting(results: &TlsReport) -> String {
     let plan = &results.plan;
     let sharing = if plan.gateway_core == plan.load_core {
         format!(
@@ -94,7 +101,7 @@ fn median(rounds: &[Measurement], value: impl Fn(&Measurement) -> Option<f64>) -
     Spread::of(rounds.iter().filter_map(value)).map_or(0.0, |spread| spread.median)
 }
 
-fn handshakes(results: &Results, server: Server) -> Table {
+fn handshakes(results: &TlsReport, server: Server) -> Table {
     let mut table = Table::new(&[
         "key",
         "TLS",
@@ -140,7 +147,7 @@ fn handshakes(results: &Results, server: Server) -> Table {
     table
 }
 
-fn savings(results: &Results) -> Table {
+fn savings(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "key",
@@ -187,7 +194,7 @@ fn savings(results: &Results) -> Table {
     table
 }
 
-fn requests(results: &Results) -> Table {
+fn requests(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "key",
@@ -255,7 +262,7 @@ fn requests(results: &Results) -> Table {
     table
 }
 
-fn short(results: &Results) -> Table {
+fn short(results: &TlsReport) -> Table {
     let mut table = Table::new(&[
         "server",
         "path",
@@ -314,7 +321,7 @@ fn quoted_short(cell: ShortCell) -> (String, String) {
 }
 
 /// Where the CPU time goes: one table per group, one column per mode.
-fn profiles(results: &Results) -> String {
+fn profiles(results: &TlsReport) -> String {
     let mut groups: BTreeMap<&str, Vec<&CellProfile>> = BTreeMap::new();
     for profile in &results.profiles {
         groups.entry(&profile.group).or_default().push(profile);
@@ -387,7 +394,7 @@ mod tests {
     fn what_is_quoted_is_what_was_published() {
         assert!(QUOTED.contains("130"));
         let odd = published(
-            crate::keys::KeyKind::P256,
+            crate::workload::BenchKey::P256,
             super::super::TlsVersion::Tls12,
             false,
         );

@@ -13,17 +13,18 @@ use tempfile::TempDir;
 use super::gateway::{Edge, Gateway, Origin};
 use super::load::{Offer, Outcome, Target, drive};
 use super::observer::{Observer, Seen};
-use super::plan::{Cell, Plan};
+use super::plan::{Cell, TlsPlan};
 use super::short::{self, Path, ShortCell, ShortLoad};
 use super::{Mode, Part, Server, TlsVersion};
 use crate::cores;
 use crate::error::BenchError;
-use crate::keys::{Identity, KeyKind};
+use crate::keys::Identity;
 use crate::node::{Node, NodeOptions};
-use crate::process::Stop;
+use crate::process::{Stop, temporary_folder};
 use crate::relay::Relay;
-use crate::speed::openssl_sign_rate;
+use crate::speed::openssl_rate;
 use crate::stats::Latencies;
+use crate::workload::BenchKey;
 
 /// Load before a measurement, so that caches, connections and key imports are warm.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -89,19 +90,19 @@ pub(super) struct Testbed {
     node: Option<Node>,
     identities: Vec<Identity>,
     /// Handshakes per second of paced loads, the same in every round and mode.
-    paces: BTreeMap<(Server, KeyKind, TlsVersion), f64>,
+    paces: BTreeMap<(Server, BenchKey, TlsVersion), f64>,
     pub(super) observer: Observer,
-    plan: Plan,
+    plan: TlsPlan,
     _dir: TempDir,
 }
 
 impl Testbed {
     /// Makes keys, starts the node (if something is pooled) and all gateways.
-    pub(super) fn start(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Self, BenchError> {
-        let dir = tempfile::Builder::new()
-            .prefix("millrace-bench-")
-            .tempdir()
-            .map_err(BenchError::system("create a temporary folder"))?;
+    pub(super) fn start(
+        plan: &TlsPlan,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Self, BenchError> {
+        let dir = temporary_folder()?;
         let made: Result<Vec<_>, _> = plan
             .keys_to_make()
             .into_iter()
@@ -146,8 +147,12 @@ impl Testbed {
     }
 
     /// What OpenSSL itself does on the gateway's core.
-    pub(super) fn openssl_sign_rate(&self, key: KeyKind) -> Result<f64, BenchError> {
-        openssl_sign_rate(self.plan.gateway_core, key, SPEED_SECONDS)
+    pub(super) fn openssl_sign_rate(&self, key: BenchKey) -> Result<f64, BenchError> {
+        let algorithm = match key {
+            BenchKey::P256 => "ecdsap256",
+            _ => "rsa2048",
+        };
+        openssl_rate(self.plan.gateway_core, algorithm, SPEED_SECONDS)
     }
 
     /// Measures one cell once.
@@ -207,7 +212,7 @@ impl Testbed {
         let gateway_before = gateway.cpu_time();
         let node_before = self.node_cpu_time();
         let own_before = cores::own_cpu_time();
-        let mut outcome = drive(target, offer, stop)?;
+        let outcome = drive(target, offer, stop)?;
         let own = cores::own_cpu_time().saturating_sub(own_before);
         let node = self.node_cpu_time().saturating_sub(node_before);
         let gateway_after = self.gateway(cell.server, cell.mode)?.cpu_time();
@@ -351,7 +356,7 @@ impl Testbed {
 /// Starts a node that holds the keys, far away if the plan says so, and writes what gateways need to use
 /// them.
 fn start_pool(
-    plan: &Plan,
+    plan: &TlsPlan,
     identities: &[Identity],
     dir: &TempDir,
 ) -> Result<(Node, Option<Relay>, Edge), BenchError> {
@@ -364,10 +369,10 @@ fn start_pool(
     let node = Node::start(dir.path(), &options)?;
     let mut key_files = BTreeMap::new();
     for identity in identities {
-        let name = identity.kind.name();
-        let premaster = identity.kind == KeyKind::Rsa2048 && plan.parts.contains(&Part::Short);
-        node.import_key(name, &identity.key_file, premaster)?;
-        key_files.insert(identity.kind, node.write_stub(name)?);
+        let name = identity.kind.to_string();
+        let premaster = identity.kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short);
+        node.import_key(&name, &identity.key_file, premaster)?;
+        key_files.insert(identity.kind, node.write_stub(&name)?);
     }
     let (relay, endpoint) = if plan.latency.is_zero() {
         (None, node.endpoint())

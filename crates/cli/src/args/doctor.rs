@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed for `millrace doctor` and `millrace watch`.
+//! Arguments of `millrace doctor` and `millrace watch`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use millrace_inspect::doctor::Severity;
 
 const DOCTOR_EXAMPLE: &str = "\
@@ -17,49 +17,37 @@ Examples:
   millrace doctor --root gateway-7.tar.gz
   millrace doctor --watch --alert syslog
 
-Nothing is changed: a remedy is for you to read, and then to use. Without root
-some files cannot be read, and the checks that need them are silent.
+Nothing is changed: read a remedy before you use it. Without root some files
+cannot be read, and the checks that need them report nothing.
 
-Exit codes, beside those of every command:
+Exit codes, besides those of every command:
   0   nothing worse than a notice
   10  warnings
-  11  something critical
-With --nagios, as monitoring plugins do: 0 fine, 1 warnings, 2 something
-critical, 3 it could not be found out.";
+  11  critical findings
+With --nagios, the codes of monitoring plugins: 0 fine, 1 warnings, 2 critical
+findings, 3 the machine could not be examined.";
 
-/// Say what is wrong with this machine's cryptography, what it costs, and what to do
+/// Find problems with this machine's cryptography, their cost and their remedy
 ///
-/// Drivers, firmware, errors and services of QAT; which implementation the
-/// kernel takes; libraries that ignore the processor; hypervisors, kernel
-/// parameters, limits, temperatures; settings of IPsec, OpenVPN and TLS
+/// Drivers, firmware, errors and services of QAT; the kernel's choice of
+/// implementations; libraries that do not use the processor; hypervisors,
+/// kernel parameters, limits, temperatures; settings of IPsec, OpenVPN and TLS
 /// servers.
 #[derive(Debug, Args)]
 #[command(after_long_help = DOCTOR_EXAMPLE)]
 pub(crate) struct DoctorArgs {
-    /// Look at this folder or bundle instead of this machine
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    pub(crate) root: PathBuf,
     /// Print JSON (schema: docs/reference/doctor.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Make these checks only, separated by commas
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// Tell of findings that are at least so bad
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Notice)]
-    pub(crate) severity: Level,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
     /// List the checks
     #[arg(long, conflicts_with_all = ["only", "severity", "nagios", "watch"])]
     pub(crate) list: bool,
-    /// One line, and the exit codes of monitoring plugins
+    /// Print one line, with the exit codes of monitoring plugins
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     pub(crate) nagios: bool,
-    /// Look again and again, and alert: the same as `millrace watch`
+    /// Repeat the checks and alert, like `millrace watch`
     #[arg(long)]
     pub(crate) watch: bool,
     #[command(flatten)]
@@ -73,23 +61,36 @@ Examples:
   millrace watch --alert syslog --alert command:/usr/local/bin/page-me
   millrace watch --json | jq 'select(.alert)'
 
-A finding alerts when it appears, changes its severity, or goes away. Only what
-is critical alerts at once; anything else must be there twice in a row, and gone
-three times in a row. At most 20 alerts a minute are sent; the others wait.
+A finding alerts when it appears, changes its severity, or disappears. A
+critical one alerts at once; any other must be present in two readings in a row.
+Every finding must be absent three times before it counts as gone. At most 20
+alerts a minute are sent; the others wait.
 
 A command gets the alert as JSON on standard input, and MILLRACE_ALERT_CHANGE,
 _ID, _SEVERITY and _TITLE in its environment; it has 10 seconds. SIGTERM ends
 the watch, with exit code 0.";
 
-/// Watch the counters as rates, and alert when something becomes wrong
+/// Print counters as rates, and alert when a problem appears
 ///
 /// Requests per second of each QAT device, open requests, heartbeat, traffic
-/// of interfaces, kernel TLS; and the checks of `millrace doctor`, over and
-/// over. Libraries and the processor are looked at once, when it starts.
+/// of interfaces, kernel TLS; and the checks of `millrace doctor` at every
+/// reading. Libraries and the processor are read once, at the start.
 #[derive(Debug, Args)]
 #[command(after_long_help = WATCH_EXAMPLE)]
 pub(crate) struct WatchArgs {
-    /// Look at this folder instead of this machine
+    /// Print one JSON object per line (schema: docs/reference/watch.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    #[command(flatten)]
+    pub(crate) again: AgainArgs,
+}
+
+/// The machine, the checks, and the findings to report.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SelectionArgs {
+    /// Examine this folder or bundle instead of this machine
     #[arg(
         long,
         value_name = "DIR",
@@ -97,63 +98,35 @@ pub(crate) struct WatchArgs {
         hide_default_value = true
     )]
     pub(crate) root: PathBuf,
-    /// Print one JSON object per line (schema: docs/reference/watch.schema.json)
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Make these checks only, separated by commas
+    /// Run only these checks, separated by commas
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Alert of findings that are at least so bad
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Notice)]
-    pub(crate) severity: Level,
-    #[command(flatten)]
-    pub(crate) again: AgainArgs,
+    /// Report only findings of at least this severity
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Severity::Notice)]
+    pub(crate) severity: Severity,
 }
 
-/// How often to look, and whom to tell.
+/// Interval, end and destinations of a watch.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AgainArgs {
-    /// Time between two looks: 500ms, 30s, 5m [default: 30s]
+    /// Time between two readings: 500ms, 30s, 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) interval: Option<Duration>,
-    /// End after so many looks [default: never]
+    /// End after this number of readings [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Whom to tell: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
+    /// Where to send alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
     #[arg(long, value_name = "WHERE", value_parser = channel)]
     pub(crate) alert: Vec<Channel>,
 }
 
-/// Where alerts go.
+/// Destination of alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// Standard output.
     Stdout,
-    /// The system's log.
     Syslog,
-    /// A program, which is started without a shell.
+    /// A program, started without a shell
     Command(PathBuf),
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
-    /// Something broken, or data in danger
-    Critical,
-    /// Capacity or safety that is lost
-    Warning,
-    /// Worth knowing
-    Notice,
-}
-
-impl From<Level> for Severity {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Critical => Self::Critical,
-            Level::Warning => Self::Warning,
-            Level::Notice => Self::Notice,
-        }
-    }
 }
 
 fn channel(text: &str) -> Result<Channel, String> {
@@ -162,18 +135,18 @@ fn channel(text: &str) -> Result<Channel, String> {
         "syslog" => Ok(Channel::Syslog),
         _ => match text.strip_prefix("command:") {
             Some(program) if !program.is_empty() => Ok(Channel::Command(program.into())),
-            _ => Err("stdout, syslog, or command:PROGRAM is wanted".to_owned()),
+            _ => Err("expected stdout, syslog or command:PROGRAM".to_owned()),
         },
     }
 }
 
-/// Shortest and longest time between two looks: a look takes some milliseconds and asks firmware for
-/// its heartbeat, and after a day somebody wants a timer.
+/// Shortest and longest time between two readings. A reading takes a few milliseconds and asks the firmware
+/// for its heartbeat; for more than a day a systemd timer is the better tool.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn time(text: &str) -> Result<Duration, String> {
-    let wanted = || "a time like 500ms, 30s or 5m is wanted".to_owned();
+    let wanted = || "expected a time like 500ms, 30s or 5m".to_owned();
     let end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -190,7 +163,7 @@ fn time(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&time) {
         Ok(time)
     } else {
-        Err("between 100ms and 24h, please".to_owned())
+        Err("expected a time from 100ms to 24h".to_owned())
     }
 }
 
@@ -199,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_channels_are_read() {
+    fn times_and_channels_are_parsed() {
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("30"), Ok(Duration::from_secs(30)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));

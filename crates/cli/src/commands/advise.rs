@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace advise`: the choices of the inspect crate as a page or JSON, and the configuration.
+//! `millrace advise`: the inspect crate's choices as a page or JSON, and the configuration.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,28 +10,26 @@ use std::path::Path;
 use anyhow::Result;
 use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::{MAX_BYTES, Sizes};
-use millrace_inspect::advise::{Advice, Format, Subject, Wish, advise, software};
+use millrace_inspect::advise::{Advice, Format, Request, advise, software};
 use millrace_inspect::report::Report;
 
-use super::inspect::page::{Page, plain, wrapped};
 use crate::args::AdviseArgs;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::page::{Page, plain, wrapped};
 use crate::progress::while_doing;
 
-/// Runs the command.
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
-    let subject = Subject::from(args.subject);
-    let wish = Wish {
-        subject,
-        goal: args.goal.into(),
+    let request = Request {
+        subject: args.subject,
+        goal: args.goal,
         packet_bytes: args.packet,
-        format: format(args, subject)?,
+        format: format(args)?,
         sizes: args.sizes.as_deref().map(sizes).transpose()?,
     };
     let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
-    let advice = while_doing("looking at everything", || {
-        advise(&Report::of(&root), &software::section(&root), &wish)
+    let advice = while_doing("examining", || {
+        advise(&Report::of(&root), &software::section(&root), &request)
     });
     if args.json {
         return output::print_json(&advice);
@@ -40,13 +38,13 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     output::print(&format!("\n{}", advice.configuration))
 }
 
-fn format(args: &AdviseArgs, subject: Subject) -> Result<Format> {
-    let usual = subject.formats()[0];
-    let wanted = args.format.map_or(usual, Format::from);
-    if subject.formats().contains(&wanted) {
+fn format(args: &AdviseArgs) -> Result<Format> {
+    let formats = args.subject.formats();
+    let wanted = args.format.unwrap_or(formats[0]);
+    if formats.contains(&wanted) {
         return Ok(wanted);
     }
-    let message = "this cannot be written in that format: ipsec takes swanctl or vyos, openvpn takes \
+    let message = "the subject cannot be written in that format: ipsec takes swanctl or vyos, openvpn takes \
                    openvpn or vyos, tls takes nginx or haproxy";
     Err(fail(Failure::Usage, message))
 }
@@ -56,10 +54,10 @@ fn sizes(path: &Path) -> Result<Sizes> {
         let path = plain(&path.display().to_string());
         fail(Failure::Usage, format!("{path}: {error}"))
     };
-    // A pipe that nobody writes to, or a device without end, is no saved run. Opening the pipe would wait.
+    // A saved run is neither a device without end nor a pipe; opening a pipe without a writer would block.
     if !path.metadata().map_err(|error| wrong(&error))?.is_file() {
         return Err(wrong(
-            &"it is no file; save one with `millrace bench sizes --json FILE`",
+            &"it is not a file; save one with `millrace bench sizes --json FILE`",
         ));
     }
     let file = File::open(path).map_err(|error| wrong(&error))?;
@@ -70,7 +68,7 @@ fn sizes(path: &Path) -> Result<Sizes> {
     Sizes::parse(&bytes).map_err(|error| wrong(&error))
 }
 
-/// Width of what belongs to a choice: it is indented under its name.
+/// Width of the evidence of a choice: it is indented below the choice.
 const COLUMNS: usize = 74;
 
 fn page(advice: &Advice) -> Page {
@@ -91,10 +89,10 @@ fn page(advice: &Advice) -> Page {
             }
         }
     }
-    if !advice.instead.is_empty() {
-        page.heading("not taken, though often copied");
-        for instead in &advice.instead {
-            page.remark(&format!("{}: {}", instead.of, instead.because));
+    if !advice.rejected_alternatives.is_empty() {
+        page.heading("often copied, rejected here");
+        for rejected in &advice.rejected_alternatives {
+            page.remark(&format!("{}: {}", rejected.recipe, rejected.reason));
         }
     }
     if !advice.unread.is_empty() {

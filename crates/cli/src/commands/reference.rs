@@ -13,7 +13,7 @@ use clap::CommandFactory;
 use millrace_engine::backend::Capability;
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
-use millrace_inspect::report::Report;
+use millrace_inspect::report::{Report, schema_of};
 use millrace_server::config::SAMPLE;
 use millrace_service::Status;
 use millrace_service::status::Sessions;
@@ -26,12 +26,12 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     write(&args.dir, "cli.md", &command_line())?;
     write(&args.dir, "configuration.md", &configuration())?;
-    write(&args.dir, "inspect.schema.json", &Report::schema())?;
-    write(&args.dir, "advise.schema.json", &Advice::schema())?;
-    write(&args.dir, "doctor.schema.json", &Diagnosis::schema())?;
-    write(&args.dir, "watch.schema.json", &watch::Line::schema())?;
-    write(&args.dir, "status.schema.json", &Status::schema())?;
-    write(&args.dir, "sessions.schema.json", &Sessions::schema())?;
+    write(&args.dir, "inspect.schema.json", &schema_of::<Report>())?;
+    write(&args.dir, "advise.schema.json", &schema_of::<Advice>())?;
+    write(&args.dir, "doctor.schema.json", &schema_of::<Diagnosis>())?;
+    write(&args.dir, "watch.schema.json", &schema_of::<watch::Line>())?;
+    write(&args.dir, "status.schema.json", &schema_of::<Status>())?;
+    write(&args.dir, "sessions.schema.json", &schema_of::<Sessions>())?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

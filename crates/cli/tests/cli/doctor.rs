@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace doctor` and `millrace watch` as a person and a monitoring system use them.
+//! `millrace doctor` and `millrace watch`, run by people and by monitoring systems.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,13 +18,13 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn exit_codes_are_for_monitoring() {
+fn doctor_exit_code_reflects_the_worst_finding() {
     let place = Place::new();
     let code = |name: &str, more: &[&str]| {
         let root = fixture(name);
         let args = [&["doctor", "--root", root.as_str()], more].concat();
         let outcome = place.run(&args);
-        assert_eq!(outcome.talk, "", "an answer is no error");
+        assert_eq!(outcome.talk, "", "findings are no errors");
         outcome.code
     };
     assert_eq!(code("h100-host", &[]), 0);
@@ -39,7 +39,7 @@ fn exit_codes_are_for_monitoring() {
 }
 
 #[test]
-fn a_page_says_what_to_do_and_a_plugin_says_one_line() {
+fn page_shows_remedies_and_plugin_prints_one_line() {
     let place = Place::new();
     let root = fixture("qat-heartbeat");
     let page = place.run(&["doctor", "--root", &root]).data;
@@ -48,7 +48,7 @@ fn a_page_says_what_to_do_and_a_plugin_says_one_line() {
         "[qat-heartbeat]",
         "  seen   ",
         "  means  ",
-        "  do     echo down",
+        "  run    echo down",
     ] {
         assert!(page.contains(words), "{words} is not in\n{page}");
     }
@@ -62,7 +62,7 @@ fn a_page_says_what_to_do_and_a_plugin_says_one_line() {
 }
 
 #[test]
-fn json_is_as_its_schema_says() {
+fn doctor_json_matches_its_schema() {
     let place = Place::new();
     let outcome = place.run(&["doctor", "--root", &fixture("qat-8970"), "--json"]);
     let diagnosis: Value = serde_json::from_str(&outcome.data).unwrap();
@@ -81,7 +81,7 @@ fn json_is_as_its_schema_says() {
 }
 
 #[test]
-fn checks_are_listed_and_others_are_refused() {
+fn checks_are_listed_and_unknown_ids_refused() {
     let place = Place::new();
     let list = place.run(&["doctor", "--list"]).done().data.clone();
     let json = place
@@ -98,7 +98,7 @@ fn checks_are_listed_and_others_are_refused() {
 }
 
 #[test]
-fn a_bundle_is_diagnosed_like_its_machine() {
+fn bundle_gives_the_diagnosis_of_its_machine() {
     let place = Place::new();
     let root = place.path("root");
     fs::create_dir_all(root.join("etc/openvpn")).unwrap();
@@ -125,7 +125,7 @@ fn a_bundle_is_diagnosed_like_its_machine() {
 }
 
 #[test]
-fn a_watch_counts_and_alerts_once() {
+fn watch_prints_rates_and_alerts_once() {
     let place = Place::new();
     let root = fixture("qat-heartbeat");
     let out = place.path("alerts");
@@ -133,8 +133,8 @@ fn a_watch_counts_and_alerts_once() {
         "#!/bin/sh\necho \"$MILLRACE_ALERT_SEVERITY $MILLRACE_ALERT_ID\" >> {}\n",
         out.display()
     );
-    // Made by another process: a file that this one has had open for writing, and a fork of another
-    // test still has, cannot be started (ETXTBSY).
+    // Installed by another process: a file cannot be started (ETXTBSY) while a fork of another test still has
+    // it open for writing.
     let (source, program) = (place.write("source", &text), place.path("page-me"));
     let installed = Command::new("install")
         .args(["-m", "700"])
@@ -171,11 +171,11 @@ fn a_watch_counts_and_alerts_once() {
         .iter()
         .filter(|line| line["rates"].is_object())
         .collect();
-    let told: Vec<&str> = alerts
+    let alerted: Vec<&str> = alerts
         .map(|line| line["alert"]["finding"]["id"].as_str().unwrap())
         .collect();
-    // From the second look on, what hangs is known to hang.
-    assert_eq!(told, ["qat-errors-fatal", "qat-heartbeat", "qat-stuck"]);
+    // The second reading proves that requests hang.
+    assert_eq!(alerted, ["qat-errors-fatal", "qat-heartbeat", "qat-stuck"]);
     assert_eq!(rates.len(), 3);
     assert_eq!(rates[0]["rates"]["qat"][0]["requests_per_second"], 0.0);
     let paged = fs::read_to_string(&out).unwrap();
@@ -186,7 +186,7 @@ fn a_watch_counts_and_alerts_once() {
 }
 
 #[test]
-fn this_machine_is_examined_in_a_moment() {
+fn doctor_examines_this_machine() {
     let place = Place::new();
     let outcome = place.run(&["doctor", "--json"]);
     assert!([0, 10, 11].contains(&outcome.code), "{}", outcome.talk);
@@ -194,19 +194,19 @@ fn this_machine_is_examined_in_a_moment() {
     assert_eq!(diagnosis["live"], true);
 }
 
-/// A child that is ended in any case.
+/// Kills the child on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 #[test]
-fn signals_end_a_watch_in_good_order() {
+fn signals_end_a_watch_with_exit_code_0() {
     let place = Place::new();
     for signal in [Signal::TERM, Signal::INT] {
         let root = fixture("qat-8970");

@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which node gets a task, at first and after a failure.
+//! Which node gets a job, at first and after a failure.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_wire::KeyHandle;
@@ -13,51 +12,60 @@ use super::retry::{MAX_RETRIES, Retry};
 use crate::config::MAX_NODES;
 use crate::connection::KeyState;
 use crate::error::ClientError;
-use crate::key::{KeyData, KeyId};
+use crate::job::{Attempt, FIRST, HEDGE, JobRef, Request, Stage};
+use crate::key::KeyId;
 use crate::node::{Link, Node};
-use crate::task::{Phase, TaskId, Work};
 
-/// What [`Dispatcher::choose`] found.
+/// Result of [`Dispatcher::choose`].
 pub(super) enum Choice {
     Node(usize),
+    /// No node can take the job now, but one is connecting.
     Wait,
     None(ClientError),
 }
 
 impl Dispatcher {
-    /// Gives a task to a node, or leaves it for one that is coming up.
-    pub(super) fn assign(&mut self, id: TaskId, now: Instant) -> Result<(), ClientError> {
-        let Some(task) = self.tasks.get(id) else {
+    /// Gives a job to a node, or leaves it unassigned while a node is connecting.
+    pub(super) fn assign(&mut self, id: JobRef, now: Instant) -> Result<(), ClientError> {
+        let Some(job) = self.jobs.get(id) else {
             return Ok(());
         };
-        let (key, tried) = (Arc::clone(&task.key), task.tried);
-        match self.choose(key.id, tried, now) {
+        let (key, tried) = (job.key.id, job.tried);
+        match self.choose(key, tried, now) {
             Choice::Wait => Ok(()),
             Choice::None(error) => Err(error),
-            Choice::Node(at) => {
-                self.hand_to(id, &key, at, now);
+            Choice::Node(node) => {
+                self.attempt(id, FIRST, node, now);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn hand_to(&mut self, id: TaskId, key: &KeyData, at: usize, now: Instant) {
-        let Some(connection) = self.connection(at) else {
+    /// Starts an attempt at a node: sends the job, or asks for the key first.
+    pub(super) fn attempt(&mut self, id: JobRef, slot: usize, node: usize, now: Instant) {
+        let (Some(job), Some(connection)) = (self.jobs.get(id), self.nodes[node].connection())
+        else {
             return;
         };
-        let state = connection.key_state(key.id, now);
+        let state = connection.key_state(job.key.id, now);
+        job.attempts[slot] = Some(Attempt {
+            number: job.attempts_made,
+            node,
+            stage: Stage::AwaitingKey,
+        });
+        job.attempts_made = job.attempts_made.wrapping_add(1);
         if let Some(KeyState::Open(handle)) = state {
-            return self.place(id, at, handle, now);
+            self.send(id, slot, handle, now);
+        } else {
+            if !matches!(state, Some(KeyState::Opening)) {
+                connection.open_key(&job.key, now);
+            }
+            // It counts from here, or a burst would pile up where the key is not open yet.
+            connection.promised();
         }
-        if !matches!(state, Some(KeyState::Opening)) {
-            connection.open_key(key, now);
+        if slot == FIRST {
+            self.hedge_from(id, now);
         }
-        // It counts from here, or a burst would pile up where the key is not open yet.
-        connection.promised();
-        if let Some(task) = self.tasks.get(id) {
-            task.phase = Phase::OnKey { node: at };
-        }
-        self.hedge_from(id, now);
     }
 
     /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
@@ -66,8 +74,8 @@ impl Dispatcher {
         let mut able = [0usize; MAX_NODES];
         let mut count = 0;
         let (mut full, mut hopeful, mut refused) = (false, false, None);
-        for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
-            if tried & (1 << at) != 0 {
+        for (index, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
+            if tried & (1 << index) != 0 {
                 continue;
             }
             match &node.link {
@@ -75,7 +83,7 @@ impl Dispatcher {
                     if let Some(KeyState::Refused { reason, .. }) = connection.key_state(key, now) {
                         refused = Some(reason);
                     } else if connection.has_room() {
-                        able[count] = at;
+                        able[count] = index;
                         count += 1;
                     } else {
                         full = true;
@@ -120,105 +128,91 @@ impl Dispatcher {
             .join("; ")
     }
 
-    /// A task does not wait for a key any more.
-    pub(super) fn leave_key(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get(id) else {
+    /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.
+    pub(super) fn send(&mut self, id: JobRef, slot: usize, handle: KeyHandle, now: Instant) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        if let Phase::OnKey { node } = task.phase {
-            task.phase = Phase::Unassigned;
-            if let Some(connection) = self.connection(node) {
-                connection.settled();
-            }
-        }
-    }
-
-    /// The key is open at this node: sends the job, or, if opening was all, ends.
-    pub(super) fn place(&mut self, id: TaskId, at: usize, handle: KeyHandle, now: Instant) {
-        self.leave_key(id);
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        let Work::Job { operation, input } = &task.work else {
+        let Request::Operation { operation, input } = &job.request else {
+            job.attempts[slot] = None;
             return self.end(id, Ok(None));
         };
-        let budget = task.deadline.saturating_duration_since(now);
-        let node = &mut self.nodes[at];
+        let Some(attempt) = &mut job.attempts[slot] else {
+            return;
+        };
+        let node = &mut self.nodes[attempt.node];
         let Some(connection) = node.connection() else {
             return;
         };
         // 0 would mean the node's own bound.
+        let budget = job.deadline.saturating_duration_since(now);
         let budget = budget.max(Duration::from_micros(1));
-        connection.send_job(
-            id.job_id(task.retries),
-            handle,
-            budget,
-            operation,
-            input,
-            now,
-        );
+        let job_id = id.job_id(attempt.number);
+        connection.send_job(job_id, handle, budget, operation, input, now);
         node.counters.jobs += 1;
-        task.phase = Phase::Sent { node: at, handle };
-        task.sent_at = now;
-        self.hedge_from(id, now);
+        attempt.stage = Stage::Sent { handle, at: now };
     }
 
-    /// Looks again at everything that has no node.
+    /// Tries again to find nodes for the jobs that have none.
     pub(super) fn reassign(&mut self, now: Instant) {
-        for id in self
-            .tasks
-            .select(|task| matches!(task.phase, Phase::Unassigned))
-        {
+        for id in self.jobs.select(crate::job::Job::is_unassigned) {
             if let Err(error) = self.assign(id, now) {
                 self.end(id, Err(error));
             }
         }
     }
 
-    /// Sends a task elsewhere if that is allowed and possible; otherwise it ends as `error` (or, if its
-    /// connection was lost, as what is wrong with the others).
-    pub(super) fn retry(
+    /// An attempt failed and is no longer in its job. The job goes on with its other attempt if it has
+    /// one, and is retried if not.
+    pub(super) fn attempt_failed(
         &mut self,
-        id: TaskId,
-        at: usize,
+        id: JobRef,
+        slot: usize,
+        node: usize,
         reason: Retry,
         error: ClientError,
         now: Instant,
     ) {
-        self.leave_key(id);
-        let Some(task) = self.tasks.get(id) else {
+        if slot == HEDGE {
+            if !self.hedge_is_dispensable(id) {
+                self.retry(id, node, reason, error, now);
+            }
+            return;
+        }
+        match self.jobs.get(id) {
+            Some(job) if job.attempts[HEDGE].is_some() => {
+                if reason != Retry::Lost {
+                    job.tried |= 1 << node;
+                }
+            }
+            _ => self.retry(id, node, reason, error, now),
+        }
+    }
+
+    /// Sends a job elsewhere if that is allowed and possible; otherwise the job ends as `error` (or, if
+    /// its connection was lost, as what is wrong with the other nodes).
+    fn retry(&mut self, id: JobRef, node: usize, reason: Retry, error: ClientError, now: Instant) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        if task.is_hedge() {
-            return self.hedge_failed(id, at, Some(reason), error, now);
-        }
-        if task.hedge.is_some() {
-            // It is under way elsewhere already.
-            if reason != Retry::Lost {
-                task.tried |= 1 << at;
-            }
-            task.phase = Phase::OnHedge;
-            return;
-        }
-        if task.retries >= MAX_RETRIES || task.deadline <= now {
+        if job.retries >= MAX_RETRIES || job.deadline <= now {
             let error = if reason == Retry::Lost {
-                self.lost_error()
+                ClientError::NoNode(self.troubles())
             } else {
                 error
             };
             return self.end(id, Err(error));
         }
-        // A handle that the node forgot may be opened there again, once.
+        // A node that forgot a handle may open the key again, once.
         let same_node_again =
-            reason == Retry::Lost || (reason == Retry::NoSuchKey && task.retries == 0);
+            reason == Retry::Lost || (reason == Retry::NoSuchKey && job.retries == 0);
         if !same_node_again {
-            task.tried |= 1 << at;
+            job.tried |= 1 << node;
         }
         if reason != Retry::KeyRefused {
-            task.retries += 1;
+            job.retries += 1;
         }
-        task.phase = Phase::Unassigned;
-        task.waits_since = None;
+        job.hedge_from = None;
         if reason.costs() && !self.budget.take() {
             self.totals.budget_exhausted += 1;
             return self.end(id, Err(error));
@@ -229,19 +223,9 @@ impl Dispatcher {
                 if reason.costs() {
                     self.budget.give_back();
                 }
-                self.end(
-                    id,
-                    Err(if reason == Retry::Lost {
-                        elsewhere
-                    } else {
-                        error
-                    }),
-                );
+                let lost = reason == Retry::Lost;
+                self.end(id, Err(if lost { elsewhere } else { error }));
             }
         }
-    }
-
-    fn lost_error(&self) -> ClientError {
-        ClientError::NoNode(self.troubles())
     }
 }

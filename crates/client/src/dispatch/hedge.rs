@@ -1,50 +1,47 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A second node for jobs that wait too long at their first.
+//! A second node for a job that waits too long at its first.
 //!
 //! ```text
-//!  job ── sent ──► node A ·········· answers after all: the hedge is cancelled
+//!  job ── first attempt ──► node A ···· answers first: the hedge is cancelled
 //!            │ unanswered for a while
-//!            └─ hedge ──► node B ··· answers first: the job ends, A is asked to forget it
+//!            └─ hedge ────► node B ···· answers first: the job ends, the attempt at A is cancelled
 //! ```
 //!
 //! Every operation of the protocol is free of side effects, so doing one twice changes nothing but the
-//! load. That is bounded: by a budget of its own, so that a pool which is slow because it is overloaded is
-//! not asked twice as much, and to one hedge per job, which has the job's deadline. A hedge is a task of
-//! its own that nobody waits for but the job ([`Owner::Hedge`]); the job ends once, whoever answers.
+//! load. Two bounds limit that load. A budget of its own keeps a pool that is slow because it is
+//! overloaded from being asked twice as much. And a job has one hedge at a time, which has the job's
+//! deadline. The job ends once, with the answer that comes first.
 //!
-//! With one node there is nothing to hedge with. Where the key is with the caller as well, doing the work
-//! itself after a while is the caller's business.
+//! With one node there is nothing to hedge with. A caller that holds the key as well may do the work
+//! itself after a while; that is the caller's decision.
 
 use std::collections::VecDeque;
-use std::mem;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Dispatcher;
 use super::assign::Choice;
-use super::retry::{Budget, Retry};
+use super::retry::Budget;
 use crate::config::Hedge;
-use crate::error::ClientError;
-use crate::task::{Owner, Phase, Reply, Task, TaskId, Work};
+use crate::job::{Attempt, FIRST, HEDGE, Job, JobRef, Stage};
 
-/// Least time before an adaptive hedge. Below, the scheduler of a busy machine is what makes one wait, and
-/// a second node does not help.
+/// Least time before an adaptive hedge. Shorter waits come from the scheduler of a busy machine, and a
+/// second node does not shorten them.
 const FLOOR: Duration = Duration::from_millis(5);
 
-/// Time before an adaptive hedge until enough is known.
+/// Time before an adaptive hedge until [`FRESH`] answers have been measured.
 const UNKNOWN: Duration = Duration::from_millis(100);
 
-/// Hedging as configured, and what it goes by.
+/// The configured hedging, with the latencies and the budget that it goes by.
 pub(super) struct Hedging {
-    /// None: as the answers so far suggest.
+    /// Configured wait; none: the 95th percentile of recent latencies.
     after: Option<Duration>,
     latencies: Latencies,
     budget: Budget,
-    /// Jobs under way in the order in which they were given to a node, and some that have ended. Bound: the
-    /// jobs that are given to nodes within the time before a hedge, and twice those that may be in flight.
-    waiting: VecDeque<(Instant, TaskId)>,
+    /// Jobs in the order in which their first attempts started, and some that have ended. Bound: the jobs
+    /// that start within the time before a hedge, and twice `max_in_flight`.
+    waiting: VecDeque<(Instant, JobRef)>,
 }
 
 impl Hedging {
@@ -66,27 +63,32 @@ impl Hedging {
         self.after.unwrap_or_else(|| self.latencies.slow())
     }
 
-    /// Notes a job.
+    /// Whether no job is queued for a hedge.
+    #[cfg(test)]
+    pub(super) fn waits_for_none(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Counts a job towards the budget.
     pub(super) fn deposit(&mut self) {
         self.budget.deposit();
     }
 
-    /// Notes how long a node took, or has taken so far.
+    /// Records how long a node took, or has taken so far.
     pub(super) fn took(&mut self, latency: Duration) {
         self.latencies.add(latency);
     }
 }
 
 impl Dispatcher {
-    /// A job was given to a node: from here it waits.
-    pub(super) fn hedge_from(&mut self, id: TaskId, now: Instant) {
+    /// A job's first attempt starts: from here the job waits.
+    pub(super) fn hedge_from(&mut self, id: JobRef, now: Instant) {
         let bound = 2 * self.max_in_flight;
-        let (Some(hedging), Some(task)) = (&mut self.hedging, self.tasks.get(id)) else {
+        let (Some(hedging), Some(job)) = (&mut self.hedging, self.jobs.get(id)) else {
             return;
         };
-        let new = task.is_job() && !task.is_hedge() && task.waits_since.is_none();
-        if new && self.nodes.len() > 1 && hedging.waiting.len() < bound {
-            task.waits_since = Some(now);
+        if job.is_operation() && self.nodes.len() > 1 && hedging.waiting.len() < bound {
+            job.hedge_from = Some(now);
             hedging.waiting.push_back((now, id));
         }
     }
@@ -98,25 +100,24 @@ impl Dispatcher {
         Some(*since + hedging.after())
     }
 
-    /// Forgets the jobs at the front that do not wait any more, so that no timer goes off for them.
+    /// Drops the jobs at the front that do not wait any more, so that no timer goes off for them.
     pub(super) fn trim_hedges(&mut self) {
         let Some(hedging) = &mut self.hedging else {
             return;
         };
         while let Some((since, id)) = hedging.waiting.front() {
-            let waits = |task: &mut Task| {
-                let under_way = matches!(task.phase, Phase::OnKey { .. } | Phase::Sent { .. });
-                let wanted = !matches!(task.owner, Owner::Nobody);
-                under_way && wanted && task.waits_since == Some(*since) && task.hedge.is_none()
+            let waits = |job: &mut Job| {
+                let first_alone = job.attempts[FIRST].is_some() && job.attempts[HEDGE].is_none();
+                job.is_pending() && first_alone && job.hedge_from == Some(*since)
             };
-            if self.tasks.get(*id).is_some_and(waits) {
+            if self.jobs.get(*id).is_some_and(waits) {
                 return;
             }
             hedging.waiting.pop_front();
         }
     }
 
-    /// Hedges what has waited for long enough.
+    /// Hedges the jobs that have waited for long enough.
     pub(super) fn hedge_due(&mut self, now: Instant) {
         self.trim_hedges();
         while self.next_hedge().is_some_and(|at| at <= now) {
@@ -129,169 +130,74 @@ impl Dispatcher {
     }
 
     /// Sends a job to a second node, if there is one that can take it and the budget allows it.
-    fn hedge(&mut self, id: TaskId, now: Instant) {
-        let full = self.tasks.len() >= self.max_in_flight;
-        let Some(task) = self.tasks.get(id) else {
+    fn hedge(&mut self, id: JobRef, now: Instant) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let (Phase::OnKey { node } | Phase::Sent { node, .. }) = task.phase else {
+        let Some(first) = &job.attempts[FIRST] else {
             return;
         };
-        let Work::Job { operation, input } = &task.work else {
-            return;
-        };
-        if full || task.deadline <= now {
+        if job.deadline <= now {
             return;
         }
-        let work = Work::Job {
-            operation: operation.clone(),
-            input: input.clone(),
-        };
-        let (key, deadline) = (Arc::clone(&task.key), task.deadline);
-        let elsewhere = task.tried | 1 << node;
-        let Choice::Node(at) = self.choose(key.id, elsewhere, now) else {
+        let (key, elsewhere) = (job.key.id, job.tried | 1 << first.node);
+        let Choice::Node(node) = self.choose(key, elsewhere, now) else {
             return;
         };
         if !self.hedging.as_mut().is_some_and(|h| h.budget.take()) {
             self.totals.hedges_denied += 1;
             return;
         }
-        if self.use_key(&key).is_err() {
-            return;
-        }
-        let owner = Owner::Hedge { of: id };
-        let hedge = Task::new(Arc::clone(&key), work, owner, deadline, now);
-        let hedge = self.tasks.insert(hedge);
-        if let Some(task) = self.tasks.get(id) {
-            task.hedge = Some(hedge);
-        }
         self.totals.hedges += 1;
-        self.hand_to(hedge, &key, at, now);
+        self.attempt(id, HEDGE, node, now);
     }
 
-    /// The second node answered first: the job ends, and what its first node owes is given up.
-    pub(super) fn hedge_won(&mut self, hedge: TaskId, reply: Reply, now: Instant) {
-        let Some(of) = self.remove_hedge(hedge) else {
-            return;
-        };
-        self.totals.hedge_wins += 1;
-        self.leave_key(of);
-        let Some(task) = self.tasks.get(of) else {
-            return;
-        };
-        let Phase::Sent { node, .. } = task.phase else {
-            return self.end(of, Ok(Some(reply)));
-        };
-        // It takes at least so long, which is what its next jobs should go by.
-        let waited = now.saturating_duration_since(task.sent_at);
-        self.nodes[node].waited(waited, now);
-        if let Some(hedging) = &mut self.hedging {
-            hedging.took(waited);
-        }
-        self.end_owed(of, reply);
-    }
-
-    /// The second node will not answer. The job goes on at the first one, or, if that failed before,
-    /// is tried again as if this had been its only try.
-    pub(super) fn hedge_failed(
-        &mut self,
-        hedge: TaskId,
-        at: usize,
-        reason: Option<Retry>,
-        error: ClientError,
-        now: Instant,
-    ) {
-        self.leave_key(hedge);
-        let Some(of) = self.remove_hedge(hedge) else {
-            return;
-        };
-        self.totals.hedge_losses += 1;
-        let alone = self
-            .tasks
-            .get(of)
-            .is_some_and(|task| matches!(task.phase, Phase::OnHedge));
-        match reason {
-            _ if !alone => {}
-            Some(reason) => self.retry(of, at, reason, error, now),
-            None => self.end(of, Err(error)),
-        }
-    }
-}
-
-impl Dispatcher {
-    /// A job does not need its hedge any more.
-    pub(super) fn drop_hedge(&mut self, of: TaskId) {
-        let hedge = self.tasks.get(of).and_then(|task| task.hedge.take());
-        if let Some(hedge) = hedge {
-            self.totals.hedge_losses += 1;
-            self.abandon(hedge);
-        }
-    }
-
-    /// Ends a job by its hedge's answer, while its own node owes one, too.
-    fn end_owed(&mut self, id: TaskId, reply: Reply) {
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        let (key, attempt) = (task.key.id, task.retries);
-        let Phase::Sent { node, handle } = task.phase else {
-            return;
-        };
-        self.totals.succeeded += 1;
-        let answer = Ok(Some(reply));
-        if let Owner::Caller { waiter } = &mut task.owner {
-            self.outbox.wakes.extend(waiter.take());
-            let owed = Some((node, handle));
-            task.phase = Phase::Done { answer, owed };
-            self.abandoned[node] += 1;
-            if let Some(connection) = self.connection(node) {
-                connection.cancel(id.job_id(attempt));
-            }
-            self.release_key(key);
-        } else {
-            let owner = mem::replace(&mut task.owner, Owner::Nobody);
-            self.call_back(owner, answer);
-            self.abandon(id);
-        }
-        self.trim_hedges();
-    }
-
-    /// No node owes this job an answer any more.
-    pub(super) fn forgive(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get(id)
-            && let Phase::Done { owed, .. } = &mut task.phase
+    /// The hedge of this job answered before its first attempt: notes how long the first node has taken so
+    /// far, so that the next jobs go by that.
+    pub(super) fn note_outrun(&mut self, id: JobRef, now: Instant) {
+        let first = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.attempts[FIRST].as_ref());
+        if let Some(Attempt {
+            node,
+            stage: Stage::Sent { at, .. },
+            ..
+        }) = first
         {
-            *owed = None;
+            let waited = now.saturating_duration_since(*at);
+            self.nodes[*node].waited(waited, now);
+            if let Some(hedging) = &mut self.hedging {
+                hedging.took(waited);
+            }
         }
     }
 
-    /// Takes a hedge that no node owes out of the table. Gives the job that it was for.
-    pub(super) fn remove_hedge(&mut self, hedge: TaskId) -> Option<TaskId> {
-        let task = self.tasks.remove(hedge)?;
-        self.release_key(task.key.id);
-        let Owner::Hedge { of } = task.owner else {
-            return None;
-        };
-        self.tasks.get(of)?.hedge = None;
-        Some(of)
+    /// A hedge failed and is no longer in its job: counts it. Returns whether the job goes on at its
+    /// first node.
+    pub(super) fn hedge_is_dispensable(&mut self, id: JobRef) -> bool {
+        self.totals.hedge_losses += 1;
+        self.jobs
+            .get(id)
+            .is_none_or(|job| job.attempts[FIRST].is_some())
     }
 }
 
-/// How long recent answers took: a histogram with buckets of a quarter of a doubling each.
+/// Histogram of recent latencies, with buckets of a quarter of a doubling each.
 struct Latencies {
     buckets: [u32; BUCKETS],
     count: u32,
-    /// See [`Self::slow`].
+    /// The last 95th percentile, at least [`FLOOR`].
     slow: Duration,
 }
 
 /// From one microsecond to beyond any deadline.
 const BUCKETS: usize = 4 * 28;
 
-/// Answers after which the older ones count half.
+/// Number of answers after which all older ones count half.
 const MEMORY: u32 = 4096;
 
-/// Answers without which nothing is known, and after which what is known is looked at again.
+/// Answers needed for a first percentile, and between two computations of it.
 const FRESH: u32 = 64;
 
 impl Default for Latencies {
@@ -317,7 +223,7 @@ impl Latencies {
         }
     }
 
-    /// What 19 of 20 answers stay below, as of the last [`FRESH`] ones.
+    /// The latency that 19 of 20 answers stay below, computed once per [`FRESH`] answers.
     fn slow(&self) -> Duration {
         self.slow
     }

@@ -1,19 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which node does what, and what happens when it does not: the pool without I/O.
+//! Which node gets a job, and what happens when that node fails: the pool without I/O.
 //!
 //! ```text
 //!            submit ──► choose a node ──► key open there? ──► sent ──► completion ──► ended
 //!                          ▲    │ none yet      │ no             │ lost, busy, …
 //!                          │    ▼               ▼                │
-//!                          │  unassigned      on key ── refused ─┤
+//!                          │  unassigned   awaiting key ─refused─┤
 //!                          └─────────────────────────────────────┘ while time and budget allow
 //! ```
 //!
 //! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
-//! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs, where a retry adds load to
-//! nodes that have just said that they have too much, by [`Budget`].
+//! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a
+//! retry adds load to nodes that have just said that they are overloaded.
 
 mod assign;
 mod hedge;
@@ -33,48 +33,63 @@ use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
 use crate::connection::{Connection, Event, Gone, KeyState, Timings};
 use crate::error::ClientError;
+use crate::job::{Answer, Callback, HEDGE, Job, JobRef, JobTable, Outcome, Owner, Reply, Stage};
 use crate::key::{KeyData, KeyFacts, KeyId};
 use crate::node::{Link, Node};
 use crate::random::Random;
 use crate::report::Reporter;
 use crate::stats::{ClientStats, Totals};
-use crate::task::{Answer, Callback, Owner, Phase, Reply, Table, Task, TaskId, Work};
 
-/// Jobs that one connection may owe after their deadline. Nodes answer by the deadline they are given,
-/// so one that owes more has lost them.
-const MAX_ABANDONED: u32 = 1024;
+/// Late replies that one connection may owe. Nodes answer by the deadline they are given, so a node that
+/// owes more has lost the jobs.
+const MAX_LATE_REPLIES: u32 = 1024;
 
-/// What ended and must be told to its owner, outside of any lock.
+/// Answers to deliver outside of any lock: callbacks to call, sleeping callers to wake.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// To be called on the I/O thread.
     pub(crate) callbacks: Vec<(Callback, Result<Reply, ClientError>)>,
-    /// To be notified by whoever holds this.
     pub(crate) wakes: Vec<Arc<Condvar>>,
 }
 
-/// How many tasks need a key, and whether its owner still does.
+/// How many jobs need a key, and whether its owner still does.
 struct KeyUse {
     data: Arc<KeyData>,
-    tasks: u32,
+    jobs: u32,
     closed: bool,
 }
 
-/// See the module.
+/// The pool as a state machine: it has no socket, thread or clock. Each call that may start or end a job
+/// takes the time.
+///
+/// There are four kinds of methods. [`crate::io`] calls them in this order:
+///
+/// 1. **Callers**, at any time: [`submit`](Self::submit), [`cancel`](Self::cancel),
+///    [`close_key`](Self::close_key), [`counted`](Self::counted). A blocked caller asks
+///    [`take_done`](Self::take_done) for its answer and calls [`give_up`](Self::give_up) at its deadline.
+/// 2. **`handle_*`**, when the outside did something: the connection asked for by
+///    [`poll_connect`](Self::poll_connect) was started ([`handle_connected`](Self::handle_connected)) or is
+///    over ([`handle_lost`](Self::handle_lost)); bytes were put into
+///    [`connection`](Self::connection)`.space()` ([`handle_received`](Self::handle_received)); the time of
+///    [`poll_timeout`](Self::poll_timeout) has come ([`handle_timeout`](Self::handle_timeout)).
+/// 3. **`poll_*`**, after any of those, until they return nothing: sockets to close
+///    ([`poll_close`](Self::poll_close)) and to open, bytes to send ([`poll_output`](Self::poll_output)), the
+///    time of the next timer.
+/// 4. [`outbox`](Self::outbox): the answers, to be delivered without the lock that guards this.
+///
+/// [`close`](Self::close) ends every job; nothing else may be called after it but `outbox` and `take_done`.
 pub(crate) struct Dispatcher {
     nodes: Vec<Node>,
-    tasks: Table,
+    jobs: JobTable,
     keys: HashMap<KeyId, KeyUse>,
-    abandoned: Vec<u32>,
     max_in_flight: usize,
     max_keys: usize,
     timings: Timings,
     agent: String,
     outbox: Outbox,
     closed: Vec<usize>,
-    /// Tasks with a callback that have not ended.
+    /// Pending jobs with a callback.
     callbacks_open: usize,
-    /// No task with a callback has an earlier deadline.
+    /// A lower bound on the deadlines of pending jobs with a callback.
     next_deadline: Option<Instant>,
     random: Random,
     budget: Budget,
@@ -96,9 +111,8 @@ impl Dispatcher {
                 .iter()
                 .map(|node| Node::new(node.to_string(), now))
                 .collect(),
-            tasks: Table::default(),
+            jobs: JobTable::default(),
             keys: HashMap::new(),
-            abandoned: vec![0; config.nodes.len()],
             max_in_flight: config.max_in_flight,
             max_keys: config.max_keys,
             timings,
@@ -117,39 +131,38 @@ impl Dispatcher {
 
     // ---- callers ------------------------------------------------------------------------------
 
-    /// Takes a task.
+    /// Accepts a job.
     ///
     /// # Errors
-    /// It was not taken: its owner is told by this error alone.
-    pub(crate) fn submit(&mut self, task: Task, now: Instant) -> Result<TaskId, ClientError> {
-        if task.deadline <= now {
+    /// The job was not accepted. Its owner gets no other notice.
+    pub(crate) fn submit(&mut self, job: Job, now: Instant) -> Result<JobRef, ClientError> {
+        if job.deadline <= now {
             return Err(ClientError::TimedOut);
         }
-        if self.tasks.len() >= self.max_in_flight {
+        if self.jobs.len() >= self.max_in_flight {
             self.totals.busy += 1;
             return Err(ClientError::Busy);
         }
-        self.use_key(&task.key)?;
+        self.use_key(&job.key)?;
         for node in &mut self.nodes {
             if matches!(node.link, Link::Idle) {
                 node.link = Link::Wanted;
             }
         }
-        let callback = matches!(task.owner, Owner::Callback(_));
-        let (job, deadline) = (task.is_job(), task.deadline);
-        let key = task.key.id;
-        let id = self.tasks.insert(task);
+        let (has_callback, is_operation) = (job.has_callback(), job.is_operation());
+        let (key, deadline) = (job.key.id, job.deadline);
+        let id = self.jobs.insert(job);
         if let Err(error) = self.assign(id, now) {
-            self.tasks.remove(id);
+            self.jobs.remove(id);
             self.release_key(key);
             self.count_error(&error);
             return Err(error);
         }
-        if callback {
+        if has_callback {
             self.callbacks_open += 1;
             self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
         }
-        if job {
+        if is_operation {
             self.totals.jobs += 1;
             self.budget.deposit();
             if let Some(hedging) = &mut self.hedging {
@@ -160,54 +173,46 @@ impl Dispatcher {
         Ok(id)
     }
 
-    /// What a caller's task ended as, if it did.
-    pub(crate) fn take_done(&mut self, id: TaskId) -> Option<Answer> {
-        let task = self.tasks.get(id)?;
-        let owed = match &task.phase {
-            Phase::Done { owed, .. } => *owed,
-            _ => return None,
+    /// Takes the answer of a caller's job, if the job has ended.
+    pub(crate) fn take_done(&mut self, id: JobRef) -> Option<Answer> {
+        let job = self.jobs.get(id)?;
+        let answer = match mem::replace(&mut job.outcome, Outcome::Delivered) {
+            Outcome::Ready(answer) => answer,
+            other => {
+                job.outcome = other;
+                return None;
+            }
         };
-        let done = if let Some((node, handle)) = owed {
-            // The entry stays for the node's answer.
-            task.owner = Owner::Nobody;
-            mem::replace(&mut task.phase, Phase::Sent { node, handle })
-        } else {
-            self.tasks.remove(id)?.phase
-        };
-        match done {
-            Phase::Done { answer, .. } => Some(answer),
-            _ => None,
+        self.remove_if_over(id);
+        Some(answer)
+    }
+
+    /// Whether a caller's job has ended.
+    pub(crate) fn is_done(&mut self, id: JobRef) -> bool {
+        self.jobs.get(id).is_none_or(|job| !job.is_pending())
+    }
+
+    /// Has `waiter` notified when the job of a sleeping caller ends.
+    pub(crate) fn wake_by(&mut self, id: JobRef, waiter: &Arc<Condvar>) {
+        if let Some(job) = self.jobs.get(id)
+            && let Outcome::Pending(Owner::Caller { waiter: wakes }) = &mut job.outcome
+        {
+            *wakes = Some(Arc::clone(waiter));
         }
     }
 
-    /// Whether a caller's task ended.
-    pub(crate) fn is_done(&mut self, id: TaskId) -> bool {
-        self.tasks
-            .get(id)
-            .is_none_or(|task| matches!(task.phase, Phase::Done { .. }))
+    /// Ends a caller's job at its deadline. The caller takes no answer: it knows why.
+    pub(crate) fn give_up(&mut self, id: JobRef) {
+        self.end(id, Err(ClientError::TimedOut));
+        self.take_done(id);
     }
 
-    /// Has a sleeping caller woken when its task ends.
-    pub(crate) fn wake_by(&mut self, id: TaskId, waiter: &Arc<Condvar>) {
-        if let Some(task) = self.tasks.get(id) {
-            task.owner = Owner::Caller {
-                waiter: Some(Arc::clone(waiter)),
-            };
-        }
+    /// Ends a callback's job early. Does nothing if it has ended.
+    pub(crate) fn cancel(&mut self, id: JobRef) {
+        self.end(id, Err(ClientError::Cancelled));
     }
 
-    /// Gives a caller's task up: the caller already knows why.
-    pub(crate) fn give_up(&mut self, id: TaskId) {
-        self.totals.timed_out += 1;
-        self.abandon(id);
-    }
-
-    /// Ends a callback's task early. Nothing happens if it has ended.
-    pub(crate) fn cancel(&mut self, id: TaskId) {
-        self.end_early(id, ClientError::Cancelled);
-    }
-
-    /// Closes a key once no task needs it.
+    /// Closes a key once no job needs it.
     pub(crate) fn close_key(&mut self, key: KeyId) {
         if let Some(usage) = self.keys.get_mut(&key) {
             usage.closed = true;
@@ -215,24 +220,24 @@ impl Dispatcher {
         }
     }
 
-    /// The edge has counted something, or will soon: its nodes are to be told.
+    /// Notes that the edge has counted something, or will soon, so that a report becomes due.
     pub(crate) fn counted(&mut self, now: Instant) {
         if let Some(reporter) = &mut self.reporter {
             reporter.activity(now);
         }
     }
 
-    /// Whether callbacks are owed or waiting to be called.
+    /// Whether a callback is still to be called.
     pub(crate) fn has_callbacks(&self) -> bool {
         self.callbacks_open > 0 || !self.outbox.callbacks.is_empty()
     }
 
-    /// Whether callbacks are waiting to be called.
+    /// Whether a callback can be called now.
     pub(crate) fn has_ended_callbacks(&self) -> bool {
         !self.outbox.callbacks.is_empty()
     }
 
-    /// What is to be told to owners.
+    /// The answers to deliver.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -242,8 +247,8 @@ impl Dispatcher {
         self.totals.callback_panics += 1;
     }
 
-    /// Jobs taken so far: tells whether there was any activity.
-    pub(crate) fn jobs(&self) -> u64 {
+    /// Jobs accepted so far: tells whether there was any activity.
+    pub(crate) fn jobs_accepted(&self) -> u64 {
         self.totals.jobs
     }
 
@@ -251,22 +256,23 @@ impl Dispatcher {
         ClientStats {
             nodes: self.nodes.iter().map(Node::stats).collect(),
             totals: self.totals,
-            in_flight: self.tasks.len(),
+            in_flight: self.jobs.len(),
             keys: self.keys.len(),
         }
     }
 
     // ---- I/O ----------------------------------------------------------------------------------
 
-    /// Whether a connection is to be made.
+    /// Whether [`Self::poll_connect`] has a node.
     pub(crate) fn wants_connections(&self) -> bool {
         self.nodes
             .iter()
             .any(|node| matches!(node.link, Link::Wanted))
     }
 
-    /// The next node to connect to; whoever asks must say what came of it.
-    pub(crate) fn take_wanted(&mut self) -> Option<usize> {
+    /// The next node to connect to. To be followed by [`Self::handle_connected`] or
+    /// [`Self::handle_lost`].
+    pub(crate) fn poll_connect(&mut self) -> Option<usize> {
         let node = self
             .nodes
             .iter()
@@ -275,13 +281,13 @@ impl Dispatcher {
         Some(node)
     }
 
-    /// Nodes whose sockets are to be closed.
-    pub(crate) fn take_closed(&mut self) -> Option<usize> {
+    /// The next node whose socket is to be closed.
+    pub(crate) fn poll_close(&mut self) -> Option<usize> {
         self.closed.pop()
     }
 
-    /// There is a socket, connected or about to be.
-    pub(crate) fn connected(&mut self, node: usize, now: Instant) {
+    /// There is a socket to this node, connected or about to be.
+    pub(crate) fn handle_connected(&mut self, node: usize, now: Instant) {
         let features = match self.reporter {
             Some(_) => FEATURE_REPORTS,
             None => 0,
@@ -296,7 +302,7 @@ impl Dispatcher {
     }
 
     /// Bytes for this node, if there are any.
-    pub(crate) fn output(&mut self, node: usize) -> Option<&mut OutBuffer> {
+    pub(crate) fn poll_output(&mut self, node: usize) -> Option<&mut OutBuffer> {
         let connection = self.nodes[node].connection()?;
         connection.has_output().then(|| connection.out())
     }
@@ -307,13 +313,13 @@ impl Dispatcher {
             .map_or(0, |connection| connection.in_flight())
     }
 
-    /// Connections to this node that were tried and failed: tells which of its addresses is next.
-    pub(crate) fn attempts(&self, node: usize) -> usize {
+    /// Connections to this node that failed so far: tells which of its addresses to try next.
+    pub(crate) fn connect_failures(&self, node: usize) -> usize {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
     }
 
     /// Bytes have come from this node.
-    pub(crate) fn received(&mut self, node: usize, now: Instant) {
+    pub(crate) fn handle_received(&mut self, node: usize, now: Instant) {
         loop {
             let Some(connection) = self.connection(node) else {
                 return;
@@ -321,85 +327,85 @@ impl Dispatcher {
             match connection.next_event(now) {
                 Ok(Some(event)) => self.on_event(node, event, now),
                 Ok(None) => return,
-                Err(Gone(why)) => return self.lost(node, why, now),
+                Err(Gone(why)) => return self.handle_lost(node, why, now),
             }
         }
     }
 
-    /// The connection to this node is over, or never came about.
-    pub(crate) fn lost(&mut self, at: usize, why: String, now: Instant) {
-        let node = &mut self.nodes[at];
-        match mem::replace(&mut node.link, Link::Idle) {
+    /// The connection to this node is over, or could not be made.
+    pub(crate) fn handle_lost(&mut self, node: usize, why: String, now: Instant) {
+        let lost = &mut self.nodes[node];
+        lost.late_replies = 0;
+        match mem::replace(&mut lost.link, Link::Idle) {
             Link::Up(connection) => {
-                self.closed.push(at);
+                self.closed.push(node);
                 if connection.is_ready() || connection.is_draining() {
                     let orderly = connection.is_idle();
-                    node.lost(connection.started(), orderly, why, &mut self.random, now);
+                    lost.lost(connection.started(), orderly, why, &mut self.random, now);
                 } else {
-                    node.connect_failed(why, &mut self.random, now);
+                    lost.connect_failed(why, &mut self.random, now);
                 }
             }
-            Link::Connecting => node.connect_failed(why, &mut self.random, now),
-            other => node.link = other,
+            Link::Connecting => lost.connect_failed(why, &mut self.random, now),
+            other => lost.link = other,
         }
-        self.abandoned[at] = 0;
-        for id in self.tasks.select(|task| task.is_owed_by(at)) {
-            self.forgive(id);
-        }
-        for id in self.tasks.select(|task| task.is_at(at)) {
-            if self
-                .tasks
-                .get(id)
-                .is_some_and(|task| matches!(task.owner, Owner::Nobody))
-            {
-                self.tasks.remove(id);
+        for id in self.jobs.select(|job| job.attempt_at(node).is_some()) {
+            let Some(job) = self.jobs.get(id) else {
+                continue;
+            };
+            let Some(slot) = job.attempt_at(node) else {
+                continue;
+            };
+            job.attempts[slot] = None;
+            if job.is_pending() {
+                self.attempt_failed(id, slot, node, Retry::Lost, ClientError::TimedOut, now);
             } else {
-                self.retry(id, at, Retry::Lost, ClientError::TimedOut, now);
+                self.remove_if_over(id);
             }
         }
         self.reassign(now);
     }
 
-    /// Does what is due.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    /// Does what is due at `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.report(now);
-        for at in 0..self.nodes.len() {
-            match &mut self.nodes[at].link {
-                Link::Backoff { until } if *until <= now => self.nodes[at].link = Link::Wanted,
+        for node in 0..self.nodes.len() {
+            let late_replies = self.nodes[node].late_replies;
+            match &mut self.nodes[node].link {
+                Link::Backoff { until } if *until <= now => self.nodes[node].link = Link::Wanted,
                 Link::Up(connection) => {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
                     let unanswered = connection.unanswered();
-                    if let Err(Gone(why)) = due {
-                        self.lost(at, why, now);
+                    let why = if let Err(Gone(why)) = due {
+                        why
                     } else if drained {
-                        self.lost(at, "the node drained".to_owned(), now);
-                    } else if self.abandoned[at] > MAX_ABANDONED {
-                        self.lost(at, "the node does not answer its jobs".to_owned(), now);
+                        "the node drained".to_owned()
+                    } else if late_replies > MAX_LATE_REPLIES {
+                        "the node does not answer its jobs".to_owned()
                     } else if unanswered > self.max_keys {
-                        // More than there are keys: it owes answers about some that are gone.
-                        self.lost(at, "the node does not open keys".to_owned(), now);
-                    }
+                        // More than there are keys: it owes answers about keys that are closed since.
+                        "the node does not open keys".to_owned()
+                    } else {
+                        continue;
+                    };
+                    self.handle_lost(node, why, now);
                 }
                 _ => {}
             }
         }
         self.hedge_due(now);
         if self.next_deadline.is_some_and(|at| at <= now) {
-            let due =
-                |task: &Task| matches!(task.owner, Owner::Callback(_)) && task.deadline <= now;
-            for id in self.tasks.select(due) {
-                self.end_early(id, ClientError::TimedOut);
+            let due = |job: &Job| job.has_callback() && job.deadline <= now;
+            for id in self.jobs.select(due) {
+                self.end(id, Err(ClientError::TimedOut));
             }
-            let open = self
-                .tasks
-                .iter()
-                .filter(|t| matches!(t.owner, Owner::Callback(_)));
-            self.next_deadline = open.map(|task| task.deadline).min();
+            let open = self.jobs.iter().filter(|job| job.has_callback());
+            self.next_deadline = open.map(|job| job.deadline).min();
         }
     }
 
-    /// Tells a node what the edge has counted, if it is time and anybody wants to know.
+    /// Sends the edge's counters to a node, if a report is due and a node wants it.
     fn report(&mut self, now: Instant) {
         let Some(reporter) = &mut self.reporter else {
             return;
@@ -411,7 +417,7 @@ impl Dispatcher {
             let connection = node.connection()?;
             Some((connection.done_since_report()?, connection))
         });
-        // Of equals the last one, which matters to nobody.
+        // Ties go to the last; any would do.
         if let Some((_, connection)) = listeners.max_by_key(|(done, _)| *done)
             && let Some(news) = reporter.news(&self.totals)
         {
@@ -419,8 +425,8 @@ impl Dispatcher {
         }
     }
 
-    /// When [`Self::tick`] has something to do.
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
+    /// When [`Self::handle_timeout`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let nodes = self.nodes.iter().filter_map(|node| match &node.link {
             Link::Backoff { until } => Some(*until),
             Link::Up(connection) => connection.next_timer(),
@@ -435,56 +441,54 @@ impl Dispatcher {
             .min()
     }
 
-    /// Ends everything.
+    /// Ends every job as [`ClientError::Closed`] and asks for all sockets to be closed.
     pub(crate) fn close(&mut self) {
-        for at in 0..self.nodes.len() {
-            if matches!(self.nodes[at].link, Link::Up(_)) {
-                self.closed.push(at);
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if matches!(node.link, Link::Up(_)) {
+                self.closed.push(index);
             }
-            self.nodes[at].link = Link::Idle;
+            node.link = Link::Idle;
         }
-        for id in self
-            .tasks
-            .select(|task| !matches!(task.phase, Phase::Done { owed: None, .. }))
-        {
-            match self.tasks.get(id).map(|task| (&task.owner, &task.phase)) {
-                Some((_, Phase::Done { .. })) => self.forgive(id),
-                Some((Owner::Nobody, _)) => drop(self.tasks.remove(id)),
-                Some((Owner::Hedge { .. }, _)) => drop(self.remove_hedge(id)),
-                _ => self.end(id, Err(ClientError::Closed)),
+        for id in self.jobs.select(|_| true) {
+            self.end(id, Err(ClientError::Closed));
+            if let Some(job) = self.jobs.get(id) {
+                job.attempts = [None, None];
+                self.remove_if_over(id);
             }
+        }
+        for node in &mut self.nodes {
+            node.late_replies = 0;
         }
     }
 
     // ---- events -------------------------------------------------------------------------------
 
-    fn on_event(&mut self, at: usize, event: Event, now: Instant) {
+    fn on_event(&mut self, node: usize, event: Event, now: Instant) {
         match event {
             Event::Ready => {
-                let node = &mut self.nodes[at];
-                if let Link::Up(connection) = &node.link {
+                let welcomed = &mut self.nodes[node];
+                if let Link::Up(connection) = &welcomed.link {
                     let name = Arc::clone(connection.node());
-                    node.welcomed(&name);
+                    welcomed.welcomed(&name);
                 }
-                // What happened while nobody was there to be told.
+                // What was counted while no node could be told.
                 self.counted(now);
                 self.reassign(now);
             }
             Event::KeyOpened { key, handle, facts } => {
-                self.on_key_opened(at, key, handle, &facts, now);
+                self.on_key_opened(node, key, handle, &facts, now);
             }
-            Event::KeyRefused { key, reason } => self.on_key_refused(at, key, reason, now),
+            Event::KeyRefused { key, reason } => self.on_key_refused(node, key, reason, now),
             Event::Completed(completions) => {
                 for completion in completions {
-                    self.on_completion(at, completion, now);
+                    self.on_completion(node, completion, now);
                 }
             }
             Event::Draining => {
-                // What waits for a key here will not get it in time.
-                let waiting = |t: &Task| matches!(t.phase, Phase::OnKey { node } if node == at);
-                for id in self.tasks.select(waiting) {
-                    let error = ClientError::Key(KeyRefusal::Draining);
-                    self.retry(id, at, Retry::Draining, error, now);
+                // A job that waits for a key here will not get it in time.
+                let error = ClientError::Key(KeyRefusal::Draining);
+                for id in self.jobs.select(|job| job.awaits_key_at(node)) {
+                    self.fail_key_wait(id, node, Retry::Draining, error.clone(), now);
                 }
             }
         }
@@ -492,73 +496,93 @@ impl Dispatcher {
 
     fn on_key_opened(
         &mut self,
-        at: usize,
+        node: usize,
         key: KeyId,
         handle: KeyHandle,
         facts: &KeyFacts,
         now: Instant,
     ) {
-        // A key whose owner is gone was closed by the connection itself.
+        // If the owner closed the key in the meantime, the connection has closed the handle.
         let Some(usage) = self.keys.get(&key) else {
             return;
         };
         if !usage.data.agrees_with(facts) {
-            if let Some(connection) = self.connection(at) {
+            if let Some(connection) = self.connection(node) {
                 connection.close_key(key);
             }
-            return self.on_key_refused(at, key, KeyRefusal::NoSuchKey, now);
+            return self.on_key_refused(node, key, KeyRefusal::NoSuchKey, now);
         }
-        for id in self.waiting_for(at, key) {
-            self.place(id, at, handle, now);
+        for id in self.waiting_for(node, key) {
+            let job = self.jobs.get(id).filter(|job| job.awaits_key_at(node));
+            let slot = job.and_then(|job| job.attempt_at(node));
+            if let Some(slot) = slot {
+                self.settle_key_wait(node);
+                self.send(id, slot, handle, now);
+            }
         }
     }
 
-    fn on_key_refused(&mut self, at: usize, key: KeyId, reason: KeyRefusal, now: Instant) {
-        let Some(connection) = self.connection(at) else {
+    fn on_key_refused(&mut self, node: usize, key: KeyId, reason: KeyRefusal, now: Instant) {
+        let Some(connection) = self.connection(node) else {
             return;
         };
         connection.refuse(key, reason, now);
-        for id in self.waiting_for(at, key) {
-            self.retry(id, at, Retry::KeyRefused, ClientError::Key(reason), now);
+        for id in self.waiting_for(node, key) {
+            self.fail_key_wait(id, node, Retry::KeyRefused, ClientError::Key(reason), now);
         }
     }
 
-    fn waiting_for(&self, at: usize, key: KeyId) -> Vec<TaskId> {
-        self.tasks.select(|task| {
-            task.key.id == key && matches!(task.phase, Phase::OnKey { node } if node == at)
-        })
+    fn waiting_for(&self, node: usize, key: KeyId) -> Vec<JobRef> {
+        self.jobs
+            .select(|job| job.key.id == key && job.awaits_key_at(node))
     }
 
-    fn on_completion(&mut self, at: usize, completion: JobCompletion, now: Instant) {
-        let (id, attempt) = TaskId::from_job_id(completion.id);
-        let sent = self.tasks.get(id).filter(|task| task.retries == attempt);
-        let Some(task) = sent else {
+    /// The attempt that waits for a key at this node will not get it.
+    fn fail_key_wait(
+        &mut self,
+        id: JobRef,
+        node: usize,
+        reason: Retry,
+        error: ClientError,
+        now: Instant,
+    ) {
+        let Some(job) = self.jobs.get(id).filter(|job| job.awaits_key_at(node)) else {
+            return;
+        };
+        if let Some(slot) = job.attempt_at(node) {
+            job.attempts[slot] = None;
+            self.settle_key_wait(node);
+            self.attempt_failed(id, slot, node, reason, error, now);
+        }
+    }
+
+    /// A job does not wait for a key at this node any more.
+    fn settle_key_wait(&mut self, node: usize) {
+        if let Some(connection) = self.connection(node) {
+            connection.settled();
+        }
+    }
+
+    fn on_completion(&mut self, node: usize, completion: JobCompletion, now: Instant) {
+        let (id, number) = JobRef::from_job_id(completion.id);
+        let slot = |job: &Job| {
+            let slot = job.attempt_at(node)?;
+            let attempt = job.attempts[slot].as_ref()?;
+            let sent = !matches!(attempt.stage, Stage::AwaitingKey);
+            (attempt.number == number && sent).then_some(slot)
+        };
+        let found = self.jobs.get(id).and_then(|job| Some((slot(job)?, job)));
+        let Some((slot, job)) = found else {
             self.totals.stray_completions += 1;
             return;
         };
-        if task.is_owed_by(at) {
-            self.forgive(id);
-            return self.note_late(at);
-        }
-        let Phase::Sent { node, handle } = task.phase else {
-            self.totals.stray_completions += 1;
-            return;
+        let key = job.key.id;
+        let (handle, sent_at) = match job.attempts[slot].take().map(|attempt| attempt.stage) {
+            Some(Stage::Sent { handle, at }) => (handle, at),
+            _ => return self.on_late_reply(id, node),
         };
-        if node != at {
-            self.totals.stray_completions += 1;
-            return;
-        }
-        if matches!(task.owner, Owner::Nobody) {
-            self.tasks.remove(id);
-            return self.note_late(at);
-        }
-        let hedge = task.is_hedge();
-        let latency = now.saturating_duration_since(task.sent_at);
-        task.phase = Phase::Unassigned;
-        let key = task.key.id;
-        let Some(name) = self.note_served(at, latency, completion.result.is_ok(), now) else {
-            return;
-        };
+        let latency = now.saturating_duration_since(sent_at);
+        self.note_completed(node, latency, completion.result.is_ok(), now);
         let JobCompletion {
             result,
             served_by,
@@ -568,43 +592,44 @@ impl Dispatcher {
         } = completion;
         match result {
             Ok(output) => {
+                if slot == HEDGE {
+                    self.totals.hedge_wins += 1;
+                    self.note_outrun(id, now);
+                }
                 let reply = Reply {
                     output,
                     served_by,
-                    node: name,
+                    node: self.nodes[node].name(),
                     queue_time,
                     service_time,
                 };
-                if hedge {
-                    self.hedge_won(id, reply, now);
-                } else {
-                    self.end(id, Ok(Some(reply)));
-                }
+                self.end(id, Ok(Some(reply)));
             }
-            Err(error) => self.on_job_error(id, at, (key, handle), error, now),
+            Err(error) => self.on_job_error(id, slot, node, (key, handle), error, now),
         }
     }
 
-    /// Counts a completion that nobody waited for any more.
-    fn note_late(&mut self, at: usize) {
-        self.abandoned[at] -= 1;
+    /// The answer to an attempt whose job had ended before.
+    fn on_late_reply(&mut self, id: JobRef, node: usize) {
         self.totals.late_completions += 1;
-        if let Some(connection) = self.connection(at) {
+        self.nodes[node].late_replies -= 1;
+        if let Some(connection) = self.connection(node) {
             connection.settled();
         }
+        self.remove_if_over(id);
     }
 
-    /// Counts a completion; gives the node's name.
-    fn note_served(
+    /// Counts a completion that its job waited for.
+    fn note_completed(
         &mut self,
-        at: usize,
+        node: usize,
         latency: std::time::Duration,
-        good: bool,
+        succeeded: bool,
         now: Instant,
-    ) -> Option<Arc<str>> {
-        let node = &mut self.nodes[at];
+    ) {
+        let node = &mut self.nodes[node];
         node.served(latency, now);
-        if good {
+        if succeeded {
             node.counters.succeeded += 1;
             if let Some(hedging) = &mut self.hedging {
                 hedging.took(latency);
@@ -612,30 +637,29 @@ impl Dispatcher {
         } else {
             node.counters.failed += 1;
         }
+        if let Some(connection) = node.connection() {
+            connection.settled();
+            connection.served();
+        }
         self.counted(now);
-        let connection = self.nodes[at].connection()?;
-        connection.settled();
-        connection.served();
-        Some(Arc::clone(connection.node()))
     }
 
     fn on_job_error(
         &mut self,
-        id: TaskId,
-        at: usize,
+        id: JobRef,
+        slot: usize,
+        node: usize,
         (key, handle): (KeyId, KeyHandle),
         error: JobError,
         now: Instant,
     ) {
         let Some(reason) = Retry::of(error) else {
-            let error = ClientError::Job(error);
-            return if self.tasks.get(id).is_some_and(|task| task.is_hedge()) {
-                self.hedge_failed(id, at, None, error, now);
-            } else {
-                self.end(id, Err(error));
-            };
+            if slot == HEDGE && self.hedge_is_dispensable(id) {
+                return;
+            }
+            return self.end(id, Err(ClientError::Job(error)));
         };
-        if let Some(connection) = self.connection(at) {
+        if let Some(connection) = self.connection(node) {
             match (reason, connection.key_state(key, now)) {
                 (Retry::Draining, _) => connection.drain(),
                 (Retry::NoSuchKey, Some(KeyState::Open(now_open))) if now_open == handle => {
@@ -644,89 +668,87 @@ impl Dispatcher {
                 _ => {}
             }
         }
-        self.retry(id, at, reason, ClientError::Job(error), now);
+        self.attempt_failed(id, slot, node, reason, ClientError::Job(error), now);
     }
 
     // ---- ends ---------------------------------------------------------------------------------
 
-    /// Ends a task that no node owes any more.
-    fn end(&mut self, id: TaskId, answer: Answer) {
-        self.drop_hedge(id);
-        let Some(task) = self.tasks.get(id) else {
+    /// Ends a job: its owner gets `answer`, and what is left of its attempts is cancelled. Does nothing
+    /// if it has ended.
+    fn end(&mut self, id: JobRef, answer: Answer) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let key = task.key.id;
+        let owner = match mem::replace(&mut job.outcome, Outcome::Delivered) {
+            Outcome::Pending(owner) => owner,
+            other => {
+                job.outcome = other;
+                return;
+            }
+        };
+        let key = job.key.id;
         match &answer {
             Ok(Some(_)) => self.totals.succeeded += 1,
             Ok(None) => {}
-            Err(error) => self.count_error(&error.clone()),
+            Err(error) => self.count_error(error),
         }
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        if let Owner::Caller { waiter } = &mut task.owner {
-            self.outbox.wakes.extend(waiter.take());
-            task.phase = Phase::Done { answer, owed: None };
-        } else if let Some(task) = self.tasks.remove(id) {
-            self.call_back(task.owner, answer);
+        match owner {
+            Owner::Caller { waiter } => {
+                self.outbox.wakes.extend(waiter);
+                if let Some(job) = self.jobs.get(id) {
+                    job.outcome = Outcome::Ready(answer);
+                }
+            }
+            Owner::Callback(callback) => {
+                self.callbacks_open -= 1;
+                let result = answer.and_then(|reply| reply.ok_or(ClientError::Closed));
+                self.outbox.callbacks.push((callback, result));
+            }
         }
+        self.cancel_attempts(id);
         self.release_key(key);
         self.trim_hedges();
     }
 
-    /// Ends a callback's task before the node answered.
-    fn end_early(&mut self, id: TaskId, error: ClientError) {
-        let Some(task) = self.tasks.get(id) else {
+    /// Takes back what is left of the attempts of a job that has ended. A node that has the job is asked
+    /// to drop it, and its completion is awaited, so that what the node owes stays counted.
+    fn cancel_attempts(&mut self, id: JobRef) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        if !matches!(task.owner, Owner::Callback(_)) {
-            return;
-        }
-        let owner = mem::replace(&mut task.owner, Owner::Nobody);
-        self.count_error(&error);
-        self.call_back(owner, Err(error));
-        self.abandon(id);
-    }
-
-    fn call_back(&mut self, owner: Owner, answer: Answer) {
-        let Owner::Callback(callback) = owner else {
-            return;
-        };
-        self.callbacks_open -= 1;
-        let result = match answer {
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(ClientError::Closed),
-            Err(error) => Err(error),
-        };
-        self.outbox.callbacks.push((callback, result));
-    }
-
-    /// Nobody waits any more: forgets the task, or, if a node has it, asks the node to and waits for
-    /// its completion, so that what it owes stays counted.
-    fn abandon(&mut self, id: TaskId) {
-        self.drop_hedge(id);
-        self.leave_key(id);
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        let key = task.key.id;
-        if let Phase::Sent { node, .. } = task.phase {
-            let job = id.job_id(task.retries);
-            task.owner = Owner::Nobody;
-            task.work = Work::Open;
-            self.abandoned[node] += 1;
-            if let Some(connection) = self.connection(node) {
-                connection.cancel(job);
+        for (slot, place) in job.attempts.iter_mut().enumerate() {
+            let Some(attempt) = place else {
+                continue;
+            };
+            if slot == HEDGE {
+                self.totals.hedge_losses += 1;
             }
-        } else {
-            self.tasks.remove(id);
+            let node = &mut self.nodes[attempt.node];
+            if matches!(attempt.stage, Stage::AwaitingKey) {
+                if let Some(connection) = node.connection() {
+                    connection.settled();
+                }
+                *place = None;
+            } else {
+                attempt.stage = Stage::AwaitingLateReply;
+                node.late_replies += 1;
+                if let Some(connection) = node.connection() {
+                    connection.cancel(id.job_id(attempt.number));
+                }
+            }
         }
-        self.release_key(key);
+        self.remove_if_over(id);
+    }
+
+    fn remove_if_over(&mut self, id: JobRef) {
+        if self.jobs.get(id).is_some_and(|job| job.is_over()) {
+            self.jobs.remove(id);
+        }
     }
 
     fn use_key(&mut self, key: &Arc<KeyData>) -> Result<(), ClientError> {
         if let Some(usage) = self.keys.get_mut(&key.id) {
-            usage.tasks += 1;
+            usage.jobs += 1;
             return Ok(());
         }
         if self.keys.len() >= self.max_keys {
@@ -736,7 +758,7 @@ impl Dispatcher {
             key.id,
             KeyUse {
                 data: Arc::clone(key),
-                tasks: 1,
+                jobs: 1,
                 closed: false,
             },
         );
@@ -745,7 +767,7 @@ impl Dispatcher {
 
     fn release_key(&mut self, key: KeyId) {
         if let Some(usage) = self.keys.get_mut(&key) {
-            usage.tasks -= 1;
+            usage.jobs -= 1;
             self.drop_key_if_unused(key);
         }
     }
@@ -754,7 +776,7 @@ impl Dispatcher {
         if self
             .keys
             .get(&key)
-            .is_some_and(|usage| usage.closed && usage.tasks == 0)
+            .is_some_and(|usage| usage.closed && usage.jobs == 0)
         {
             self.keys.remove(&key);
             for node in &mut self.nodes {

@@ -6,28 +6,30 @@
 //!
 //! One lock guards everything. System calls under it never block; waiting happens outside.
 //!
-//! Whoever waits in `epoll_wait` is the *driver*: it reads what comes and hands it out. There is one at
-//! most. The I/O thread is the driver whenever callbacks are owed or nothing goes on. A blocked caller
-//! that finds no driver becomes it until its own answer is there, and then passes the role to another
-//! blocked caller; that saves two thread switches per call. The I/O thread does alone what takes time:
-//! callbacks and new connections.
+//! The thread in `epoll_wait` is the *leader*: it reads what comes and hands it out. There is one at
+//! most. The I/O thread leads while callbacks are pending or nothing goes on. A blocked caller that finds
+//! no leader leads until its own answer is there, and then makes another blocked caller, a *follower*,
+//! its successor; that saves two thread switches per call. The I/O thread alone does what takes time:
+//! callbacks and new connections. Which thread may lead and which one must be woken is decided by
+//! [`Driver`], without I/O.
 //!
-//! An event loop of the host's may take the sockets over ([`Instance::drive_from_host`]): it waits for our epoll
+//! The host's event loop may drive instead ([`Instance::drive_from_host`]): it waits for our epoll
 //! instance among its own descriptors, sends what its own jobs collected before it waits, and reads and
 //! calls back when something came, so that a job costs no switch to the I/O thread and none back. The I/O
-//! thread keeps the clock then and makes connections; it reads when a timer is due, since the host may
+//! thread then keeps the clock and makes connections; it reads when a timer is due, since the host may
 //! be busy elsewhere.
 //!
 //! | state of the I/O thread | woken by |
 //! |---|---|
-//! | driver, in `epoll_wait` | a socket, a timer, the event counter |
-//! | parked, while callers drive | the condition variable, or after [`PARK`] |
-//! | standing by, while the host attends | the condition variable, or a timer |
+//! | leader, in `epoll_wait` | a socket, a timer, the eventfd |
+//! | parked, while callers lead | its condition variable, or after [`driver::PARK`] |
+//! | parked, while the host's loop drives | its condition variable, or a timer |
 //! | working | looks again before it waits |
 
+mod driver;
 mod host_loop;
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,21 +39,18 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
+use self::driver::{Driver, Flush, IoThreadWork, Role, Step, Wake};
 use crate::config::PoolConfig;
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
+use crate::job::{Answer, Job, JobRef};
 use crate::key::KeyId;
-use crate::link::Link;
+use crate::link::{Link, LinkError};
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
-use crate::task::{Answer, Task, TaskId};
 
-/// How long the I/O thread leaves the sockets to callers that come and go. Longer saves wake-ups,
-/// shorter notices sooner that a node has something to say while nobody calls.
-const PARK: Duration = Duration::from_millis(20);
-
-/// Longest wait of a driver while there is activity: a timer that is further off needs no wake-up when
-/// it is set.
+/// Longest wait of the I/O thread as leader while there is activity: setting a timer that is further off
+/// then needs no wake-up.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Reads from one socket before the others have their turn.
@@ -64,26 +63,15 @@ const READS_PER_TURN: usize = 16;
 const NICENESS: i32 = 5;
 
 /// Jobs under way at a node up to which each is sent by itself. Measured with 128 P-256 jobs under way:
-/// single sends cost the node 5 % of its time in reads. With 16 handshakes under way, waking the driver
+/// single sends cost the node 5 % of its time in reads. With 16 handshakes under way, waking the leader
 /// instead cost the gateway 7 % of what it saves.
-const PROMPT: u32 = 32;
-
-/// Jobs of an attending host that wait to be sent together. More of them save writes; but a host that
-/// handles hundreds of events before it waits again must not keep the node idle meanwhile.
-const TOGETHER: u32 = 8;
+const MAX_PROMPT: u32 = 32;
 
 /// Events taken at once.
 const EVENTS: usize = 32;
 
-/// The event counter's name among the sockets.
+/// The eventfd's name among the sockets.
 const WAKE_UP: u64 = u64::MAX;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Driver {
-    None,
-    Thread,
-    Caller,
-}
 
 struct Socket {
     link: Link,
@@ -99,24 +87,11 @@ struct Inner {
     sockets: Vec<Option<Socket>>,
     next_token: u64,
     driver: Driver,
-    /// When the driver looks again by itself; none is never.
-    driver_wakes: Option<Instant>,
-    /// The event counter is set and the driver has not seen it.
-    kicked: bool,
-    parked: bool,
-    /// The I/O thread is resolving a name, perhaps for long: callers drive meanwhile, even if callbacks
-    /// are owed.
-    resolving: bool,
     /// Blocking calls so far.
     calls: u64,
-    /// The thread whose event loop attends.
-    host: Option<ThreadId>,
-    /// Jobs of that thread that wait to be sent together.
-    together: u32,
     spin: Spin,
     /// Callers that sleep.
-    followers: Vec<(TaskId, Arc<Condvar>)>,
-    closing: bool,
+    followers: Vec<(JobRef, Arc<Condvar>)>,
 }
 
 /// The pool in one process.
@@ -148,17 +123,10 @@ impl Instance {
             dispatcher: Dispatcher::new(config, Instant::now()),
             sockets: config.nodes.iter().map(|_| None).collect(),
             next_token: 0,
-            driver: Driver::None,
-            driver_wakes: None,
-            kicked: false,
-            parked: false,
-            resolving: false,
+            driver: Driver::new(),
             calls: 0,
-            host: None,
-            together: 0,
             spin: Spin::default(),
             followers: Vec::new(),
-            closing: false,
         };
         let instance = Arc::new(Self {
             config: Arc::clone(config),
@@ -182,14 +150,14 @@ impl Instance {
 
     // ---- callers ------------------------------------------------------------------------------
 
-    /// Runs a task to its end on the calling thread.
-    pub(crate) fn run(&self, task: Task) -> Answer {
-        let deadline = task.deadline;
+    /// Runs a job to its end on the calling thread.
+    pub(crate) fn run(&self, job: Job) -> Answer {
+        let deadline = job.deadline;
         let mut inner = self.lock();
-        if inner.closing {
+        if inner.driver.is_closing() {
             return Err(ClientError::Closed);
         }
-        let id = inner.dispatcher.submit(task, Instant::now())?;
+        let id = inner.dispatcher.submit(job, Instant::now())?;
         inner.calls += 1;
         self.flush_all(&mut inner);
         self.wake_all(&mut inner);
@@ -204,41 +172,40 @@ impl Instance {
                 self.leave(inner);
                 return Err(ClientError::TimedOut);
             }
-            inner = if inner.lets_callers_drive() {
-                self.drive(inner, Driver::Caller, Some(deadline))
+            let has_callbacks = inner.dispatcher.has_callbacks();
+            inner = if inner.driver.may_lead(current(), has_callbacks) {
+                self.lead(inner, Role::Caller, Some(deadline))
             } else {
                 self.follow(inner, id, deadline)
             };
-            self.wake_for_chores(&inner);
+            self.wake_io_thread(&mut inner);
         }
     }
 
-    /// Takes a task with a callback.
+    /// Accepts a job with a callback.
     ///
     /// # Errors
-    /// It was not taken and its callback is never called.
-    pub(crate) fn submit(&self, task: Task) -> Result<TaskId, ClientError> {
+    /// It was not accepted and its callback is never called.
+    pub(crate) fn submit(&self, job: Job) -> Result<JobRef, ClientError> {
         let mut inner = self.lock();
-        if inner.closing {
+        if inner.driver.is_closing() {
             return Err(ClientError::Closed);
         }
-        let id = inner.dispatcher.submit(task, Instant::now())?;
-        if inner.is_attended_from_here() && inner.together < TOGETHER {
-            inner.together += 1;
-        } else if inner.host.is_some() {
-            self.flush_all(&mut inner);
-        } else {
-            // While little is under way a job goes out at once, without a switch to the driver. When
-            // much is, jobs collect until the driver sends them together: that saves the node a read
+        let id = inner.dispatcher.submit(job, Instant::now())?;
+        match inner.driver.submitted(current()) {
+            Flush::Later => {}
+            Flush::Everything => self.flush_all(&mut inner),
+            // While little is under way a job goes out at once, without a switch to the leader. When
+            // much is, jobs collect until the leader sends them together: that saves the node a read
             // for each.
-            self.flush_prompt(&mut inner);
+            Flush::Prompt => self.flush_prompt(&mut inner),
         }
         self.wake_all(&mut inner);
         Ok(id)
     }
 
     /// See [`crate::Pool::cancel`].
-    pub(crate) fn cancel(&self, id: TaskId) {
+    pub(crate) fn cancel(&self, id: JobRef) {
         let mut inner = self.lock();
         inner.dispatcher.cancel(id);
         self.flush_all(&mut inner);
@@ -263,14 +230,12 @@ impl Instance {
         self.lock().dispatcher.stats()
     }
 
-    /// Sleeps until the task ends, the deadline passes, or the role of driver is offered.
-    fn follow<'a>(&self, mut inner: Guard<'a>, id: TaskId, deadline: Instant) -> Guard<'a> {
+    /// Sleeps until the job ends, the deadline passes, or this caller is to lead.
+    fn follow<'a>(&self, mut inner: Guard<'a>, id: JobRef, deadline: Instant) -> Guard<'a> {
         let waiter = Arc::new(Condvar::new());
         inner.dispatcher.wake_by(id, &waiter);
         inner.followers.push((id, Arc::clone(&waiter)));
-        if inner.host.is_some() && inner.parked {
-            self.unpark.notify_one();
-        }
+        self.wake(inner.driver.wake_for_follower());
         let patience = deadline.saturating_duration_since(Instant::now());
         let (mut inner, _) = waiter
             .wait_timeout(inner, patience)
@@ -279,98 +244,63 @@ impl Instance {
         inner
     }
 
-    /// A caller goes: somebody else must drive if anything is owed.
+    /// A caller goes: another thread must lead if any job is pending.
     fn leave(&self, mut inner: Guard<'_>) {
-        let heir = self.next_driver(&mut inner);
-        self.wake_for_chores(&inner);
-        let wakes = std::mem::take(&mut inner.dispatcher.outbox().wakes);
+        let successor = inner.successor();
+        self.wake_io_thread(&mut inner);
+        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
         drop(inner);
-        for waiter in wakes.iter().chain(&heir) {
+        for waiter in wakes.iter().chain(&successor) {
             waiter.notify_one();
         }
     }
 
-    /// The sleeping caller that is to drive, if one should.
-    fn next_driver(&self, inner: &mut Inner) -> Option<Arc<Condvar>> {
-        if inner.host.is_some() || !inner.lets_callers_drive() {
-            return None;
-        }
-        let Inner {
-            followers,
-            dispatcher,
-            ..
-        } = inner;
-        let heir = followers
-            .iter()
-            .rev()
-            .find(|(id, _)| !dispatcher.is_done(*id));
-        heir.map(|(_, waiter)| Arc::clone(waiter))
-    }
-
     // ---- waking -------------------------------------------------------------------------------
 
-    /// Wakes the I/O thread if there is something that it alone does.
-    fn wake_for_chores(&self, inner: &Inner) {
-        let chores = inner.closing
-            || inner.dispatcher.wants_connections()
-            || inner.dispatcher.has_callbacks()
-                && inner.driver == Driver::None
-                && inner.host.is_none()
-            || inner.dispatcher.has_ended_callbacks() && !inner.is_attended_from_here();
-        if !chores {
-            return;
-        }
-        if inner.parked {
-            self.unpark.notify_one();
-        } else if inner.driver == Driver::Thread {
-            self.kick();
-        }
-    }
-
-    /// After anything that sets timers or leaves bytes unsent: the driver must send them and wake up in
-    /// time, and the I/O thread must do what it alone does.
-    fn wake_all(&self, inner: &mut Inner) {
-        self.wake_for_chores(inner);
-        let late = match (inner.dispatcher.next_timer(), inner.driver_wakes) {
-            (Some(timer), Some(wakes)) => timer < wakes,
-            (timer, None) => timer.is_some(),
-            (None, _) => false,
+    /// Wakes the I/O thread if there is work that it alone does.
+    fn wake_io_thread(&self, inner: &mut Inner) {
+        let work = IoThreadWork {
+            connections: inner.dispatcher.wants_connections(),
+            callbacks: inner.dispatcher.has_callbacks(),
+            ended_callbacks: inner.dispatcher.has_ended_callbacks(),
         };
-        if inner.host.is_some() && inner.driver == Driver::None {
-            if late && inner.parked {
-                inner.driver_wakes = inner.dispatcher.next_timer();
-                self.unpark.notify_one();
+        self.wake(inner.driver.wake_io_thread(work, current()));
+    }
+
+    /// After anything that sets timers or leaves bytes unsent: wakes whichever thread has to act on it.
+    fn wake_all(&self, inner: &mut Inner) {
+        self.wake_io_thread(inner);
+        let unsent = (0..inner.sockets.len()).any(|node| inner.has_unsent(node));
+        let timer = inner.dispatcher.poll_timeout();
+        self.wake(inner.driver.wake_leader(timer, unsent));
+    }
+
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::None => {}
+            Wake::IoThread => self.unpark.notify_one(),
+            Wake::Leader => {
+                // Fails only if the counter is at its maximum, and then the descriptor is readable.
+                let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
             }
-            return;
-        }
-        let unsent = inner.together == 0 && (0..inner.sockets.len()).any(|at| inner.has_unsent(at));
-        if inner.driver != Driver::None && !inner.kicked && (unsent || late) {
-            inner.kicked = true;
-            self.kick();
         }
     }
 
-    fn kick(&self) {
-        // Fails only if the counter is at its end, and then the driver is awake.
-        let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
-    }
+    // ---- the leader ---------------------------------------------------------------------------
 
-    // ---- the driver ---------------------------------------------------------------------------
-
-    /// Waits for the sockets once, as the driver, and handles what they have.
-    fn drive<'a>(
+    /// Waits for the sockets once, as the leader, and handles what they have.
+    fn lead<'a>(
         &'a self,
         mut inner: Guard<'a>,
-        who: Driver,
+        role: Role,
         deadline: Option<Instant>,
     ) -> Guard<'a> {
         let now = Instant::now();
-        let timer = inner.dispatcher.next_timer();
+        let timer = inner.dispatcher.poll_timeout();
         let until = timer.into_iter().chain(deadline).min();
-        inner.driver = who;
-        inner.driver_wakes = until;
-        let spins = who == Driver::Caller && inner.spin.pays();
-        let wakes = std::mem::take(&mut inner.dispatcher.outbox().wakes);
+        inner.driver.lead(role, until);
+        let spins = role == Role::Caller && inner.spin.pays();
+        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
         drop(inner);
         for waiter in wakes {
             waiter.notify_one();
@@ -380,11 +310,11 @@ impl Instance {
         let timeout = until.map(|at| timespec(at.saturating_duration_since(now)));
         let events = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
             Ok((events, _)) => &*events,
-            // A signal of our host's, if a caller drives.
+            // A signal of our host's, if a caller leads.
             Err(_) => &[],
         };
         let mut inner = self.lock();
-        inner.driver = Driver::None;
+        inner.driver.stop_leading();
         if spins {
             inner.spin.ended(came);
         }
@@ -392,12 +322,12 @@ impl Instance {
         inner
     }
 
-    /// Looks for events without sleeping, for [`SPIN`] at most. They stay where they are.
+    /// Looks for events without sleeping, for [`SPIN`] at most. The events stay in the epoll instance.
     fn spin(&self) -> bool {
         let start = Instant::now();
-        let mut look = [PollFd::new(&self.epoll, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
         while start.elapsed() < SPIN {
-            if poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            if poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
                 return true;
             }
         }
@@ -409,45 +339,43 @@ impl Instance {
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == WAKE_UP {
-                // What calls somebody out of `epoll_wait` is his to read: see `on_readable`.
-                if inner.driver == Driver::None {
-                    inner.kicked = false;
+                if inner.driver.take_notification() {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_up, &mut count);
                 }
-            } else if let Some(at) = inner.socket_with(token) {
-                inner.on_socket(at, flags, now);
+            } else if let Some(node) = inner.socket_with(token) {
+                inner.on_socket(node, flags, now);
             }
         }
-        inner.dispatcher.tick(now);
+        inner.dispatcher.handle_timeout(now);
         self.flush_all(inner);
     }
 
-    /// Sends what waits, as far as the sockets take it, and closes what is to be closed.
+    /// Sends what the sockets take of what waits, and closes the sockets that are to be closed.
     fn flush_all(&self, inner: &mut Inner) {
-        inner.together = 0;
+        inner.driver.flushed();
         self.close_sockets(inner);
-        for at in 0..inner.sockets.len() {
-            self.flush(inner, at);
+        for node in 0..inner.sockets.len() {
+            self.flush(inner, node);
         }
     }
 
-    /// Sends what waits for nodes that owe no more than [`PROMPT`] jobs.
+    /// Sends what waits for nodes with no more than [`MAX_PROMPT`] jobs under way.
     fn flush_prompt(&self, inner: &mut Inner) {
         self.close_sockets(inner);
-        for at in 0..inner.sockets.len() {
-            if inner.dispatcher.in_flight(at) <= PROMPT {
-                self.flush(inner, at);
+        for node in 0..inner.sockets.len() {
+            if inner.dispatcher.in_flight(node) <= MAX_PROMPT {
+                self.flush(inner, node);
             }
         }
     }
 
-    fn flush(&self, inner: &mut Inner, at: usize) {
-        let Some(socket) = &mut inner.sockets[at] else {
+    fn flush(&self, inner: &mut Inner, node: usize) {
+        let Some(socket) = &mut inner.sockets[node] else {
             return;
         };
         // A broken connection shows when it is read, behind what the node said last.
-        let _ = socket.link.flush(inner.dispatcher.output(at));
+        let _ = socket.link.flush(inner.dispatcher.poll_output(node));
         if socket.armed != socket.link.wants_write() {
             socket.armed = socket.link.wants_write();
             let data = epoll::EventData::new_u64(socket.token);
@@ -456,8 +384,8 @@ impl Instance {
     }
 
     fn close_sockets(&self, inner: &mut Inner) {
-        while let Some(at) = inner.dispatcher.take_closed() {
-            if let Some(socket) = inner.sockets[at].take() {
+        while let Some(node) = inner.dispatcher.poll_close() {
+            if let Some(socket) = inner.sockets[node].take() {
                 // Closing is not enough: a forked child may hold the socket open.
                 let _ = epoll::delete(&self.epoll, &socket.link);
             }
@@ -469,12 +397,10 @@ impl Instance {
     fn thread_main(&self) {
         // On Linux "this process" means this thread. It fails only where the host forbids even that.
         let _ = rustix::process::setpriority_process(None, NICENESS);
-        let died = catch_unwind(AssertUnwindSafe(|| self.thread_loop())).is_err();
+        // A panic in there ends the pool in this process: every job ends as `Closed`.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.thread_loop()));
         let mut inner = self.lock();
-        inner.closing = true;
-        if died && inner.driver == Driver::Thread {
-            inner.driver = Driver::None;
-        }
+        let wake = inner.driver.io_thread_ended();
         inner.dispatcher.close();
         self.close_sockets(&mut inner);
         let inner = self.run_callbacks(inner);
@@ -483,59 +409,69 @@ impl Instance {
         for waiter in followers {
             waiter.notify_one();
         }
-        // Whoever drives as a caller finds its task ended.
-        self.kick();
+        self.wake(wake);
     }
 
     fn thread_loop(&self) {
         let (mut calls, mut jobs) = (0, 0);
         let mut inner = self.lock();
-        while !inner.closing {
+        while !inner.driver.is_closing() {
             inner = self.run_callbacks(inner);
             inner = self.make_connections(inner);
-            if inner.closing {
+            if inner.driver.is_closing() {
                 return;
             }
-            if inner.host.is_some() {
-                inner = self.stand_by(inner);
-                continue;
-            }
-            let callers_active = std::mem::replace(&mut calls, inner.calls) != inner.calls;
-            let leave_to_callers = callers_active && !inner.dispatcher.has_callbacks();
-            if inner.driver != Driver::None || leave_to_callers {
-                inner = self.park(inner);
-            } else {
-                let active = std::mem::replace(&mut jobs, inner.dispatcher.jobs())
-                    != inner.dispatcher.jobs();
-                let tick = active.then(|| Instant::now() + TICK);
-                inner = self.drive(inner, Driver::Thread, tick);
-            }
+            let callers_active = mem::replace(&mut calls, inner.calls) != inner.calls;
+            let has_callbacks = inner.dispatcher.has_callbacks();
+            inner = match inner.driver.next_step(callers_active, has_callbacks) {
+                Step::StandBy => self.stand_by(inner),
+                Step::Park => self.park(inner),
+                Step::Lead => {
+                    let accepted = inner.dispatcher.jobs_accepted();
+                    let active = mem::replace(&mut jobs, accepted) != accepted;
+                    let tick = active.then(|| Instant::now() + TICK);
+                    self.lead(inner, Role::IoThread, tick)
+                }
+            };
         }
     }
 
-    /// Lets callers drive for a while.
+    /// Lets callers lead for a while.
     fn park<'a>(&self, mut inner: Guard<'a>) -> Guard<'a> {
-        let heir = self.next_driver(&mut inner);
-        let wakes = std::mem::take(&mut inner.dispatcher.outbox().wakes);
-        for waiter in wakes.iter().chain(&heir) {
+        let successor = inner.successor();
+        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
+        for waiter in wakes.iter().chain(&successor) {
             waiter.notify_one();
         }
-        inner.parked = true;
-        let (mut inner, _) = self
-            .unpark
-            .wait_timeout(inner, PARK)
-            .unwrap_or_else(PoisonError::into_inner);
-        inner.parked = false;
-        if inner.driver == Driver::None {
-            // Nobody else looks at the clock, and callers that keep coming must not keep it from us.
-            inner.dispatcher.tick(Instant::now());
+        let now = Instant::now();
+        let until = inner.driver.park(now);
+        let mut inner = self.wait_parked(inner, now, until);
+        if !inner.driver.has_leader() {
+            // No other thread looks at the clock, and callers that keep coming must not keep it from us.
+            inner.dispatcher.handle_timeout(Instant::now());
             self.flush_all(&mut inner);
         }
         inner
     }
 
+    fn wait_parked<'a>(&self, inner: Guard<'a>, now: Instant, until: Option<Instant>) -> Guard<'a> {
+        let mut inner = match until {
+            None => self
+                .unpark
+                .wait(inner)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let patience = until.saturating_duration_since(now);
+                let waited = self.unpark.wait_timeout(inner, patience);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        inner.driver.io_thread_works();
+        inner
+    }
+
     fn run_callbacks<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
-        let outbox = std::mem::take(inner.dispatcher.outbox());
+        let outbox = mem::take(inner.dispatcher.outbox());
         if outbox.callbacks.is_empty() && outbox.wakes.is_empty() {
             return inner;
         }
@@ -557,27 +493,27 @@ impl Instance {
     }
 
     fn make_connections<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
-        while let Some(at) = inner.dispatcher.take_wanted() {
-            let attempt = inner.dispatcher.attempts(at);
-            inner.resolving = true;
-            let heir = self.next_driver(&mut inner);
+        while let Some(node) = inner.dispatcher.poll_connect() {
+            let attempt = inner.dispatcher.connect_failures(node);
+            inner.driver.resolve();
+            let successor = inner.successor();
             drop(inner);
-            if let Some(waiter) = heir {
+            if let Some(waiter) = successor {
                 waiter.notify_one();
             }
-            let link = Link::connect(&self.config.nodes[at], attempt);
+            let link = Link::connect(&self.config.nodes[node], attempt);
             inner = self.lock();
-            inner.resolving = false;
+            inner.driver.io_thread_works();
             let now = Instant::now();
             let token = inner.next_token;
             let registered = link.and_then(|link| self.register(link, token));
             match registered {
                 Ok(socket) => {
                     inner.next_token += 1;
-                    inner.sockets[at] = Some(socket);
-                    inner.dispatcher.connected(at, now);
+                    inner.sockets[node] = Some(socket);
+                    inner.dispatcher.handle_connected(node, now);
                 }
-                Err(why) => inner.dispatcher.lost(at, why, now),
+                Err(error) => inner.dispatcher.handle_lost(node, error.to_string(), now),
             }
             self.flush_all(&mut inner);
             self.wake_all(&mut inner);
@@ -585,20 +521,20 @@ impl Instance {
         inner
     }
 
-    fn register(&self, link: Link, token: u64) -> Result<Socket, String> {
+    fn register(&self, link: Link, token: u64) -> Result<Socket, LinkError> {
         let armed = link.wants_write();
         let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, &link, data, interest(armed)).map_err(|error| error.to_string())?;
+        epoll::add(&self.epoll, &link, data, interest(armed)).map_err(std::io::Error::from)?;
         Ok(Socket { link, token, armed })
     }
 
     // ---- the end ------------------------------------------------------------------------------
 
-    /// Ends every task, closes the sockets and, unless this is the I/O thread itself, waits for it.
+    /// Ends every job, closes the sockets and, unless this is the I/O thread itself, waits for it.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
-        inner.closing = true;
-        self.wake_for_chores(&inner);
+        inner.driver.close();
+        self.wake_io_thread(&mut inner);
         drop(inner);
         let thread = self
             .thread
@@ -614,19 +550,21 @@ impl Instance {
 }
 
 impl Inner {
-    /// Whether a blocked caller may take the role of driver: it is free, and no callback waits for the
-    /// I/O thread to have it. While a host attends, only the host itself may: it does not look while it
-    /// is blocked, and else would read what somebody else waits for in `epoll_wait`.
-    fn lets_callers_drive(&self) -> bool {
-        let spared = match self.host {
-            Some(host) => host == current(),
-            None => self.resolving || !self.dispatcher.has_callbacks(),
-        };
-        self.driver == Driver::None && spared
-    }
-
-    fn is_attended_from_here(&self) -> bool {
-        self.host.is_some_and(|host| host == current())
+    /// The sleeping caller that is to lead, if one should.
+    fn successor(&mut self) -> Option<Arc<Condvar>> {
+        if !self.driver.needs_successor(self.dispatcher.has_callbacks()) {
+            return None;
+        }
+        let Self {
+            followers,
+            dispatcher,
+            ..
+        } = self;
+        let follower = followers
+            .iter()
+            .rev()
+            .find(|(id, _)| !dispatcher.is_done(*id));
+        follower.map(|(_, waiter)| Arc::clone(waiter))
     }
 
     fn socket_with(&self, token: u64) -> Option<usize> {
@@ -635,21 +573,21 @@ impl Inner {
             .position(|s| s.as_ref().is_some_and(|s| s.token == token))
     }
 
-    /// Whether bytes wait that nobody has tried to send.
-    fn has_unsent(&mut self, at: usize) -> bool {
-        let Some(socket) = &self.sockets[at] else {
+    /// Whether bytes wait that were not yet offered to the socket.
+    fn has_unsent(&mut self, node: usize) -> bool {
+        let Some(socket) = &self.sockets[node] else {
             return false;
         };
-        !socket.link.wants_write() && self.dispatcher.output(at).is_some()
+        !socket.link.wants_write() && self.dispatcher.poll_output(node).is_some()
     }
 
-    fn on_socket(&mut self, at: usize, flags: epoll::EventFlags, now: Instant) {
-        let Some(socket) = &mut self.sockets[at] else {
+    fn on_socket(&mut self, node: usize, flags: epoll::EventFlags, now: Instant) {
+        let Some(socket) = &mut self.sockets[node] else {
             return;
         };
         if socket.link.is_connecting() {
             if let Err(error) = socket.link.finish_connect() {
-                self.dispatcher.lost(at, error.to_string(), now);
+                self.dispatcher.handle_lost(node, error.to_string(), now);
             }
             return;
         }
@@ -657,27 +595,27 @@ impl Inner {
         if !flags.intersects(readable) {
             return;
         }
-        if let Err(why) = self.read(at, now) {
-            self.dispatcher.lost(at, why, now);
+        if let Err(error) = self.read(node, now) {
+            self.dispatcher.handle_lost(node, error.to_string(), now);
         }
     }
 
     /// Reads until there is nothing more, or others should have their turn.
-    fn read(&mut self, at: usize, now: Instant) -> Result<(), String> {
+    fn read(&mut self, node: usize, now: Instant) -> Result<(), LinkError> {
         for turn in 0.. {
-            let Some(socket) = &mut self.sockets[at] else {
+            let Some(socket) = &mut self.sockets[node] else {
                 return Ok(());
             };
-            let Some(connection) = self.dispatcher.connection(at) else {
+            let Some(connection) = self.dispatcher.connection(node) else {
                 return Ok(());
             };
             let space = connection.space();
             let room = space.len();
             let n = match socket.link.read(space) {
-                Ok(0) => return Err("the node closed the connection".to_owned()),
+                Ok(0) => return Err(LinkError::Closed),
                 Ok(n) => n,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             connection.filled(n, now);
             let over = turn >= READS_PER_TURN;
@@ -687,7 +625,7 @@ impl Inner {
                 // Nothing would wake us for what TLS has decrypted already.
                 over && !socket.link.holds_plaintext()
             };
-            self.dispatcher.received(at, now);
+            self.dispatcher.handle_received(node, now);
             if last {
                 break;
             }

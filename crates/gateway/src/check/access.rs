@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::proc::User;
+use super::User;
 
 const READ_WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;

@@ -3,18 +3,19 @@
 
 //! Collects what can be seen of a running server before anything is concluded from it.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use super::cnf::Cnf;
-use super::maps::Mapped;
-use super::proc::{Proc, Process, read};
+use millrace_hostfs::maps::MappedFile;
+use millrace_hostfs::openssl_cnf::Cnf;
+use millrace_hostfs::process::{Proc, Process};
+use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
+use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
+
 use super::server::{self, ServerConfig};
-use super::systemd::{self, Described, Environment};
-use super::{Options, Outcome, Report, Server};
+use super::{Options, Outcome, Report, Server, utf8};
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes.
-const MAX_CONFIG: u64 = 1 << 20;
+const MAX_CONFIG: usize = 1 << 20;
 
 /// Bound on files that include each other.
 const MAX_INCLUDES: usize = 32;
@@ -33,7 +34,9 @@ pub(super) struct Evidence {
     /// Those that have connections; the master itself if there is nobody else.
     pub(super) workers: Vec<Process>,
     /// The file system as the master sees it.
-    pub(super) files: PathBuf,
+    pub(super) root: Root,
+    /// Path to it.
+    pub(super) root_path: PathBuf,
     /// `OPENSSL_CONF` of the master.
     pub(super) openssl_conf: Variable,
     /// `LD_PRELOAD` of the master.
@@ -41,11 +44,11 @@ pub(super) struct Evidence {
     /// What could not be read of the files that describe its environment.
     pub(super) unread: Vec<String>,
     /// What is mapped into a worker.
-    pub(super) mapped: io::Result<Vec<Mapped>>,
+    pub(super) mapped: ReadResult<Vec<MappedFile>>,
     /// The `openssl.cnf` that counts, with its path.
-    pub(super) cnf: Option<(PathBuf, io::Result<Cnf>)>,
+    pub(super) cnf: Option<(PathBuf, ReadResult<Cnf>)>,
     /// The provider's own file, if there is one.
-    pub(super) client: Option<(PathBuf, Result<toml::Table, String>)>,
+    pub(super) client: Option<(PathBuf, ReadResult<toml::Table>)>,
     /// The server's own configuration.
     pub(super) config: ServerConfig,
 }
@@ -71,7 +74,7 @@ impl Variable {
         }
     }
 
-    fn of(proc: &Proc, pid: u32, unit: &str, service: &Environment, name: &str) -> Self {
+    fn of(proc: &Proc, pid: u32, unit: &str, service: &ServiceEnvironment, name: &str) -> Self {
         let error = match proc.variable(pid, name) {
             Ok(value) => {
                 return Self::new(value, format!("the environment of process {pid}"), true);
@@ -79,8 +82,10 @@ impl Variable {
             Err(error) => error,
         };
         match service.variable(name) {
-            Described::Set(file, value) => Self::new(Some(value), file.display().to_string(), true),
-            Described::Unset(file) => {
+            ServiceVariable::Set(file, value) => {
+                Self::new(Some(value), file.display().to_string(), true)
+            }
+            ServiceVariable::Unset(file) => {
                 let source = format!(
                     "UnsetEnvironment= in {} takes it away from {unit}",
                     file.display()
@@ -90,7 +95,7 @@ impl Variable {
                     ..Self::new(None, source, false)
                 }
             }
-            Described::Passed(file) => {
+            ServiceVariable::Passed(file) => {
                 let source = format!(
                     "PassEnvironment= in {} hands on what systemd itself has (systemctl show-environment), \
                      which is not looked at, and in its environment it cannot be seen ({error})",
@@ -98,7 +103,7 @@ impl Variable {
                 );
                 Self::new(None, source, false)
             }
-            Described::Nothing => {
+            ServiceVariable::NotNamed => {
                 let source = format!(
                     "no unit file of {unit} sets it, and in its environment it cannot be seen ({error})"
                 );
@@ -110,8 +115,11 @@ impl Variable {
 
 /// Nothing if there is no such server; the report says why.
 pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence> {
-    let proc = Proc::new(&options.proc);
-    let (master, workers) = match find(options, &proc) {
+    let found = find(options).and_then(|(proc, master, workers)| {
+        let (root, root_path) = root_of(&proc, master.pid)?;
+        Ok((proc, master, workers, root, root_path))
+    });
+    let (proc, master, workers, root, root_path) = match found {
         Ok(found) => found,
         Err(NotFound { seen, remedy }) => {
             report.add("process", Outcome::Failure, seen, Some(remedy));
@@ -119,14 +127,13 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
         }
     };
     report.pid = Some(master.pid);
-    let files = files_of(&proc, master.pid);
     let groups = proc.control_groups(master.pid);
     let usual = format!("{}.service", options.server);
     let unit = systemd::unit_of(&groups).unwrap_or(&usual);
     // Only where its own environment does not show.
     let service = match proc.variable(master.pid, "OPENSSL_CONF") {
-        Ok(_) => Environment::default(),
-        Err(_) => Environment::of(&files, unit),
+        Ok(_) => ServiceEnvironment::default(),
+        Err(_) => ServiceEnvironment::of(&root, unit),
     };
     let variable = |name| Variable::of(&proc, master.pid, unit, &service, name);
     let (mut openssl_conf, preload) = (variable("OPENSSL_CONF"), variable("LD_PRELOAD"));
@@ -135,18 +142,19 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
         openssl_conf = Variable::new(value, "the command line".to_owned(), true);
     }
     let mapped = proc.mapped(workers.first().map_or(master.pid, |worker| worker.pid));
-    let cnf = cnf_path(&files, &openssl_conf);
+    let cnf = cnf_path(&root, &openssl_conf);
     let cnf = cnf.map(|path| {
-        let cnf = read_cnf(&files, &path);
+        let cnf = read_cnf(&root, &path);
         (path, cnf)
     });
-    let client = client_file(variable("MILLRACE_CLIENT_CONF").value.as_deref(), &files);
-    let config = server_config(options, &proc, &master, &files);
+    let client = client_file(variable("MILLRACE_CLIENT_CONF").value.as_deref(), &root);
+    let config = server_config(options, &proc, &master, &root);
     Some(Evidence {
         proc,
         master,
         workers,
-        files,
+        root,
+        root_path,
         openssl_conf,
         preload,
         unread: service.problems,
@@ -162,14 +170,16 @@ struct NotFound {
     remedy: String,
 }
 
-fn find(options: &Options, proc: &Proc) -> Result<(Process, Vec<Process>), NotFound> {
+fn find(options: &Options) -> Result<(Proc, Process, Vec<Process>), NotFound> {
     let server = options.server;
+    let no_proc = |error: &dyn std::fmt::Display| NotFound {
+        seen: format!("{}: {error}", options.proc.display()),
+        remedy: "run it where the server runs, on Linux".to_owned(),
+    };
+    let proc = Proc::open(&options.proc).map_err(|error| no_proc(&error))?;
     let all = proc
         .named(|name| is_named(server, name))
-        .map_err(|error| NotFound {
-            seen: format!("{}: {error}", options.proc.display()),
-            remedy: "run it where the server runs, on Linux".to_owned(),
-        })?;
+        .map_err(|reason| no_proc(&reason))?;
     let is_child = |process: &Process| all.iter().any(|other| other.pid == process.parent);
     let master = match options.pid {
         Some(pid) => {
@@ -220,7 +230,8 @@ fn find(options: &Options, proc: &Proc) -> Result<(Process, Vec<Process>), NotFo
     if workers.is_empty() {
         workers.push(master.clone());
     }
-    Ok((master.clone(), workers))
+    let master = master.clone();
+    Ok((proc, master, workers))
 }
 
 fn is_named(server: Server, name: &str) -> bool {
@@ -236,63 +247,63 @@ fn is_named(server: Server, name: &str) -> bool {
 }
 
 /// The file system of a process, if it can be looked into and the process has not confined itself since
-/// it read its files.
-fn files_of(proc: &Proc, pid: u32) -> PathBuf {
-    let own = proc.root_of(pid);
+/// it read its files; else that of this process.
+fn root_of(proc: &Proc, pid: u32) -> Result<(Root, PathBuf), NotFound> {
     let whole = proc
         .link(pid, "root")
         .is_ok_and(|root| root == Path::new("/"));
-    if whole && own.join("etc").is_dir() {
-        own
-    } else {
-        PathBuf::from("/")
+    let path = Some(proc.root_of(pid)).filter(|path| whole && path.join("etc").is_dir());
+    let path = path.unwrap_or_else(|| PathBuf::from("/"));
+    match Root::open(&path) {
+        Ok(root) => Ok((root, path)),
+        Err(error) => Err(NotFound {
+            seen: error.to_string(),
+            remedy: "run this again: the server may have ended".to_owned(),
+        }),
     }
 }
 
-fn cnf_path(files: &Path, variable: &Variable) -> Option<PathBuf> {
+fn is_file(root: &Root, path: &Path) -> bool {
+    root.kind(utf8(path)) == Ok(FileKind::File)
+}
+
+fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
     if let Some(path) = &variable.value {
         return Some(path.into());
     }
-    // Where it cannot be seen, the recipes' own is the best guess.
+    // Where the variable cannot be seen, the recipes' own file is the best guess.
     let generated = (!variable.certain).then_some(crate::recipe::OPENSSL_CNF);
-    let candidates = generated.into_iter().chain(SYSTEM_CNF).map(PathBuf::from);
-    let mut there = candidates.filter(|path| crate::verify::below(files, path).is_file());
-    there.next()
+    let mut candidates = generated.into_iter().chain(SYSTEM_CNF).map(PathBuf::from);
+    candidates.find(|path| is_file(root, path))
 }
 
-fn read_cnf(files: &Path, path: &Path) -> io::Result<Cnf> {
-    let mut cnf = Cnf::parse(&read(&crate::verify::below(files, path), MAX_CONFIG)?);
+fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
+    let mut cnf = Cnf::parse(&root.lossy_text(utf8(path), MAX_CONFIG)?);
     let mut next = 0;
     while let Some(file) = cnf.includes.get(next).filter(|_| next < MAX_INCLUDES) {
-        let file = crate::verify::below(files, Path::new(file));
+        let text = root.lossy_text(file, MAX_CONFIG);
         next += 1;
-        // Folders and files that are not there are no errors for OpenSSL, either.
-        if let Ok(text) = read(&file, MAX_CONFIG) {
+        // Folders and missing files are no errors for OpenSSL, either.
+        if let Ok(text) = text {
             cnf.add(&text);
         }
     }
     Ok(cnf)
 }
 
-fn client_file(
-    named: Option<&str>,
-    files: &Path,
-) -> Option<(PathBuf, Result<toml::Table, String>)> {
-    let path = PathBuf::from(named.unwrap_or(crate::recipe::CLIENT_TOML));
-    let real = crate::verify::below(files, &path);
-    if named.is_none() && !real.exists() {
+fn client_file(named: Option<&str>, root: &Root) -> Option<(PathBuf, ReadResult<toml::Table>)> {
+    let path = named.unwrap_or(crate::recipe::CLIENT_TOML);
+    if named.is_none() && !root.exists(path) {
         return None;
     }
-    let table = read(&real, MAX_CONFIG)
-        .map_err(|error| error.to_string())
-        .and_then(|text| {
-            text.parse::<toml::Table>()
-                .map_err(|error| error.message().to_owned())
-        });
-    Some((path, table))
+    let table = root.text(path, MAX_CONFIG).and_then(|text| {
+        let table = text.parse::<toml::Table>();
+        table.map_err(|error| Unavailable::malformed(error.message()))
+    });
+    Some((path.into(), table))
 }
 
-fn server_config(options: &Options, proc: &Proc, master: &Process, files: &Path) -> ServerConfig {
+fn server_config(options: &Options, proc: &Proc, master: &Process, root: &Root) -> ServerConfig {
     let folder = proc
         .link(master.pid, "cwd")
         .unwrap_or_else(|_| PathBuf::from("/"));
@@ -308,11 +319,11 @@ fn server_config(options: &Options, proc: &Proc, master: &Process, files: &Path)
             let file = file.map(|file| prefix.join(file));
             let usual = || {
                 let known = server::nginx::DEFAULT_FILES.iter().map(PathBuf::from);
-                let mut known = known.filter(|file| crate::verify::below(files, file).is_file());
+                let mut known = known.filter(|file| is_file(root, file));
                 known.next()
             };
             match file.or_else(usual) {
-                Some(file) => server::nginx::read(files, &file),
+                Some(file) => server::nginx::read(root, &file),
                 None => none_found(),
             }
         }
@@ -326,7 +337,7 @@ fn server_config(options: &Options, proc: &Proc, master: &Process, files: &Path)
             if named.is_empty() {
                 named.push(server::haproxy::DEFAULT_FILE.into());
             }
-            server::haproxy::read(files, &named)
+            server::haproxy::read(root, &named)
         }
     }
 }

@@ -1,97 +1,131 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a key file holds: a stub that names the pool, or a private key. Keys are looked at no closer
-//! than their label, and what was read of them is wiped.
+//! What a key file holds: a stub that names a key in the pool, or a private key. Of a private key only the
+//! PEM label is read, and the buffer is wiped.
 
-use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use millrace_hostfs::{ReadResult, Root, Unavailable};
 use zeroize::Zeroizing;
 
-use super::proc;
+use super::utf8;
 
 /// Bound on a key file, in bytes: a bundle with a long chain has 20 KiB.
 const MAX_FILE: u64 = 256 * 1024;
 
 const STUB_BEGIN: &str = "-----BEGIN MILLRACE KEY-----";
 const STUB_END: &str = "-----END MILLRACE KEY-----";
+/// First field of a stub: format and version.
+const STUB_DESCRIPTION: &[u8] = b"Millrace Key 1";
 
-/// What a file holds.
+const SEQUENCE: u8 = 0x30;
+const UTF8_STRING: u8 = 0x0c;
+const OCTET_STRING: u8 = 0x04;
+
+/// The content of a key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Held {
-    /// The stub of the pool's key of this name.
+pub(super) enum KeyFile {
+    /// A stub; the name of its key in the pool.
     Stub(String),
     /// A private key.
     Plain,
     /// Neither.
-    Nothing,
-    /// It cannot be read, for this reason.
-    Unreadable(String),
+    Other,
+    /// It cannot be read.
+    Unreadable(Unavailable),
 }
 
-/// Looks into a file.
+/// Reads a key file.
 #[must_use]
-pub(super) fn look(path: &Path) -> Held {
-    match read(path) {
+pub(super) fn look(root: &Root, path: &Path) -> KeyFile {
+    match read(root, path) {
         Ok(bytes) => classify(&String::from_utf8_lossy(&bytes)),
-        Err(error) => Held::Unreadable(error.to_string()),
+        Err(reason) => KeyFile::Unreadable(reason),
     }
 }
 
-/// The bytes of a file, in memory that is not moved while it fills.
-fn read(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
-    let file = proc::open(path)?;
-    let length = fs::metadata(path)?.len().min(MAX_FILE);
+/// The bytes of a file in one allocation: a buffer that grows leaves copies behind.
+fn read(root: &Root, path: &Path) -> ReadResult<Zeroizing<Vec<u8>>> {
+    let failed = |error: std::io::Error| Unavailable::unreadable(error.to_string());
+    let file = root.open_file(utf8(path))?;
+    let length = file.metadata().map_err(failed)?.len().min(MAX_FILE);
     let capacity = usize::try_from(length).unwrap_or(0).saturating_add(1);
     let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
-    let _ = file.take(length).read_to_end(&mut bytes)?;
+    let _ = file.take(length).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
-/// Looks at the text of a file.
-#[must_use]
-pub(super) fn classify(text: &str) -> Held {
+fn classify(text: &str) -> KeyFile {
     if let Some(name) = stub_name(text) {
-        return Held::Stub(name);
+        return KeyFile::Stub(name);
     }
     let private = text
         .lines()
         .any(|line| line.starts_with("-----BEGIN ") && line.contains("PRIVATE KEY-----"));
-    if private { Held::Plain } else { Held::Nothing }
+    if private {
+        KeyFile::Plain
+    } else {
+        KeyFile::Other
+    }
 }
 
-/// The name in a stub: a DER UTF8String `millrace:NAME`.
+/// The name in a stub, as `SEQUENCE { UTF8String description, UTF8String uri, OCTET STRING spki }`.
 fn stub_name(text: &str) -> Option<String> {
-    const URI: &[u8] = b"millrace:";
     let (_, rest) = text.split_once(STUB_BEGIN)?;
     let (body, _) = rest.split_once(STUB_END)?;
     let body: String = body.split_whitespace().collect();
     let der = STANDARD.decode(body).ok()?;
-    let at = der.windows(URI.len()).position(|window| window == URI)?;
-    // Names have at most 100 bytes, so the length has one.
-    let length = usize::from(*der.get(at.checked_sub(1)?)?);
-    let uri = der.get(at..at.checked_add(length)?)?;
-    let name = std::str::from_utf8(uri.get(URI.len()..)?).ok()?;
+    let (fields, after) = element(&der, SEQUENCE)?;
+    let (description, fields) = element(fields, UTF8_STRING)?;
+    let (uri, fields) = element(fields, UTF8_STRING)?;
+    let (_, end) = element(fields, OCTET_STRING)?;
+    if description != STUB_DESCRIPTION || !end.is_empty() || !after.is_empty() {
+        return None;
+    }
+    let name = std::str::from_utf8(uri).ok()?.strip_prefix("millrace:")?;
     Some(name.to_owned())
+}
+
+/// The content of a DER element with this tag at the start of `der`, and what follows it. A length has at most
+/// two bytes: a stub has at most 8 KiB.
+fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = match der.strip_prefix(&[tag])? {
+        [length @ 0..=0x7f, rest @ ..] => (usize::from(*length), rest),
+        [0x81, length @ 0x80..=0xff, rest @ ..] => (usize::from(*length), rest),
+        [0x82, high @ 1..=0xff, low, rest @ ..] => {
+            (usize::from(u16::from_be_bytes([*high, *low])), rest)
+        }
+        _ => return None,
+    };
+    rest.split_at_checked(length)
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_client::stub::Stub;
+
     use super::*;
 
     #[test]
-    fn stubs_are_told_from_keys() {
-        let mut der = vec![0x30, 0x20, 0x0c, 0x0e];
-        der.extend_from_slice(b"Millrace Key 1\x0c\x0cmillrace:www\x04\x01x");
-        let stub = format!("{STUB_BEGIN}\n{}\n{STUB_END}\n", STANDARD.encode(der));
-        assert_eq!(classify(&stub), Held::Stub("www".to_owned()));
-        let bundle =
-            format!("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n{stub}");
-        assert_eq!(classify(&bundle), Held::Stub("www".to_owned()));
+    fn stubs_of_the_client_are_recognised() {
+        let name = "a".repeat(100);
+        for (name, spki) in [("www", 1), ("www", 91), (&name, 200), ("www", 2000)] {
+            let stub = Stub::new(name, &vec![7; spki]).expect("a stub").to_pem();
+            assert_eq!(classify(&stub), KeyFile::Stub(name.to_owned()));
+            let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+            assert_eq!(
+                classify(&format!("{certificate}{stub}")),
+                KeyFile::Stub(name.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn private_keys_are_recognised_by_their_label() {
         for label in [
             "PRIVATE KEY",
             "RSA PRIVATE KEY",
@@ -100,18 +134,37 @@ mod tests {
         ] {
             assert_eq!(
                 classify(&format!("-----BEGIN {label}-----\nAA==\n")),
-                Held::Plain
+                KeyFile::Plain
             );
         }
-        assert_eq!(classify("-----BEGIN CERTIFICATE-----\n"), Held::Nothing);
+        assert_eq!(classify("-----BEGIN CERTIFICATE-----\n"), KeyFile::Other);
+    }
+
+    #[test]
+    fn damaged_stubs_are_not_stubs() {
+        let good = Stub::new("www", &[7; 91]).expect("a stub").to_der();
+        let armour = |der: &[u8]| format!("{STUB_BEGIN}\n{}\n{STUB_END}\n", STANDARD.encode(der));
+        assert_eq!(classify(&armour(&good)), KeyFile::Stub("www".to_owned()));
+        for length in 0..good.len() {
+            assert_eq!(
+                classify(&armour(&good[..length])),
+                KeyFile::Other,
+                "{length} bytes"
+            );
+        }
+        let longer = [&good[..], b"x"].concat();
+        // The name stands in the bytes, but not in the field for it.
+        let misplaced = Stub::new("other", b"\x0c\x0cmillrace:www")
+            .expect("a stub")
+            .to_der();
+        assert_eq!(classify(&armour(&longer)), KeyFile::Other);
+        assert_eq!(
+            classify(&armour(&misplaced)),
+            KeyFile::Stub("other".to_owned())
+        );
         assert_eq!(
             classify(&format!("{STUB_BEGIN}\n!!\n{STUB_END}")),
-            Held::Nothing
+            KeyFile::Other
         );
-        let short = format!(
-            "{STUB_BEGIN}\n{}\n{STUB_END}",
-            STANDARD.encode(b"\x7fmillrace:w")
-        );
-        assert_eq!(classify(&short), Held::Nothing);
     }
 }

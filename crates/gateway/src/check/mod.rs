@@ -5,13 +5,11 @@
 //! if not, why.
 //!
 //! ```text
-//! proc     the processes: who, how started, what is mapped       ┐
-//! systemd  the environment of the service, and its files         │
-//! cnf      openssl.cnf                                           │
-//! server   nginx.conf, haproxy.cfg                               ├─► evidence ─► findings
-//! keys     what is in the key files                              │
-//! access   whether the workers' user may use the socket          │
-//! tls      handshakes, with counters before and after            ┘
+//! hostfs   processes, the environment of the service, openssl.cnf ┐
+//! server   nginx.conf, haproxy.cfg                                 │
+//! keys     the content of key files                                ├─► evidence ─► findings
+//! access   whether the workers' user may use the socket            │
+//! tls      handshakes, with counters before and after              ┘
 //! ```
 //!
 //! **The proof.** Some handshakes are made at a time and held. The node's counters say how many were
@@ -26,17 +24,11 @@
 //! unseen, and is neither good nor bad.
 
 mod access;
-pub mod cnf;
-pub mod environment;
 mod evidence;
-mod glob;
 mod judge;
 mod keys;
-pub mod maps;
-mod proc;
 mod proof;
-pub mod server;
-mod systemd;
+mod server;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -45,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-pub use proc::User;
+pub use millrace_hostfs::process::User;
 
 /// The servers that can be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -212,6 +204,11 @@ impl Report {
             remedy: remedy.into(),
         });
     }
+}
+
+/// A path as [`millrace_hostfs::Root`] takes it: paths in the text of configurations are UTF-8.
+fn utf8(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
 }
 
 /// Looks at everything.

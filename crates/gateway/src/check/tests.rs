@@ -9,9 +9,6 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use super::*;
 
 const MASTER: u32 = 100;
@@ -186,10 +183,8 @@ impl Machine {
 }
 
 fn stub() -> String {
-    let mut der = vec![0x30, 0x20, 0x0c, 0x0e];
-    der.extend_from_slice(b"Millrace Key 1\x0c\x0cmillrace:www\x04\x01x");
-    let body = STANDARD.encode(der);
-    format!("-----BEGIN MILLRACE KEY-----\n{body}\n-----END MILLRACE KEY-----\n")
+    let stub = millrace_client::stub::Stub::new("www", b"x");
+    stub.expect("a stub").to_pem()
 }
 
 #[test]

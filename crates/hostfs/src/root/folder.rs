@@ -46,6 +46,10 @@ impl Folder {
         })
     }
 
+    pub(super) fn open_file(&self, path: &str) -> ReadResult<File> {
+        self.in_time(LOOK_LIMIT, path, open)
+    }
+
     pub(super) fn list(&self, path: &str) -> ReadResult<Names> {
         self.in_time(LOOK_LIMIT, path, list)
     }
@@ -72,13 +76,20 @@ impl Folder {
     }
 }
 
-fn read(top: &OwnedFd, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+/// Opens an ordinary file and nothing else: opening some devices already acts on them.
+fn open(top: &OwnedFd, path: &str) -> ReadResult<File> {
     regular(kind(top, path).map_err(unavailable)?)?;
     // Should another kind of file take the path after the check, this does not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(resolve(top, path, flags).map_err(unavailable)?);
     let metadata = file.metadata().map_err(io_unavailable)?;
     regular(FileKind::from(metadata.file_type()))?;
+    Ok(file)
+}
+
+fn read(top: &OwnedFd, path: &str, limit_bytes: usize) -> ReadResult<Content> {
+    let file = open(top, path)?;
+    let metadata = file.metadata().map_err(io_unavailable)?;
     let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
     let too_large = Err(Unavailable::TooLarge { limit_bytes });
     if metadata.len() > limit {

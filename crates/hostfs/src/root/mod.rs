@@ -294,6 +294,30 @@ impl Root {
         self.read(path, limit_bytes)?.text()
     }
 
+    /// Reads a file of at most `limit_bytes` as text; bytes that are not UTF-8 become replacement characters.
+    ///
+    /// # Errors
+    /// Why the file cannot be read.
+    pub fn lossy_text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
+        Ok(match self.read(path, limit_bytes)? {
+            Content::Text(text) => text,
+            Content::Bytes(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        })
+    }
+
+    /// Opens an ordinary file of a folder without a record of it: for content that must not be kept, such as
+    /// keys. Reads of the file have no time limit.
+    ///
+    /// # Errors
+    /// Why the file cannot be opened; [`Unavailable::NotCollected`] in a bundle.
+    pub fn open_file(&self, path: &str) -> ReadResult<File> {
+        let path = clean(path)?;
+        match (&self.tree, &self.manifest) {
+            (Tree::Folder(folder), None) => folder.open_file(&path),
+            _ => Err(Unavailable::NotCollected),
+        }
+    }
+
     /// Reads those lines of a file of at most `limit_bytes` that contain one of `words`. A bundle keeps only
     /// these lines: the others may be private. A file that is not text has no lines.
     ///

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Every algorithm that may be advised, and what each format calls it.
+//! All algorithms that may be recommended, with their name in each format.
 //!
-//! What current practice forbids (3DES, Blowfish, RC4, MD5, SHA-1, groups below 2048 bits, ciphers
-//! without authentication) has no name here, so no rule can choose it.
+//! Forbidden algorithms (3DES, Blowfish, RC4, MD5, SHA-1, groups below 2048 bits, ciphers without
+//! authentication) are absent, so no rule can choose them.
 
 /// A cipher with its integrity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Cipher {
 }
 
 impl Cipher {
-    /// What people call it.
+    /// Name for people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "AES-128-GCM",
@@ -30,7 +30,7 @@ impl Cipher {
         }
     }
 
-    /// What `millrace bench sizes` calls it; none where it measures only a part of it.
+    /// Name in `millrace bench sizes`; none where that measures only a part of it.
     pub(crate) fn measured_as(self) -> Option<&'static str> {
         match self {
             Self::Aes128Gcm => Some("aes-128-gcm"),
@@ -40,7 +40,7 @@ impl Cipher {
         }
     }
 
-    /// strongSwan's keyword for ESP and IKE, with integrity where it is a transform of its own.
+    /// strongSwan's keyword for ESP and IKE, with the integrity if that is a separate transform.
     pub(crate) fn strongswan(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "aes128gcm16",
@@ -50,7 +50,7 @@ impl Cipher {
         }
     }
 
-    /// VyOS's word for IPsec; the integrity is a setting of its own.
+    /// VyOS's keyword for IPsec; the integrity is a separate setting.
     pub(crate) fn vyos(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "aes128gcm128",
@@ -60,7 +60,7 @@ impl Cipher {
         }
     }
 
-    /// OpenVPN's and OpenSSL's name for AEAD; none for what only IPsec uses here.
+    /// OpenVPN's and OpenSSL's name for AEAD; none if only IPsec uses it here.
     pub(crate) fn openvpn(self) -> Option<&'static str> {
         match self {
             Self::Aes128Gcm => Some("AES-128-GCM"),
@@ -70,7 +70,7 @@ impl Cipher {
         }
     }
 
-    /// The end of a TLS 1.2 suite's name in OpenSSL; none for what only IPsec uses here.
+    /// The end of a TLS 1.2 suite's name in OpenSSL; none if only IPsec uses it here.
     pub(crate) fn tls12(self) -> Option<&'static str> {
         match self {
             Self::Aes128Gcm => Some("AES128-GCM-SHA256"),
@@ -80,7 +80,7 @@ impl Cipher {
         }
     }
 
-    /// The TLS 1.3 suite; none for what only IPsec uses here.
+    /// The TLS 1.3 suite; none if only IPsec uses it here.
     pub(crate) fn tls13(self) -> Option<&'static str> {
         match self {
             Self::Aes128Gcm => Some("TLS_AES_128_GCM_SHA256"),
@@ -91,7 +91,7 @@ impl Cipher {
     }
 
     /// Bytes that ESP in tunnel mode adds to a packet without outer addresses and padding: header,
-    /// vector, check value; and the multiple to which it pads.
+    /// initialisation vector, check value; and the multiple to which it pads.
     ///
     /// Source: RFC 4303, 4106, 7634, 3602, 4868.
     pub(crate) fn esp(self) -> Esp {
@@ -106,16 +106,16 @@ impl Cipher {
     }
 }
 
-/// What ESP adds to a packet.
+/// Bytes that ESP adds to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Esp {
-    /// Header, vector and check value.
+    /// Header, initialisation vector and check value.
     pub(crate) fixed: u32,
-    /// What is encrypted is padded to a multiple of it.
+    /// The encrypted part is padded to a multiple of this.
     pub(crate) multiple: u32,
 }
 
-/// A group in which keys are agreed on.
+/// A key exchange group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     /// X25519.
@@ -124,12 +124,12 @@ pub(crate) enum Group {
     P256,
     /// NIST P-384.
     P384,
-    /// X25519 together with ML-KEM-768: whoever records now cannot decrypt with a quantum computer.
+    /// X25519 together with ML-KEM-768: a later quantum computer cannot decrypt recorded traffic.
     Curve25519MlKem768,
 }
 
 impl Group {
-    /// What people call it.
+    /// Name for people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Curve25519 => "X25519",
@@ -149,7 +149,7 @@ impl Group {
         }
     }
 
-    /// The number in IKE, which is VyOS's name; none where VyOS has none.
+    /// The number in IKE, which is VyOS's name; none if VyOS lacks the group.
     pub(crate) fn vyos(self) -> Option<u8> {
         match self {
             Self::Curve25519 => Some(31),
@@ -180,7 +180,7 @@ pub(crate) enum Prf {
 }
 
 impl Prf {
-    /// What people call it.
+    /// Name for people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "HMAC-SHA-256",
@@ -188,7 +188,7 @@ impl Prf {
         }
     }
 
-    /// The word of strongSwan and VyOS, after `prf` or as the name of a hash.
+    /// Keyword of strongSwan and VyOS, after `prf` or as the name of a hash.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",

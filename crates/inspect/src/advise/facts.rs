@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The few facts of a report that decide, each with the words that prove it.
+//! The few facts of a report that matter for decisions, with their evidence in words.
 
 use super::software::{Software, since};
 use crate::cpu::{Architecture, State};
@@ -13,79 +13,74 @@ use crate::qat::Qat;
 use crate::qat::formats::Heartbeat;
 use crate::report::Report;
 
-/// The kernel's name for what IPsec asks with AES-CBC and HMAC-SHA-256.
+/// The kernel's name for IPsec's AES-CBC with HMAC-SHA-256.
 const CBC_SHA256: &str = "authenc(hmac(sha256),cbc(aes))";
 
-/// The kernel's name for what IPsec asks with AES-GCM.
+/// The kernel's name for IPsec's AES-GCM.
 const GCM: &str = "rfc4106(gcm(aes))";
 
-/// The facts.
+/// Facts about one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Whether the processor computes AES.
     pub(crate) aes: Aes,
-    /// What says so.
     pub(crate) aes_evidence: String,
-    /// What of IPsec goes to QAT.
     pub(crate) qat: QatUse,
-    /// The processor's own name.
+    /// The processor's model name.
     pub(crate) model: Option<String>,
-    /// A device that the kernel takes for IPsec with AES-GCM.
+    /// The device that the kernel prefers for IPsec's AES-GCM.
     pub(crate) gcm_device: Option<String>,
-    /// A device other than QAT that the kernel takes for AES-CBC.
+    /// The device other than QAT that the kernel prefers for AES-CBC.
     pub(crate) cbc_device: Option<String>,
-    /// Programs reach it by `/dev/crypto`.
+    /// `/dev/crypto` exists.
     pub(crate) dev_crypto: bool,
-    /// Processors; 1 if not known.
+    /// Number of processors; 1 if unknown.
     pub(crate) processors: usize,
-    /// Only approved algorithms are allowed.
+    /// The kernel is in FIPS mode: approved algorithms only.
     pub(crate) fips: bool,
-    /// A card that encrypts IPsec packets itself.
+    /// A network card that encrypts IPsec packets.
     pub(crate) esp_card: Option<String>,
-    /// The smallest largest packet of the cards; none if not known.
+    /// The smallest MTU of the network cards.
     pub(crate) mtu: Option<u32>,
-    /// The kernel has TLS of its own, loaded.
+    /// Kernel TLS is loaded.
     pub(crate) kernel_tls: bool,
-    /// OpenVPN's data channel in the kernel: that of Linux 6.16.
+    /// Linux 6.16's module for OpenVPN's data channel is loaded.
     pub(crate) dco_in_tree: bool,
-    /// The separate module, for OpenVPN 2.6.
+    /// The separate module for OpenVPN 2.6 is loaded.
     pub(crate) dco_separate: bool,
-    /// The kernel's release.
     pub(crate) kernel: Option<String>,
-    /// The oldest OpenSSL that is shared by programs: what it cannot do is not relied on.
+    /// Version of the oldest shared OpenSSL; newer features are not relied on.
     pub(crate) openssl: Option<String>,
-    /// Libraries that are slower than they could be.
+    /// Libraries that are slower than necessary, in words.
     pub(crate) slow: Vec<String>,
-    /// What is installed.
     pub(crate) software: Software,
 }
 
-/// Whether the processor computes AES.
+/// The processor's AES instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aes {
     /// Several blocks at once (VAES).
     Wide,
     /// One block at once (AES-NI, Arm's extension, RISC-V Zkn, …).
     Instructions,
-    /// By tables or bits only.
+    /// No AES instructions: tables or bit slicing.
     None,
-    /// Nothing says so.
+    /// Not known.
     Unknown,
 }
 
-/// What of IPsec goes to QAT.
+/// What QAT does for IPsec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QatUse {
-    /// There is none.
+    /// No QAT device.
     None,
-    /// There is one, which serves the kernel not, or not well: why.
+    /// A device that does not serve the kernel, or not well, with the reason.
     Useless(String),
-    /// It takes AES-CBC with HMAC-SHA-256: the driver and its priority.
+    /// The kernel prefers it for AES-CBC with HMAC-SHA-256; driver and priority.
     Serves(String),
 }
 
 impl Facts {
-    /// Takes them out of a report.
+    /// Extracts them from a report.
     pub(crate) fn of(report: &Report, software: &Software) -> Self {
         let (aes, aes_evidence) = aes(report);
         let machine = report.machine.known.as_ref();
@@ -135,31 +130,30 @@ impl Facts {
         }
     }
 
-    /// Whether the kernel's release is known and from this one on.
+    /// Whether the kernel's release is known and at least this.
     pub(crate) fn kernel_since(&self, wanted: [u32; 3]) -> bool {
         since(self.kernel.as_deref(), wanted)
     }
 
-    /// Whether every shared OpenSSL is from this one on.
+    /// Whether every shared OpenSSL is known and at least this.
     pub(crate) fn openssl_since(&self, wanted: [u32; 3]) -> bool {
         since(self.openssl.as_deref(), wanted)
     }
 
-    /// `OpenSSL 3.0.22`, or that it is not known.
     pub(crate) fn openssl_words(&self) -> String {
         words("OpenSSL", self.openssl.as_deref())
     }
 }
 
-/// `strongSwan 6.0.1`, or that its version is not known.
+/// `strongSwan 6.0.1`, or that its version is unknown.
 pub(crate) fn words(program: &str, version: Option<&str>) -> String {
     let known = version.map(|version| format!("{program} {version}"));
-    known.unwrap_or_else(|| format!("the version of {program} is not known"))
+    known.unwrap_or_else(|| format!("the version of {program} is unknown"))
 }
 
 fn aes(report: &Report) -> (Aes, String) {
     let Some(cpu) = &report.cpu.known else {
-        return (Aes::Unknown, "the processor is not known".to_owned());
+        return (Aes::Unknown, "the processor is unknown".to_owned());
     };
     let design = cpu.design.clone().or_else(|| cpu.model.clone());
     let design = design.unwrap_or_else(|| "the processor".to_owned());
@@ -177,10 +171,10 @@ fn aes(report: &Report) -> (Aes, String) {
     } else if cpu.features.is_empty() || states().all(|state| state == State::Unknown) {
         (
             Aes::Unknown,
-            format!("whether {design} has AES is not known"),
+            format!("whether {design} has AES instructions is unknown"),
         )
     } else {
-        (Aes::None, format!("{design} has no instructions for AES"))
+        (Aes::None, format!("{design} has no AES instructions"))
     }
 }
 
@@ -214,14 +208,14 @@ fn qat(report: &Report) -> QatUse {
     }
     let device = |found: &&Candidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
     let Some(served) = winner(report, CBC_SHA256).filter(device) else {
-        return useless("serves none of what IPsec asks the kernel for");
+        return useless("serves no algorithm that IPsec uses in the kernel");
     };
     let (driver, priority) = (&served.driver, served.priority);
     match winner(report, "cbc(aes)").filter(|found| !device(found)) {
-        // That it is first for the combination is only because nobody has asked the processor's yet.
+        // It is first for the combination only because the processor's implementation was not requested yet.
         Some(other) if other.priority > priority => useless(&format!(
-            "has priority {priority}, below {} with {}: since August 2025 the kernel's makers put it \
-             behind the processor",
+            "has priority {priority}, below {} with {}: since August 2025 the kernel prefers the \
+             processor",
             other.driver, other.priority
         )),
         _ => QatUse::Serves(format!("{name}: {driver} wins with priority {priority}")),
@@ -241,7 +235,7 @@ fn openssl(libraries: &[Library]) -> Option<String> {
 }
 
 fn slow(libraries: &[Library]) -> Vec<String> {
-    // A few are enough to say so first; `millrace inspect openssl` has them all.
+    // A few are enough here; `millrace inspect openssl` lists all.
     const MANY: usize = 3;
     let slow = libraries.iter().filter_map(|library| {
         let first = library.slow.first()?;

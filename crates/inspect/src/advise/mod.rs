@@ -1,28 +1,28 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What to configure on this machine: cipher, integrity, group, lifetimes, and their reasons.
+//! Recommended configuration for this machine: cipher, integrity, group, lifetimes, and their reasons.
 //!
-//! Pure rules over what the report shows: nothing is measured and nothing is changed here. A
-//! measurement that somebody saved (`millrace bench sizes --json FILE`) outranks a rule.
+//! Pure rules over a report: they measure nothing and change nothing. A saved measurement
+//! (`millrace bench sizes --json FILE`) outranks a rule.
 //!
 //! ```text
-//! algorithm.rs  every algorithm that may be advised: what is forbidden has no name here
-//! software.rs   which versions of the programs to be configured are installed
-//! facts.rs      the few facts of a report that decide
-//! sizes.rs      a saved measurement, read with care
-//! rules/        facts, wish and measurement to choices with reasons
-//! formats/      choices written as swanctl.conf, OpenVPN, nginx, HAProxy and `set` commands
+//! algorithm.rs  all algorithms that may be recommended; forbidden ones have no name here
+//! software.rs   installed versions of the programs to configure
+//! facts.rs      the few facts of a report that matter for decisions
+//! sizes.rs      a saved measurement
+//! rules/        facts, request and measurement → choices with reasons
+//! formats/      choices → swanctl.conf, OpenVPN, nginx, HAProxy, `set` commands
 //! ```
 //!
 //! ```
-//! use millrace_inspect::advise::{Subject, Wish, advise, software};
+//! use millrace_inspect::advise::{Subject, Request, advise, software};
 //! use millrace_inspect::report::Report;
 //! use millrace_hostfs::Root;
 //!
 //! let root = Root::open("fixtures/atom-c3000")?;
 //! let software = software::section(&root);
-//! let advice = advise(&Report::of(&root), &software, &Wish::of(Subject::Ipsec));
+//! let advice = advise(&Report::of(&root), &software, &Request::of(Subject::Ipsec));
 //! assert!(advice.configuration.contains("esp_proposals = aes256-sha256"));
 //! # Ok::<(), millrace_hostfs::OpenError>(())
 //! ```
@@ -42,26 +42,27 @@ use self::sizes::Sizes;
 use self::software::Software;
 use crate::report::{Report, Section, Unread};
 
-/// Largest packet that advice is given for, in bytes: that of IP.
+/// Largest packet size in a request, in bytes: the limit of IP.
 pub const MAX_PACKET_BYTES: u32 = 65_535;
 
-/// Packets of most tunnels on the Internet, in bytes.
+/// Packet size of most tunnels on the Internet, in bytes.
 pub const USUAL_PACKET_BYTES: u32 = 1_400;
 
-/// What is to be configured.
+/// The subject of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// IPsec with IKEv2, carried by the kernel.
+    /// IPsec with IKEv2, encrypted by the kernel
     Ipsec,
-    /// An OpenVPN tunnel.
+    /// An OpenVPN tunnel
     Openvpn,
-    /// A TLS server.
+    /// A TLS server
     Tls,
 }
 
 impl Subject {
-    /// The formats in which it can be written, the usual one first.
+    /// The formats for this subject, the default first.
     #[must_use]
     pub fn formats(self) -> &'static [Format] {
         match self {
@@ -72,52 +73,54 @@ impl Subject {
     }
 }
 
-/// What matters most to whoever asks.
+/// The priority of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// Bits per second and handshakes per second.
+    /// Bits and handshakes per second
     #[default]
     Throughput,
-    /// Short waits, also at the tail.
+    /// Low latency, also at the tail
     Latency,
-    /// The widest margin against what may be found out later.
+    /// The widest margin against future attacks
     Security,
 }
 
-/// How a configuration is written.
+/// The format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// strongSwan's `swanctl.conf`.
+    /// strongSwan's swanctl.conf
     Swanctl,
-    /// OpenVPN 2.6 and later.
+    /// OpenVPN 2.6 and later
     Openvpn,
-    /// nginx, inside of `http` or `server`.
+    /// nginx, inside `http` or `server`
     Nginx,
-    /// HAProxy, the section `global`.
+    /// HAProxy's section `global`
     Haproxy,
-    /// The `set` commands of VyOS 1.4 and later.
+    /// `set` commands of VyOS 1.4 and later
     Vyos,
 }
 
-/// What is asked for.
+/// A request for advice.
 #[derive(Clone, Debug)]
-pub struct Wish {
-    /// What is to be configured.
+pub struct Request {
+    /// The subject of the configuration.
     pub subject: Subject,
-    /// What matters most.
+    /// The priority.
     pub goal: Goal,
-    /// Bytes of the packets that count.
+    /// Size of the packets that matter, in bytes.
     pub packet_bytes: u32,
-    /// How to write it; the subject's usual one if it cannot be written so.
+    /// Output format; the subject's default if the subject cannot be written in this one.
     pub format: Format,
-    /// A measurement, which outranks a rule.
+    /// A saved measurement; it outranks a rule.
     pub sizes: Option<Sizes>,
 }
 
-impl Wish {
-    /// For throughput, usual packets and the usual format, without a measurement.
+impl Request {
+    /// For throughput, the usual packet size and the default format, without a measurement.
     #[must_use]
     pub fn of(subject: Subject) -> Self {
         Self {
@@ -130,35 +133,35 @@ impl Wish {
     }
 }
 
-/// What a choice is about.
+/// The topic of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
     /// Versions of the protocol.
     Protocol,
-    /// How the peers know each other.
+    /// How the peers authenticate each other.
     Authentication,
     /// Cipher and integrity.
     Cipher,
     /// The pseudo-random function of IKE.
     Prf,
-    /// Where keys are agreed on.
+    /// Key exchange group.
     Group,
     /// When keys are replaced.
     Lifetime,
     /// Packet sizes.
     Mtu,
-    /// How far packets may overtake each other.
+    /// How far packets may arrive out of order.
     ReplayWindow,
-    /// How a dead peer is noticed.
+    /// How a dead peer is detected.
     DeadPeers,
     /// One security association per processor.
     Processors,
-    /// What a card or the kernel takes over.
+    /// Work for a card or the kernel.
     Offload,
-    /// Compression inside of the tunnel.
+    /// Compression inside the tunnel.
     Compression,
-    /// How sessions are resumed.
+    /// Session resumption.
     Resumption,
     /// Sizes of TLS records.
     Records,
@@ -167,7 +170,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// What people call it.
+    /// The heading on a page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -193,78 +196,68 @@ impl Topic {
 /// One choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Choice {
-    /// What it is about
+    /// The topic
     pub topic: Topic,
-    /// What to take
+    /// The recommended value
     pub value: String,
-    /// Why
+    /// The reason
     pub reason: String,
-    /// What of this machine, or which measurement, says so
+    /// Facts about this machine, or a measurement, that support it
     pub evidence: Vec<String>,
 }
 
-/// A recipe that is often copied, and why it is not taken.
+/// A recipe that is often copied, and why it is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Instead {
+pub struct RejectedAlternative {
     /// The recipe
-    pub of: String,
-    /// Why not
-    pub because: String,
+    pub recipe: String,
+    /// Why it is rejected
+    pub reason: String,
 }
 
-/// What to configure.
+/// The recommended configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Advice {
-    /// Version of this form; it grows when a field changes its meaning or goes, not when one comes
+    /// Version of this format; it grows when a field changes its meaning or disappears
     pub format: u32,
-    /// Whether it is for the machine itself, rather than for files of one
+    /// True for the machine itself, false for a folder or bundle
     pub live: bool,
-    /// What is configured
+    /// The subject of the configuration
     pub subject: Subject,
-    /// What matters most
+    /// The priority
     pub goal: Goal,
-    /// Bytes of the packets that count
+    /// Size of the packets that matter, in bytes
     pub packet_bytes: u32,
-    /// What to do before anything of this pays
+    /// Steps to take before this configuration pays off
     pub first: Vec<String>,
     /// The choices
     pub choices: Vec<Choice>,
-    /// Recipes that are often copied, and why they are not taken
-    pub instead: Vec<Instead>,
-    /// How the configuration is written
+    /// Recipes that are often copied, and why they are rejected
+    pub rejected_alternatives: Vec<RejectedAlternative>,
+    /// Format of the configuration
     pub written_for: Format,
-    /// The configuration; reasons are its comments
+    /// The configuration, with the reasons as comments
     pub configuration: String,
-    /// What could not be read of what decides: it is taken for unknown, not for absent
+    /// Facts that could not be read; the rules treat them as unknown, not as absent
     pub unread: Vec<Unread>,
 }
 
 impl Advice {
-    /// The version of the form.
-    pub const FORMAT: u32 = 1;
-
-    /// The JSON schema of advice, as text.
-    #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
+    /// The current version of the JSON format. 2: `instead` is `rejected_alternatives`.
+    pub const FORMAT: u32 = 2;
 }
 
-/// Decides.
+/// Recommends a configuration for the machine that `report` and `software` describe.
 #[must_use]
-pub fn advise(report: &Report, software: &Section<Software>, wish: &Wish) -> Advice {
+pub fn advise(report: &Report, software: &Section<Software>, request: &Request) -> Advice {
     let known = software.known.clone().unwrap_or_default();
     let facts = Facts::of(report, &known);
-    let format = if wish.subject.formats().contains(&wish.format) {
-        wish.format
+    let format = if request.subject.formats().contains(&request.format) {
+        request.format
     } else {
-        wish.subject.formats()[0]
+        request.subject.formats()[0]
     };
-    let decided = rules::decide(&facts, wish);
+    let decided = rules::decide(&facts, request);
     let configuration = formats::write(&decided, format);
     let unread = [
         &report.cpu.unread,
@@ -275,12 +268,12 @@ pub fn advise(report: &Report, software: &Section<Software>, wish: &Wish) -> Adv
     Advice {
         format: Advice::FORMAT,
         live: report.live,
-        subject: wish.subject,
-        goal: wish.goal,
-        packet_bytes: wish.packet_bytes,
+        subject: request.subject,
+        goal: request.goal,
+        packet_bytes: request.packet_bytes,
         first: decided.first,
         choices: decided.choices,
-        instead: decided.instead,
+        rejected_alternatives: decided.rejected_alternatives,
         written_for: format,
         configuration,
         unread: unread.into_iter().flatten().cloned().collect(),

@@ -1,23 +1,27 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A measurement that `millrace bench sizes --json FILE` saved: which cipher is the faster at a size.
+//! A run saved by `millrace bench sizes --json FILE`: which cipher is faster at a packet size.
 //!
-//! Read leniently (what is not needed may be anything) and in bounds: it is a file that somebody names.
+//! The reader is lenient about fields that it does not need, and bounded: the file comes from a user.
+
+use std::fmt;
 
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Bound on the file: the longest run has a few megabytes.
+use super::algorithm::Cipher;
+
+/// Bound on the file, in bytes: the longest run has a few megabytes.
 pub const MAX_BYTES: usize = 64 << 20;
 
-/// What the saved form is called, up to its version.
+/// Name of the file format, without its version.
 const FORMAT: &str = "millrace-bench-sizes-";
 
-/// Bound on rows that are looked at: a run has some thousands.
+/// Bound on rows: a run has a few thousand.
 const MAX_ROWS: usize = 100_000;
 
-/// A measurement.
+/// A saved measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
     described: String,
@@ -25,20 +29,20 @@ pub struct Sizes {
     rows: Vec<Row>,
 }
 
-/// Why a file is no measurement.
+/// Why a file is not a saved measurement.
 #[derive(Debug, Error)]
 pub enum SizesError {
     /// Larger than a saved run can be.
     #[error("it is larger than any saved run; save one with `millrace bench sizes --json FILE`")]
     TooLarge,
-    /// No JSON, or of another shape.
-    #[error("it is no run saved by `millrace bench sizes --json FILE`: {0}")]
+    /// Not JSON, or JSON of another shape.
+    #[error("it is not a run saved by `millrace bench sizes --json FILE`: {0}")]
     Shape(#[from] serde_json::Error),
-    /// JSON of something else.
-    #[error("it is no run saved by `millrace bench sizes --json FILE`: its format is {0:?}")]
+    /// JSON with another format name.
+    #[error("it is not a run saved by `millrace bench sizes --json FILE`: its format is {0:?}")]
     Format(String),
-    /// Nothing in it can decide.
-    #[error("it has no ciphers measured; run `millrace bench sizes --json FILE` over the ciphers")]
+    /// It contains no measured cipher.
+    #[error("it has no measured ciphers; run `millrace bench sizes --json FILE` over the ciphers")]
     Empty,
 }
 
@@ -70,22 +74,46 @@ struct Range {
     max: f64,
 }
 
-/// What a measurement says of two ciphers.
+/// What a measurement says about two ciphers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The first is faster: ranges do not overlap.
+    /// The first is faster: the ranges do not overlap.
     Faster(String),
-    /// The second is.
+    /// The second is faster: the ranges do not overlap.
     Slower(String),
-    /// Ranges overlap.
+    /// The ranges overlap.
     NoDifference(String),
+    /// The run measured at most one of them.
+    NotBoth,
+    /// The run comes from another processor.
+    OtherProcessor,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Faster(times) | Self::Slower(times) => f.write_str(times),
+            Self::NoDifference(times) => {
+                write!(
+                    f,
+                    "{times}: the ranges overlap, there is no measurable difference"
+                )
+            }
+            Self::NotBoth => {
+                f.write_str("the saved run does not have both ciphers and decides nothing")
+            }
+            Self::OtherProcessor => {
+                f.write_str("the saved run is from another processor and decides nothing")
+            }
+        }
+    }
 }
 
 impl Sizes {
     /// Reads a saved run.
     ///
     /// # Errors
-    /// It is none, or nothing in it can decide.
+    /// See [`SizesError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SizesError> {
         if bytes.len() > MAX_BYTES {
             return Err(SizesError::TooLarge);
@@ -104,7 +132,7 @@ impl Sizes {
         if rows.is_empty() {
             return Err(SizesError::Empty);
         }
-        // Two lines; the second names versions.
+        // The second line names versions.
         let described = saved.described.as_str().unwrap_or("an unnamed machine");
         let described = described.lines().next().unwrap_or_default();
         let processor = saved.machine.get("cpu").and_then(|cpu| cpu.as_str());
@@ -119,55 +147,61 @@ impl Sizes {
         })
     }
 
-    /// The machine that was measured, as it was described.
+    /// The run's description of its machine.
     #[must_use]
     pub fn described(&self) -> &str {
         &self.described
     }
 
-    /// Whether it was taken on such a processor; yes if either does not say which it is.
-    pub(crate) fn is_of(&self, model: Option<&str>) -> bool {
-        let (Some(own), Some(model)) = (&self.processor, model) else {
-            return true;
-        };
-        *own == words(model)
-    }
-
-    /// Compares two algorithms, both with the system's OpenSSL, at the measured size that is nearest to
-    /// a packet; none if either was not measured there.
-    pub(crate) fn compare(&self, first: &str, second: &str, packet: u32) -> Option<Verdict> {
-        // What the servers of this machine load; not the peer with the instructions masked.
+    /// Compares two ciphers, both with the system's OpenSSL, at the measured size nearest to a packet.
+    /// `model` is this machine's processor; if it or that of the run is unknown, they count as equal.
+    pub(crate) fn compare(
+        &self,
+        model: Option<&str>,
+        first: Cipher,
+        second: Cipher,
+        packet: u32,
+    ) -> Verdict {
+        // The servers of this machine load OpenSSL; the run also has it with masked instructions.
         const LIBRARY: &str = "openssl";
-        let of = |name: &str, size: u64| {
+        if let (Some(own), Some(model)) = (&self.processor, model)
+            && *own != words(model)
+        {
+            return Verdict::OtherProcessor;
+        }
+        let of = |cipher: Cipher, size: u64| {
+            let name = cipher.measured_as()?;
             let mut rows = self.rows.iter();
             let row = rows.find(|row| {
                 row.algorithm == name && row.size == size && row.implementation == LIBRARY
             })?;
-            row.range()
+            Some((name, row.range()?))
         };
-        let distance = |size: u64| size.abs_diff(u64::from(packet));
         let mut sizes: Vec<u64> = self.rows.iter().map(|row| row.size).collect();
-        sizes.sort_by_key(|size| (distance(*size), *size));
+        sizes.sort_by_key(|size| (size.abs_diff(u64::from(packet)), *size));
         sizes.dedup();
-        let (size, one, other) = sizes
+        let found = sizes
             .into_iter()
-            .find_map(|size| Some((size, of(first, size)?, of(second, size)?)))?;
-        let said = format!(
+            .find_map(|size| Some((size, of(first, size)?, of(second, size)?)));
+        let Some((size, (first, one), (second, other))) = found else {
+            return Verdict::NotBoth;
+        };
+        let times = format!(
             "measured at {size} bytes: {first} {}, {second} {}",
             one.show(),
             other.show()
         );
-        Some(if one.max < other.min {
-            Verdict::Faster(said)
+        if one.max < other.min {
+            Verdict::Faster(times)
         } else if other.max < one.min {
-            Verdict::Slower(said)
+            Verdict::Slower(times)
         } else {
-            Verdict::NoDifference(said)
-        })
+            Verdict::NoDifference(times)
+        }
     }
 }
 
-/// A name with single blanks: makers fill theirs up.
+/// A processor's name with single blanks; makers pad theirs.
 fn words(name: &str) -> String {
     let words: Vec<&str> = name.split_whitespace().collect();
     words.join(" ")
@@ -215,27 +249,27 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_overlap_are_no_difference() {
+    fn overlapping_ranges_are_no_difference() {
         let verdict = |gcm, chacha| {
             let sizes = Sizes::parse(&saved(gcm, chacha)).expect("a run");
-            sizes.compare("aes-256-gcm", "chacha20-poly1305", 1400)
+            sizes.compare(None, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, 1400)
         };
         assert!(matches!(
             verdict([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]),
-            Some(Verdict::Faster(_))
+            Verdict::Faster(_)
         ));
         assert!(matches!(
             verdict([2.0, 2.1, 2.2], [1.0, 1.1, 1.2]),
-            Some(Verdict::Slower(_))
+            Verdict::Slower(_)
         ));
         assert!(matches!(
             verdict([1.0, 2.0, 3.0], [2.5, 2.6, 2.7]),
-            Some(Verdict::NoDifference(_))
+            Verdict::NoDifference(_)
         ));
     }
 
     #[test]
-    fn what_is_no_run_is_refused() {
+    fn files_that_are_no_saved_run_are_refused() {
         for bad in [
             &b""[..],
             b"{}",

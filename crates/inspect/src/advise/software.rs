@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which versions of the programs that are to be configured are installed, by the package database.
+//! Installed versions of the programs to configure, from the package database.
 //!
-//! A configuration that names what a version does not know is refused as a whole, so what is not known
-//! to be there is not used.
+//! A program refuses a whole configuration for one unknown setting, so the rules use only features that the
+//! installed version is known to have.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,13 +19,13 @@ const DATABASES: [&str; 3] = [
     "lib/apk/db/installed",
 ];
 
-/// What Debian's database says of a package that is gone but for its configuration.
+/// Debian's mark of a package that is removed except for its configuration.
 const REMOVED: &str = "Status: deinstall";
 
-/// Longest version that is taken.
+/// Longest version that is accepted.
 const MAX_VERSION: usize = 64;
 
-/// Versions; none where a program is not installed, or no database says so.
+/// Versions; none if a program is not installed or no database lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Software {
     /// strongSwan
@@ -38,13 +38,13 @@ pub struct Software {
     pub haproxy: Option<String>,
 }
 
-/// Looks them up.
+/// Reads the package databases.
 #[must_use]
 pub fn section(root: &Root) -> Section<Software> {
     let mut look = Look::new(root);
     let mut software = Software::default();
     for database in DATABASES {
-        // Only these lines: which other packages somebody has is nobody's business.
+        // Only these lines: a bundle must not list the other packages of a machine.
         let words = [
             "strongswan",
             "libcharon",
@@ -81,7 +81,7 @@ fn packages(lines: &[String]) -> Vec<(&str, &str)> {
         } else if line.starts_with(REMOVED) {
             package = None;
         } else if let Some(version) = either(line, "Version: ", "V:") {
-            // Debian's epoch is not the program's.
+            // Debian's epoch is not part of the program's version.
             let version = version.split_once(':').map_or(version, |(_, rest)| rest);
             if let Some(package) = package.take()
                 && version.len() <= MAX_VERSION
@@ -100,7 +100,7 @@ fn either<'a>(line: &'a str, one: &str, other: &str) -> Option<&'a str> {
     Some(rest.trim())
 }
 
-/// Whether a version is known and from this one on.
+/// Whether a version is known and at least `wanted`.
 pub(crate) fn since(version: Option<&str>, wanted: [u32; 3]) -> bool {
     let Some(version) = version else {
         return false;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_those_of_the_package_above() {
+    fn each_version_belongs_to_the_package_above() {
         let text = "Package: openvpn\nVersion: 2:2.6.14-1\nVersion: 9\nPackage: nginx\nVersion: 1.22.1-9\nPackage: strongswan\nStatus: deinstall ok config-files\nVersion: 5.9\nP:haproxy\nV:3.0.1-r0\n";
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         assert_eq!(

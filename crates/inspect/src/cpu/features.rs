@@ -63,15 +63,12 @@ const fn untold(name: &'static str, words: &'static [&'static str], serves: &'st
     }
 }
 
+#[rustfmt::skip]
 const X86: &[Row] = &[
     row("aes-ni", &["aes"], "AES"),
     row("vaes", &["vaes"], "AES, two or four blocks at a time"),
     row("pclmul", &["pclmulqdq"], "GCM"),
-    row(
-        "vpclmul",
-        &["vpclmulqdq"],
-        "GCM, two or four blocks at a time",
-    ),
+    row("vpclmul", &["vpclmulqdq"], "GCM, two or four blocks at a time"),
     row("sha", &["sha_ni"], "SHA-1, SHA-256"),
     untold("sha512", &["sha512"], "SHA-384, SHA-512"),
     row("ssse3", &["ssse3"], "ChaCha20, SHA, AES without AES-NI"),
@@ -89,34 +86,24 @@ const X86: &[Row] = &[
     row("padlock", &["ace_en"], "AES (VIA, Zhaoxin)"),
 ];
 
+#[rustfmt::skip]
 const ARM: &[Row] = &[
-    row(
-        "neon",
-        &["neon", "asimd"],
-        "AES without table look-ups, GCM, ChaCha20, SHA-512",
-    ),
+    row("neon", &["neon", "asimd"], "AES without table look-ups, GCM, ChaCha20, SHA-512"),
     row("aes", &["aes"], "AES"),
     row("pmull", &["pmull"], "GCM"),
     row("sha1", &["sha1"], "SHA-1"),
     row("sha2", &["sha2"], "SHA-256"),
 ];
 
+#[rustfmt::skip]
 const AARCH64: &[Row] = &[
-    row(
-        "asimd",
-        &["asimd"],
-        "ChaCha20, Poly1305, AES without table look-ups",
-    ),
+    row("asimd", &["asimd"], "ChaCha20, Poly1305, AES without table look-ups"),
     row("aes", &["aes"], "AES"),
     row("pmull", &["pmull"], "GCM"),
     row("sha1", &["sha1"], "SHA-1"),
     row("sha2", &["sha2"], "SHA-256"),
     row("sha512", &["sha512"], "SHA-384, SHA-512"),
-    row(
-        "sha3",
-        &["sha3"],
-        "SHA-3, ML-KEM, ML-DSA, and GCM with EOR3",
-    ),
+    row("sha3", &["sha3"], "SHA-3, ML-KEM, ML-DSA, and GCM with EOR3"),
     row("sm3", &["sm3"], "SM3"),
     row("sm4", &["sm4"], "SM4"),
     row("sve", &["sve"], "ChaCha20"),
@@ -126,13 +113,10 @@ const AARCH64: &[Row] = &[
     row("sve-sha3", &["svesha3"], "SHA-3 in wide vectors"),
 ];
 
+#[rustfmt::skip]
 const RISCV: &[Row] = &[
     row("v", &["v"], "ChaCha20, Poly1305"),
-    row(
-        "zbb",
-        &["zbb", "zbkb", "zkn", "zk"],
-        "rotations: ChaCha20, SHA",
-    ),
+    row("zbb", &["zbb", "zbkb", "zkn", "zk"], "rotations: ChaCha20, SHA"),
     row("zbc", &["zbc", "zbkc", "zkn", "zk"], "GCM, scalar"),
     row("zkne", &["zkne", "zkn", "zk"], "AES encryption, scalar"),
     row("zknd", &["zknd", "zkn", "zk"], "AES decryption, scalar"),
@@ -140,30 +124,22 @@ const RISCV: &[Row] = &[
     row("zvkned", &["zvkned", "zvkn", "zvknc", "zvkng"], "AES"),
     row("zvkg", &["zvkg", "zvkng"], "GCM"),
     row("zvbc", &["zvbc", "zvknc"], "GCM"),
-    row(
-        "zvkb",
-        &["zvkb", "zvbb", "zvkn", "zvknc", "zvkng"],
-        "ChaCha20",
-    ),
-    row(
-        "zvknha",
-        &["zvknha", "zvknhb", "zvkn", "zvknc", "zvkng"],
-        "SHA-256",
-    ),
+    row("zvkb", &["zvkb", "zvbb", "zvkn", "zvknc", "zvkng"], "ChaCha20"),
+    row("zvknha", &["zvknha", "zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-256"),
     row("zvknhb", &["zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-512"),
 ];
 
+#[rustfmt::skip]
 const S390X: &[Row] = &[
     row("cpacf", &["msa"], "AES, SHA, GCM (CPACF)"),
     row("vx", &["vx"], "ChaCha20, Poly1305"),
 ];
 
 /// Cryptographic instructions have no word on POWER: they are part of the processor since POWER8.
-const POWER: &[Row] = &[row(
-    "vcipher",
-    &["vcipher"],
-    "AES, GCM, SHA-2 (POWER8 and later)",
-)];
+#[rustfmt::skip]
+const POWER: &[Row] = &[
+
+];
 
 /// The extensions that matter on this architecture; none for one that this program has no table of.
 pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {

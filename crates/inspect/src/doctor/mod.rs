@@ -1,29 +1,33 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is wrong with this machine's cryptography, how that is known, what it costs, and what to do.
+//! Problems with this machine's cryptography: the evidence, the impact, the remedy.
 //!
 //! ```text
 //! Root ── Report::of ────┐
-//!    └─── system.rs ─────┴─► Facts ─► checks/ ─► Finding (severity, evidence, consequence, remedy)
-//!                                                   └─► watch.rs: alerts when findings come and go
+//!    └─── system.rs ─────┴─► Observation ─► Facts ─► checks/ ─► Finding ─► Diagnosis
+//!                               └─► watch.rs: rates, and alerts when findings come and go
 //! ```
 //!
-//! Checks are pure: facts in, findings out. Each is a row of [`CHECKS`], with an id that monitoring can
-//! rely on; `docs/guide/doctor.md` names them all. What could not be read makes no finding, but for the
-//! checks that say so: silence of an unreadable file is no proof of health.
+//! A check is a pure function from facts to a finding, and a row of [`CHECKS`]. Monitoring may rely on its
+//! ID; `docs/guide/doctor.md` lists all of them. A check whose facts could not be read reports nothing,
+//! unless its title says otherwise: an unreadable file proves neither health nor a problem.
 //!
-//! Not here: changing anything. A remedy is text for a person.
+//! This module changes nothing on the machine. A [`Remedy`] is text for a person.
 
 mod checks;
+mod finding;
+mod observation;
 mod settings;
 pub mod system;
 pub mod watch;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use self::checks::CHECKS;
+pub use self::finding::{Finding, Remedy, Severity};
+pub use self::observation::{Observation, diagnose};
 pub use self::settings::{MAX_SETTINGS, Program, Setting, Settings};
 pub use self::system::System;
 use crate::accelerators::Accelerators;
@@ -32,70 +36,27 @@ use crate::kernel::Kernel;
 use crate::libcrypto::Libraries;
 use crate::network::Network;
 use crate::qat::{Device, Qat};
-use crate::report::{Report, Section, Unread};
-use millrace_hostfs::Root;
+use crate::report::{Report, Unread};
 
-/// How bad a finding is.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Something broken, or data in danger
-    Critical,
-    /// Capacity or safety that is lost
-    Warning,
-    /// Worth knowing
-    Notice,
-}
-
-impl Severity {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Warning => "warning",
-            Self::Notice => "notice",
-        }
-    }
-}
-
-/// Something that is wrong, or could be better.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Finding {
-    /// The check that found it; stable, for monitoring
-    pub id: String,
-    /// How bad it is
-    pub severity: Severity,
-    /// In one line
-    pub title: String,
-    /// What says so: files and values
-    pub evidence: Vec<String>,
-    /// What follows from it, with numbers where they are known, and whose they are
-    pub consequence: String,
-    /// What to do: commands and lines, to be read before they are used
-    pub remedy: Vec<String>,
-}
-
-/// All findings of one look.
+/// The findings of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Diagnosis {
-    /// Version of this form; it grows when a field changes its meaning or goes
+    /// Version of this format; it grows when a field changes its meaning or disappears
     pub format: u32,
-    /// Whether this is the machine itself, rather than files of one
+    /// True for the machine itself, false for a folder or bundle
     pub live: bool,
-    /// Checks that were made
+    /// Number of checks that ran
     pub checks: usize,
-    /// The worst first
+    /// The worst finding first
     pub findings: Vec<Finding>,
-    /// What could not be read, and why: a check that needs it is silent
+    /// Facts that could not be read, with the reason; checks that need them report nothing
     pub unread: Vec<Unread>,
 }
 
 impl Diagnosis {
-    /// The version of the form.
-    pub const FORMAT: u32 = 1;
+    /// The current version of the JSON format. 2: `remedy` distinguishes `run` and `advice`, and
+    /// `consequence` is `impact`.
+    pub const FORMAT: u32 = 2;
 
     /// The severity of the worst finding.
     #[must_use]
@@ -103,92 +64,43 @@ impl Diagnosis {
         self.findings.iter().map(|finding| finding.severity).min()
     }
 
-    /// The JSON schema of a diagnosis, as text.
+    /// Number of findings of one severity.
     #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-}
-
-/// What a check found: a finding without its id.
-#[derive(Clone, Debug)]
-pub struct Found {
-    severity: Severity,
-    title: String,
-    evidence: Vec<String>,
-    consequence: String,
-    remedy: Vec<String>,
-}
-
-/// Evidence that one finding names; a hostile tree may have any amount.
-const MAX_EVIDENCE: usize = 12;
-/// Longest piece of evidence, in characters: a line of a configuration.
-const MAX_EVIDENCE_LEN: usize = 200;
-
-impl Found {
-    fn new(severity: Severity, title: impl Into<String>) -> Self {
-        Self {
-            severity,
-            title: title.into(),
-            evidence: Vec::new(),
-            consequence: String::new(),
-            remedy: Vec::new(),
-        }
-    }
-
-    fn critical(title: impl Into<String>) -> Self {
-        Self::new(Severity::Critical, title)
-    }
-
-    fn warning(title: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, title)
-    }
-
-    fn notice(title: impl Into<String>) -> Self {
-        Self::new(Severity::Notice, title)
-    }
-
-    /// Adds what says so.
-    fn seen(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
-        for piece in evidence {
-            match self.evidence.len() {
-                len if len < MAX_EVIDENCE => {
-                    self.evidence
-                        .push(piece.chars().take(MAX_EVIDENCE_LEN).collect());
-                }
-                MAX_EVIDENCE => self.evidence.push("and more".to_owned()),
-                _ => break,
-            }
-        }
-        self
-    }
-
-    fn means(mut self, consequence: impl Into<String>) -> Self {
-        self.consequence = consequence.into();
-        self
-    }
-
-    fn fix(mut self, line: impl Into<String>) -> Self {
-        self.remedy.push(line.into());
-        self
+    pub fn count(&self, severity: Severity) -> usize {
+        let findings = self.findings.iter();
+        findings.filter(|found| found.severity == severity).count()
     }
 }
 
 /// One check.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Its id: letters, digits and dashes
+    /// ID of the check: letters, digits and dashes
     pub id: &'static str,
-    /// What it looks for, in one line
-    pub about: &'static str,
-    run: fn(&Facts<'_>) -> Option<Found>,
+    /// The problem that the check finds, in one line
+    pub title: &'static str,
+    run: fn(&Facts<'_>) -> Option<Finding>,
 }
 
-/// What checks are made of.
+/// An ID that no check has.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no check {0:?}: `millrace doctor --list` lists the checks")]
+pub struct UnknownCheck(String);
+
+/// A predicate that selects the checks with these IDs, or all checks if there are none.
+///
+/// # Errors
+/// [`UnknownCheck`] for an ID that no check has.
+pub fn select(ids: &[String]) -> Result<impl Fn(&Check) -> bool + use<>, UnknownCheck> {
+    let exists = |id: &&String| CHECKS.iter().any(|check| check.id == **id);
+    if let Some(unknown) = ids.iter().find(|id| !exists(id)) {
+        return Err(UnknownCheck(unknown.clone()));
+    }
+    let ids = ids.to_vec();
+    Ok(move |check: &Check| ids.is_empty() || ids.iter().any(|id| id == check.id))
+}
+
+/// The input of all checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     report: &'a Report,
@@ -197,7 +109,7 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Facts of one look.
+    /// Facts from one reading of the machine.
     #[must_use]
     pub fn new(report: &'a Report, system: &'a System) -> Self {
         Self {
@@ -207,10 +119,10 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// With an earlier look at QAT, so that what hangs can be told from what is on its way.
+    /// Adds an earlier reading of QAT. It tells requests that hang from requests in progress.
     #[must_use]
-    pub fn after(mut self, earlier: &'a Qat) -> Self {
-        self.earlier = Some(earlier);
+    pub fn after(mut self, earlier: Option<&'a Qat>) -> Self {
+        self.earlier = earlier;
         self
     }
 
@@ -238,36 +150,40 @@ impl<'a> Facts<'a> {
         self.report.qat.known.as_ref()
     }
 
-    /// QAT devices that are no virtual functions.
+    /// QAT devices other than virtual functions.
     fn devices(&self) -> impl Iterator<Item = &'a Device> + use<'a> {
         let devices = self.qat().map_or(&[][..], |qat| &qat.devices);
         devices.iter().filter(|device| !device.virtual_function)
     }
 
-    /// Settings of a program by name, with the file that has them.
+    /// Settings of one name, each with the file that contains it.
     fn settings(
         &self,
         program: Program,
         name: &'static str,
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
-        self.system
-            .settings
-            .iter()
+        let files = self.system.settings.iter();
+        files
             .filter(move |file| file.program == program)
-            .flat_map(|file| {
-                file.settings
-                    .iter()
-                    .map(|setting| (file.file.as_str(), setting))
-            })
+            .flat_map(|file| file.settings.iter().map(|one| (file.file.as_str(), one)))
             .filter(move |(_, setting)| setting.name == name)
     }
 
-    /// Whether a program has a configuration here.
+    /// [`Self::settings`] for several names, possibly of several programs.
+    fn settings_of(
+        &self,
+        names: &[(Program, &'static str)],
+    ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+        let (facts, names) = (*self, names.to_vec());
+        names
+            .into_iter()
+            .flat_map(move |(program, name)| facts.settings(program, name))
+    }
+
+    /// Whether this machine has a configuration of the program.
     fn configured(&self, program: Program) -> bool {
-        self.system
-            .settings
-            .iter()
-            .any(|file| file.program == program)
+        let mut files = self.system.settings.iter();
+        files.any(|file| file.program == program)
     }
 }
 
@@ -276,72 +192,20 @@ fn quote((file, setting): (&str, &Setting)) -> String {
     format!("{file}: {} {}", setting.name, setting.value)
 }
 
-/// Makes all checks that `wanted` takes.
+/// Runs all checks that `wanted` selects; the worst finding comes first.
 #[must_use]
 pub fn examine(facts: &Facts<'_>, wanted: impl Fn(&Check) -> bool) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = CHECKS
-        .iter()
-        .filter(|check| wanted(check))
+    let checks = CHECKS.iter().filter(|check| wanted(check));
+    let mut findings: Vec<Finding> = checks
         .filter_map(|check| {
-            let Found {
-                severity,
-                title,
-                evidence,
-                consequence,
-                remedy,
-            } = (check.run)(facts)?;
-            Some(Finding {
-                id: check.id.to_owned(),
-                severity,
-                title,
-                evidence,
-                consequence,
-                remedy,
-            })
+            let mut finding = (check.run)(facts)?;
+            check.id.clone_into(&mut finding.id);
+            if finding.title.is_empty() {
+                check.title.clone_into(&mut finding.title);
+            }
+            Some(finding)
         })
         .collect();
     findings.sort_by_key(|finding| finding.severity);
     findings
-}
-
-/// Looks at everything, and makes the checks that `wanted` takes.
-#[must_use]
-pub fn diagnose(root: &Root, wanted: impl Fn(&Check) -> bool) -> Diagnosis {
-    let report = Report::of(root);
-    let system = system::section(root);
-    judge(&report, &system, None, wanted)
-}
-
-/// Makes checks of what is known already; `earlier` is an earlier look at QAT.
-#[must_use]
-pub fn judge(
-    report: &Report,
-    system: &Section<System>,
-    earlier: Option<&Qat>,
-    wanted: impl Fn(&Check) -> bool,
-) -> Diagnosis {
-    let nothing = System::default();
-    let mut facts = Facts::new(report, system.known.as_ref().unwrap_or(&nothing));
-    facts.earlier = earlier;
-    let sections = [
-        &system.unread,
-        &report.qat.unread,
-        &report.kernel.unread,
-        &report.network.unread,
-        &report.cpu.unread,
-        &report.libcrypto.unread,
-    ];
-    let mut unread: Vec<Unread> = Vec::new();
-    for entry in sections.into_iter().flatten() {
-        if !unread.contains(entry) {
-            unread.push(entry.clone());
-        }
-    }
-    Diagnosis {
-        format: Diagnosis::FORMAT,
-        live: report.live,
-        checks: CHECKS.iter().filter(|check| wanted(check)).count(),
-        findings: examine(&facts, wanted),
-        unread,
-    }
 }

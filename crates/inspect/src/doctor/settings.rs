@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::Look;
+use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 
 /// Whose settings they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -60,8 +61,7 @@ impl Settings {
             places.any(|place| place.names.contains(&name))
         };
         text.lines()
-            .flat_map(|line| pieces(program, line))
-            .filter_map(|piece| parse(program, piece))
+            .flat_map(|line| parse_line(program, line))
             .filter(|setting| is_known(&setting.name))
             .take(MAX_SETTINGS)
             .collect()
@@ -280,64 +280,85 @@ fn files(look: &mut Look<'_>, place: &Place) -> Vec<String> {
             files.push((*path).to_owned());
             continue;
         };
-        let folders = look.names(folder);
-        for name in folders {
-            let is_drop_in = place.program == Program::Systemd && name.ends_with(".service.d");
-            if is_drop_in {
-                let inside = look.names(&format!("{folder}/{name}"));
-                files.extend(
-                    inside
-                        .into_iter()
-                        .map(|file| format!("{folder}/{name}/{file}")),
-                );
-            } else if name.ends_with(place.suffix) {
-                files.push(format!("{folder}/{name}"));
-            }
+        if place.program == Program::Systemd {
+            files.extend(systemd::files_in(folder, |folder| look.names(folder)));
+        } else {
+            let names = look
+                .names(folder)
+                .into_iter()
+                .filter(|name| name.ends_with(place.suffix));
+            files.extend(names.map(|name| format!("{folder}/{name}")));
         }
     }
     files.truncate(MAX_FILES);
     files
 }
 
-/// The statements of a line.
-fn pieces(program: Program, line: &str) -> Vec<&str> {
+/// The settings in a line. Lines are read alone: a report has only those with a name in [`PLACES`].
+fn parse_line(program: Program, line: &str) -> Vec<Setting> {
     match program {
-        Program::Nginx | Program::Strongswan => line
-            .split('#')
-            .next()
-            .unwrap_or_default()
-            .split([';', '{', '}'])
+        Program::Nginx => nginx::Lexer::new(line)
+            .filter_map(|statement| match statement {
+                nginx::Statement::Directive(words) | nginx::Statement::Unfinished(words) => {
+                    setting_of(&words)
+                }
+                nginx::Statement::Open(_) | nginx::Statement::Close => None,
+            })
             .collect(),
-        _ => vec![line],
+        Program::Haproxy => setting_of(&haproxy::words(line)).into_iter().collect(),
+        Program::Openssl => openssl_cnf::assignment(line)
+            .map(|(name, value)| setting(name, &value))
+            .into_iter()
+            .collect(),
+        Program::Strongswan => {
+            let line = line.split('#').next().unwrap_or_default();
+            line.split([';', '{', '}'])
+                .filter_map(name_and_value)
+                .collect()
+        }
+        Program::Limits => limit(line).into_iter().collect(),
+        Program::Openvpn | Program::Systemd | Program::Modprobe => {
+            name_and_value(line).into_iter().collect()
+        }
     }
 }
 
-fn parse(program: Program, piece: &str) -> Option<Setting> {
+fn setting(name: &str, value: &str) -> Setting {
+    Setting {
+        name: name.to_owned(),
+        value: value.chars().take(MAX_VALUE).collect(),
+    }
+}
+
+fn setting_of(words: &[String]) -> Option<Setting> {
+    let (name, arguments) = words.split_first()?;
+    Some(setting(name, &arguments.join(" ")))
+}
+
+/// `<domain> <type> <item> <value>`
+fn limit(line: &str) -> Option<Setting> {
+    let line = line.trim();
+    let mut words = line
+        .split_ascii_whitespace()
+        .take_while(|word| !word.starts_with('#'))
+        .skip(1);
+    let (kind, item, value) = (words.next()?, words.next()?, words.next()?);
+    Some(setting(item, &format!("{value} ({kind})")))
+}
+
+/// `name value` or `name = value`, without comments.
+fn name_and_value(piece: &str) -> Option<Setting> {
     let piece = piece.trim();
-    if piece.starts_with(['#', ';', '!']) {
+    if piece.is_empty() || piece.starts_with(['#', ';', '!']) {
         return None;
     }
     let piece = piece.split(" #").next().unwrap_or_default().trim_end();
-    if program == Program::Limits {
-        // `<domain> <type> <item> <value>`
-        let mut words = piece.split_ascii_whitespace().skip(1);
-        let (kind, item, value) = (words.next()?, words.next()?, words.next()?);
-        return Some(Setting {
-            name: item.to_owned(),
-            value: format!("{value} ({kind})"),
-        });
-    }
-    let (name, value) = piece
-        .split_once(|c: char| c.is_whitespace() || c == '=')
-        .unwrap_or((piece, ""));
-    let value = value
-        .trim_start_matches(|c: char| c.is_whitespace() || c == '=')
-        .trim_matches('"');
-    let is_name = |name: &&str| !name.is_empty();
-    Some(name).filter(is_name).map(|name| Setting {
-        name: name.to_owned(),
-        value: value.chars().take(MAX_VALUE).collect(),
-    })
+    let separator = |c: char| c.is_whitespace() || c == '=';
+    let (name, value) = piece.split_once(separator).unwrap_or((piece, ""));
+    Some(setting(
+        name,
+        value.trim_start_matches(separator).trim_matches('"'),
+    ))
 }
 
 #[cfg(test)]
@@ -350,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dialect_is_read() {
+    fn settings_of_every_program_are_read() {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         assert_eq!(
             one(Program::Openvpn, "cipher AES-256-GCM # x"),
@@ -379,7 +400,29 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units() {
+    fn quoted_text_is_not_a_directive() {
+        let names = |program, line| {
+            one(program, line)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+        };
+        let log = "log_format a '$x; ssl_protocols TLSv1; }' ; # listen 1;";
+        assert!(names(Program::Nginx, log).is_empty());
+        let ciphers = "ssl_ciphers \"HIGH:!aNULL;\"; listen '[::]:443' ssl;";
+        let expected = [("ssl_ciphers", "HIGH:!aNULL;"), ("listen", "[::]:443 ssl")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(one(Program::Nginx, ciphers), expected);
+        let bind = "  bind :443 ssl crt \"/a # b\" # maxconn 5";
+        let expected = ("bind".to_owned(), ":443 ssl crt /a # b".to_owned());
+        assert_eq!(one(Program::Haproxy, bind), [expected]);
+        let cipher = "CipherString = \"DEFAULT # x\" # MinProtocol = TLSv1";
+        let expected = ("CipherString".to_owned(), "DEFAULT # x".to_owned());
+        assert_eq!(one(Program::Openssl, cipher), [expected]);
+    }
+
+    #[test]
+    fn times_are_read_in_their_units() {
         let seconds = |value: &str| {
             let setting = Setting {
                 name: String::new(),

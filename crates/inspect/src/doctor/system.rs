@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::settings::{self, Settings};
 use crate::report::{Look, Section};
-use millrace_hostfs::Root;
+use millrace_hostfs::{Root, process};
 
 /// The system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -264,9 +264,7 @@ fn firmware(look: &mut Look<'_>) -> Option<Vec<String>> {
 
 fn servers(look: &Look<'_>) -> Vec<Server> {
     let mut found = Vec::new();
-    let pids = look.root().names("proc");
-    let pids = pids.into_iter().filter_map(|name| name.parse::<u32>().ok());
-    for pid in pids.take(MAX_PROCESSES) {
+    for pid in process::pids(look.root()).into_iter().take(MAX_PROCESSES) {
         // A process may end at any time: what is gone is no finding.
         let Ok(comm) = look.root().text(&format!("proc/{pid}/comm"), 64) else {
             continue;
@@ -281,16 +279,13 @@ fn servers(look: &Look<'_>) -> Vec<Server> {
         found.push(Server {
             pid,
             name: name.to_owned(),
-            open_files: soft_limit(&limits, "Max open files").and_then(|word| word.parse().ok()),
-            dumps_core: soft_limit(&limits, "Max core file size").is_some_and(|word| word != "0"),
+            open_files: process::soft_limit(&limits, "Max open files")
+                .and_then(|word| word.parse().ok()),
+            dumps_core: process::soft_limit(&limits, "Max core file size")
+                .is_some_and(|word| word != "0"),
         });
     }
     found
-}
-
-fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
-    let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    rest.split_whitespace().next()
 }
 
 #[cfg(test)]
@@ -307,11 +302,5 @@ mod tests {
             Some("integrity")
         );
         assert_eq!(chosen("none"), None);
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max core file size        unlimited            unlimited            bytes     \n\
-                      Max open files            1024                 524288               files     \n";
-        assert_eq!(soft_limit(limits, "Max open files"), Some("1024"));
-        assert_eq!(soft_limit(limits, "Max core file size"), Some("unlimited"));
-        assert_eq!(soft_limit("Max core file size", "Max core file size"), None);
     }
 }

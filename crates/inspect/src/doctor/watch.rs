@@ -77,18 +77,6 @@ pub struct Line {
     pub alert: Option<Alert>,
 }
 
-impl Line {
-    /// The JSON schema of a line, as text.
-    #[must_use]
-    pub fn schema() -> String {
-        // A schema is made of maps and texts: writing it cannot fail.
-        let mut text =
-            serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-}
-
 /// A finding that is known.
 #[derive(Debug)]
 struct Known {
@@ -342,7 +330,7 @@ mod tests {
             severity,
             title: id.to_owned(),
             evidence: Vec::new(),
-            consequence: String::new(),
+            impact: String::new(),
             remedy: Vec::new(),
         }
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::report::VARIABLES;
 use crate::report::Look;
+use millrace_hostfs::systemd;
 
 /// A setting that switches instructions off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -48,14 +49,14 @@ const MAX_VALUE: usize = 120;
 pub(super) fn find(look: &mut Look<'_>) -> Vec<Mask> {
     let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();
     for folder in FOLDERS {
-        for name in look.names(folder) {
-            let path = format!("{folder}/{name}");
-            if folder.ends_with("systemd/system") && name.ends_with(".d") {
-                let inside = look.names(&path);
-                files.extend(inside.into_iter().map(|name| format!("{path}/{name}")));
-            } else {
-                files.push(path);
-            }
+        if folder.ends_with("systemd/system") {
+            files.extend(systemd::files_in(folder, |folder| look.names(folder)));
+        } else {
+            files.extend(
+                look.names(folder)
+                    .iter()
+                    .map(|name| format!("{folder}/{name}")),
+            );
         }
     }
     let mut masks = Vec::new();

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::Look;
-use millrace_hostfs::Root;
+use millrace_hostfs::{Root, maps, process};
 
 /// Programs that have a library loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -55,15 +55,11 @@ impl Loaded {
 
 /// Everybody who has a crypto library loaded; `None` where no processes are to be seen.
 pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
-    let pids: Vec<String> = look
-        .names("proc")
-        .into_iter()
-        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-        .take(MAX_PROCESSES)
-        .collect();
+    let mut pids = process::pids(look.root());
     if pids.is_empty() {
         return None;
     }
+    pids.truncate(MAX_PROCESSES);
     let namespace = |look: &Look<'_>, pid: &str| {
         let link = look.root().link(&format!("proc/{pid}/ns/mnt"));
         link.ok().flatten()
@@ -73,15 +69,12 @@ pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
     for pid in pids {
         // Processes come and go meanwhile: what is missing says nothing.
         let lines = look.lines_with_if_there(&format!("proc/{pid}/maps"), WORDS);
-        let mut paths: Vec<(String, bool)> =
-            lines.iter().filter_map(|line| path_of(line)).collect();
-        paths.sort_unstable();
-        paths.dedup();
+        let paths = libraries(&lines.join("\n"));
         if paths.is_empty() {
             continue;
         }
         // In a container the same path is another file.
-        if namespace(look, &pid) != ours {
+        if namespace(look, &pid.to_string()) != ours {
             loaded.in_containers += 1;
             continue;
         }
@@ -99,16 +92,17 @@ pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
     Some(loaded)
 }
 
-/// The path in a line of a map: `7f…-7f… r-xp 00000000 fe:01 123   /usr/lib/libcrypto.so.3 (deleted)`.
-fn path_of(line: &str) -> Option<(String, bool)> {
-    let path = &line[line.find('/')?..];
-    let (path, deleted) = match path.strip_suffix(" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
+/// The crypto libraries in lines of a map, each with whether it was deleted since.
+fn libraries(lines: &str) -> Vec<(String, bool)> {
+    let is_library = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        WORDS.iter().any(|word| name.starts_with(word)) && name.contains(".so")
     };
-    let name = path.rsplit('/').next()?;
-    let library = WORDS.iter().any(|word| name.starts_with(word)) && name.contains(".so");
-    library.then(|| (path.trim_start_matches('/').to_owned(), deleted))
+    let files = maps::files(lines).into_iter().filter_map(|file| {
+        let path = file.path.to_str()?.trim_start_matches('/').to_owned();
+        Some((path, file.deleted))
+    });
+    files.filter(|(path, _)| is_library(path)).collect()
 }
 
 /// Who has this file loaded, also by another name of it.
@@ -141,22 +135,17 @@ pub(super) fn same(root: &Root, mapped: &str, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::path_of;
+    use super::libraries;
 
     #[test]
-    fn lines_of_maps_are_taken_apart() {
+    fn crypto_libraries_are_found_in_maps_once() {
         let line =
             "7f1c2000-7f1c3000 r-xp 00000000 fe:01 123                /usr/lib/libcrypto.so.3";
-        assert_eq!(
-            path_of(line),
-            Some(("usr/lib/libcrypto.so.3".to_owned(), false))
-        );
-        let gone = format!("{line} (deleted)");
-        assert_eq!(
-            path_of(&gone),
-            Some(("usr/lib/libcrypto.so.3".to_owned(), true))
-        );
-        assert_eq!(path_of("7f1c2000-7f1c3000 rw-p 00000000 00:00 0"), None);
-        assert_eq!(path_of("x /home/libcrypto/notes.txt"), None);
+        let lines = format!("{line}\n{line}\n7f1c2000-7f1c3000 rw-p 00000000 00:00 0\n");
+        let path = "usr/lib/libcrypto.so.3".to_owned();
+        assert_eq!(libraries(&lines), [(path.clone(), false)]);
+        assert_eq!(libraries(&format!("{line} (deleted)")), [(path, true)]);
+        let notes = line.replace("/usr/lib/libcrypto.so.3", "/home/libcrypto/notes.txt");
+        assert_eq!(libraries(&notes), []);
     }
 }

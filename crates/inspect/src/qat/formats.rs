@@ -81,6 +81,14 @@ fn controlled_device(line: &str) -> Option<ControlledDevice> {
     })
 }
 
+/// Whether this is a PCI bus address with its domain: `0000:6b:00.0`, in hexadecimal digits.
+#[must_use]
+pub fn is_bus_address(name: &str) -> bool {
+    let fields: Vec<&str> = name.split([':', '.']).collect();
+    let hex = |field: &&str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_hexdigit());
+    fields.len() == 4 && name.len() <= 16 && fields.iter().all(hex)
+}
+
 /// A bus address with its domain, which old drivers leave out.
 #[must_use]
 pub fn full_address(address: &str) -> String {

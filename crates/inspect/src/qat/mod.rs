@@ -163,6 +163,14 @@ pub struct Errors {
     pub fatal: u64,
 }
 
+impl Errors {
+    /// Whether any counter is above zero.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.correctable > 0 || self.nonfatal > 0 || self.fatal > 0
+    }
+}
+
 impl Device {
     /// Requests that all engines have taken.
     #[must_use]
@@ -223,6 +231,10 @@ fn devices(look: &mut Look<'_>) -> Vec<Device> {
     let mut devices = Vec::new();
     let folders = look.names(DEBUG);
     for address in look.names(PCI) {
+        // The address becomes part of commands that people copy, so a hostile tree must not choose it.
+        if !formats::is_bus_address(&address) {
+            continue;
+        }
         let folder = format!("{PCI}/{address}");
         let mut hex = |name: &str| {
             let text = look.text_if_there(&format!("{folder}/{name}"))?;

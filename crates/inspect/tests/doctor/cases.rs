@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Every check, on a machine where it fires and on one where it does not. A table, hence its length.
+//! For each check, a machine with its problem and one without it. A table, hence its length.
 
 use crate::machine::Change::{self, Edit, File, Gone, Link};
 use crate::machine::Machine;
 
-/// A check, a machine on which it fires, and one on which it does not.
+/// A check, a machine with its problem, and one without.
 pub(crate) struct Case {
     pub(crate) id: &'static str,
     pub(crate) fires: Machine,
@@ -27,7 +27,7 @@ pub(crate) const QAT_FOLDER: &str = "sys/bus/pci/devices/0000:6b:00.0/qat";
 const GOVERNOR: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor";
 const DRIVER: &str = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver";
 
-/// A configuration with nothing to say against it.
+/// A configuration without problems.
 const GOOD_SWANCTL: Change = File(
     SWANCTL,
     "connections {\n  a {\n    version = 2\n    proposals = aes256gcm16-prfsha384-ecp384\n    dpd_delay = 30s\n    \

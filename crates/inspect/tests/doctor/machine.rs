@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Machines: a fixture, and what is changed in it.
+//! Machines: a fixture with changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,17 +12,17 @@ use tempfile::TempDir;
 /// A change in a tree.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
-    /// This file says this.
+    /// Writes a file: path and content.
     File(&'static str, &'static str),
-    /// This file or folder is not there.
+    /// Removes a file or folder.
     Gone(&'static str),
-    /// A symbolic link to there.
+    /// Makes a symbolic link: path and target.
     Link(&'static str, &'static str),
-    /// This file of the fixture with one text put for another of the same length, wherever it is.
+    /// Replaces every occurrence of a text in a file by one of the same length: path, old, new.
     Edit(&'static str, &'static str, &'static str),
 }
 
-/// A fixture and what is changed in it.
+/// A fixture and the changes to it.
 pub(crate) type Machine = (&'static str, &'static [Change]);
 
 fn fixture(name: &str) -> PathBuf {
@@ -47,7 +47,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Makes it, in a folder of its own.
+/// Copies the fixture to a temporary folder and applies the changes.
 pub(crate) fn build((name, changes): Machine) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     copy(&fixture(name), folder.path());

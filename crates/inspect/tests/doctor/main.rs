@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The doctor, on machines where each check fires and on others where it does not.
+//! The doctor, on machines where each check reports its problem and on machines without the problem.
 
 mod cases;
 mod machine;
@@ -9,10 +9,12 @@ mod machine;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::{CHECKS, Diagnosis, Finding, Severity, diagnose, judge, system};
-use millrace_inspect::report::Report;
+use millrace_inspect::doctor::{
+    CHECKS, Diagnosis, Finding, Observation, Remedy, Severity, diagnose, system,
+};
 
 use self::cases::{A9_LIBRARY, CASES, Case, OPENVPN, QAT_FOLDER, SWANCTL};
 use self::machine::Change::{Edit, File, Gone};
@@ -29,24 +31,24 @@ fn found<'a>(diagnosis: &'a Diagnosis, id: &str) -> Option<&'a Finding> {
 }
 
 #[test]
-fn every_check_fires_where_it_should_and_only_there() {
+fn every_check_reports_its_case_and_no_healthy_machine() {
     let mut wrong = Vec::new();
     for Case { id, fires, silent } in CASES {
         match found(&examine(*fires), id) {
-            None => wrong.push(format!("{id} is silent where it should fire")),
+            None => wrong.push(format!("{id} reports nothing on its case")),
             Some(finding) => {
                 let full = !finding.title.is_empty()
                     && !finding.evidence.is_empty()
-                    && !finding.consequence.is_empty()
+                    && !finding.impact.is_empty()
                     && !finding.remedy.is_empty();
                 if !full {
-                    wrong.push(format!("{id} does not say everything: {finding:?}"));
+                    wrong.push(format!("{id} leaves something empty: {finding:?}"));
                 }
             }
         }
         if let Some(finding) = found(&examine(*silent), id) {
             wrong.push(format!(
-                "{id} fires where it should be silent: {:?}",
+                "{id} reports a problem on a healthy machine: {:?}",
                 finding.evidence
             ));
         }
@@ -55,19 +57,19 @@ fn every_check_fires_where_it_should_and_only_there() {
 }
 
 #[test]
-fn every_check_has_a_case_and_an_id_of_its_own() {
+fn every_check_has_a_case_and_a_unique_id() {
     let cases: BTreeSet<&str> = CASES.iter().map(|case| case.id).collect();
     let checks: BTreeSet<&str> = CHECKS.iter().map(|check| check.id).collect();
     assert_eq!(cases, checks);
-    assert_eq!(checks.len(), CHECKS.len(), "an id is there twice");
+    assert_eq!(checks.len(), CHECKS.len(), "an id occurs twice");
 }
 
 #[test]
-fn the_guide_names_every_check() {
+fn guide_lists_every_check() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/doctor.md");
     let guide = fs::read_to_string(guide).expect("docs/guide/doctor.md");
     let row =
-        |check: &millrace_inspect::doctor::Check| format!("| `{}` | {} |", check.id, check.about);
+        |check: &millrace_inspect::doctor::Check| format!("| `{}` | {} |", check.id, check.title);
     let missing: Vec<String> = CHECKS
         .iter()
         .map(row)
@@ -81,7 +83,7 @@ fn the_guide_names_every_check() {
 }
 
 #[test]
-fn the_worst_is_first_and_some_may_be_left_out() {
+fn findings_are_sorted_and_selected_by_check() {
     let folder = build(("qat-heartbeat", &[]));
     let root = Root::open(folder.path()).expect("a root");
     let all = diagnose(&root, |_| true);
@@ -91,30 +93,157 @@ fn the_worst_is_first_and_some_may_be_left_out() {
     assert_eq!((one.checks, one.findings.len()), (1, 0));
 }
 
-/// Two looks tell what hangs from what is on its way.
+/// Two readings tell requests that hang from requests in progress.
 #[test]
-fn requests_that_are_answered_meanwhile_are_not_stuck() {
+fn requests_answered_between_two_readings_are_not_stuck() {
     const COUNTERS: &str = "sys/kernel/debug/qat_4xxx_0000:6b:00.0/fw_counters";
     let folder = build(("qat-heartbeat", &[]));
-    let look = || Report::of(&Root::open(folder.path()).expect("a root"));
-    let system = system::section(&Root::open(folder.path()).expect("a root"));
-    let before = look();
-    let earlier = before.qat.known.as_ref();
-    let stuck = |report: &Report| {
-        let diagnosis = judge(report, &system, earlier, |check| check.id == "qat-stuck");
+    let root = Root::open(folder.path()).expect("a root");
+    let mut observation = Observation::start(&root);
+    let stuck = |observation: &Observation<'_>| {
+        let diagnosis = observation.diagnosis(|check| check.id == "qat-stuck");
         diagnosis.findings.first().map(|finding| finding.severity)
     };
-    assert_eq!(stuck(&before), Some(Severity::Critical));
+    assert!(observation.has_open_requests());
+    assert_eq!(
+        stuck(&observation),
+        Some(Severity::Warning),
+        "one reading proves nothing"
+    );
+    observation.repeat();
+    assert_eq!(stuck(&observation), Some(Severity::Critical));
     let text = fs::read_to_string(folder.path().join(COUNTERS)).expect("counters");
     let moved = text.replace("69488", "69999");
     assert_ne!(moved, text);
     fs::write(folder.path().join(COUNTERS), moved).expect("counters");
-    assert_eq!(stuck(&look()), None);
+    observation.repeat();
+    assert_eq!(stuck(&observation), None);
 }
 
-/// An engine that OpenSSL does not have any more is an error, not a remark.
+/// The first words of commands in remedies; all of them are programs of a Debian system or ours.
+const PROGRAMS: &[&str] = &[
+    "adf_ctl",
+    "awk",
+    "cpupower",
+    "crconf",
+    "dmesg",
+    "echo",
+    "grep",
+    "head",
+    "journalctl",
+    "lsof",
+    "lspci",
+    "millrace",
+    "modprobe",
+    "mount",
+    "nft",
+    "ps",
+    "sort",
+    "sysctl",
+    "uniq",
+    "update-initramfs",
+];
+
+/// Why a `Remedy::Run` cannot be copied into a shell, if so.
+fn not_runnable(command: &str) -> Option<String> {
+    let output = Command::new("sh")
+        .args(["-n", "-c", command])
+        .output()
+        .expect("sh");
+    if !output.status.success() {
+        return Some(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let code = command.split("        # ").next().unwrap_or_default();
+    if code.contains(['…', '\n']) {
+        return Some("it has a placeholder or several lines".to_owned());
+    }
+    for part in code.split(['|', ';']) {
+        // Neither of these separates commands inside quotes.
+        let quoted = part.matches('\'').count() % 2 == 1;
+        let first = part.split_whitespace().next().unwrap_or_default();
+        if !quoted && !PROGRAMS.contains(&first) {
+            return Some(format!("{first:?} is no known program"));
+        }
+        let placeholder =
+            |word: &str| word.len() > 3 && !quoted && word.chars().all(|c| c.is_ascii_uppercase());
+        if let Some(word) = part.split_whitespace().find(|word| placeholder(word)) {
+            return Some(format!("{word} is a placeholder"));
+        }
+    }
+    None
+}
+
 #[test]
-fn an_engine_with_openssl_4_is_critical() {
+fn commands_in_remedies_can_be_copied_into_a_shell() {
+    let mut commands = 0;
+    let mut wrong = Vec::new();
+    for case in CASES {
+        for finding in examine(case.fires).findings {
+            for remedy in finding.remedy {
+                let text = match &remedy {
+                    Remedy::Run(command) => {
+                        commands += 1;
+                        wrong.extend(not_runnable(command).map(|why| format!("{command}: {why}")));
+                        continue;
+                    }
+                    Remedy::Advice(advice) => advice,
+                };
+                if let [first, ..] = text.split(' ').collect::<Vec<_>>()[..]
+                    && PROGRAMS.contains(&first)
+                    && not_runnable(text).is_none()
+                {
+                    wrong.push(format!("{text}: a command given as advice"));
+                }
+            }
+        }
+    }
+    assert!(commands > 50, "{commands} commands");
+    wrong.sort();
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn advice_and_placeholders_are_not_runnable() {
+    for prose in [
+        "do  modprobe vfio-pci; user space (qatlib) drives it",
+        "systemctl restart SERVICE",
+        "ip link set dev TUNNEL mtu 1420",
+        "echo 1 > /sys/bus/pci/devices/…/state",
+        "modprobe x; then reboot",
+    ] {
+        assert!(not_runnable(prose).is_some(), "{prose}");
+    }
+    assert_eq!(
+        not_runnable("echo 'sym;asym' > /sys/x        # a comment"),
+        None
+    );
+}
+
+/// Addresses become part of commands, so a tree must not choose them freely.
+#[test]
+fn device_folder_that_is_no_bus_address_is_ignored() {
+    let folder = build((
+        "no-accelerator",
+        &[
+            File(
+                "sys/bus/pci/devices/0000:00:05.0; reboot/vendor",
+                "0x8086\n",
+            ),
+            File(
+                "sys/bus/pci/devices/0000:00:05.0; reboot/device",
+                "0x4940\n",
+            ),
+        ],
+    ));
+    let root = Root::open(folder.path()).expect("a root");
+    let diagnosis = diagnose(&root, |check| check.id.starts_with("qat-"));
+    assert_eq!(diagnosis.findings, []);
+}
+
+/// OpenSSL 4 has no ENGINEs, so the configured one is an error, not a remark.
+#[test]
+fn engine_with_openssl_4_is_critical() {
     let diagnosis = examine((
         "arm-a9-router",
         &[
@@ -131,9 +260,8 @@ fn an_engine_with_openssl_4_is_critical() {
     );
 }
 
-/// What systemd itself says of the units.
 #[test]
-fn units_are_well_formed() {
+fn systemd_accepts_the_doctor_units() {
     let program = Path::new("/usr/bin/systemd-analyze");
     if !program.exists() {
         eprintln!("skipped: there is no systemd-analyze");
@@ -145,13 +273,13 @@ fn units_are_well_formed() {
             .join("../../deploy")
             .join(name);
         let text = fs::read_to_string(unit).expect("a unit");
-        // A program that is there, and no manual page.
+        // A program that exists, and no manual page.
         let text = text
             .replace("/usr/bin/millrace ", "/bin/true ")
             .replace("Documentation=man:millrace-doctor(1)\n", "");
         fs::write(folder.path().join(name), text).expect("a unit");
     }
-    let output = std::process::Command::new(program)
+    let output = Command::new(program)
         .args(["verify", "--recursive-errors=no"])
         .arg(folder.path().join("millrace-doctor.service"))
         .arg(folder.path().join("millrace-doctor.timer"))
@@ -165,9 +293,8 @@ fn units_are_well_formed() {
     assert!(ours.is_empty(), "{ours:#?}");
 }
 
-/// Services without instances for the kernel, of either kind.
 #[test]
-fn services_decide_whether_the_kernel_is_served() {
+fn services_without_kernel_instances_are_reported() {
     for services in ["sym\n", "dc\n", "asym\n"] {
         let folder = build(("qat-heartbeat", &[Gone("sys/kernel/debug")]));
         fs::write(
@@ -183,9 +310,8 @@ fn services_decide_whether_the_kernel_is_served() {
     }
 }
 
-/// No secret of a configuration is in a diagnosis or in a bundle.
 #[test]
-fn secrets_stay_where_they_are() {
+fn secrets_appear_neither_in_diagnosis_nor_bundle() {
     let folder = build((
         "qat-8970",
         &[
@@ -227,6 +353,6 @@ fn secrets_stay_where_they_are() {
         );
     }
     assert_eq!(system::section(&replay).known, system.known);
-    // The kernel's command line is kept in no bundle, and of it only what is judged in a section.
+    // No bundle contains the kernel's command line; a section contains only the parameters that checks judge.
     assert!(system.known.is_some_and(|system| system.boot.is_empty()));
 }

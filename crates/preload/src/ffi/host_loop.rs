@@ -1,18 +1,22 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Descriptors of the provider's that the program's event loop attends to: they wait in the program's
-//! own epoll instance, and the program never hears of them.
+//! Turns for the provider in the program's event loop: its descriptors wait in the program's own epoll
+//! instance, and the program never sees them. The whole picture, with the words, is in
+//! `docs/adr/0016-the-gateways-loop-reads-the-answers.md`.
 //!
-//! Without this, answers of the pool are read by a thread of the provider's, which then wakes the
-//! program: two more switches and a wake-up for each. It is done only where one thread has an event
-//! loop. Where several have, answers for all would be read by one of them, in whatever it does meanwhile.
+//! Without this, a thread of the provider reads the pool's answers and then wakes the program: two thread
+//! switches and a wake-up more for each. It is done only where one thread has an event loop. Where
+//! several have, one of them would read the answers of all while it does other work.
 //!
-//! What is kept belongs to a thread, so that nothing has to be locked.
+//! State belongs to a thread, so that nothing has to be locked.
 //!
-//! In nginx, whose sockets are known here, jobs that can go on are *rung* instead of having an eventfd
-//! each: what the program is told by [`wait`] contains their sockets. Who rings from another thread also
-//! writes to the bell, which is in the epoll instance to wake the loop for that.
+//! In nginx, whose sockets [`SocketTable`](crate::table::SocketTable) knows, jobs have a wake token instead
+//! of an eventfd each: [`wait`] reports the sockets of notified jobs to the program as readable. A thread
+//! other than the loop's that notifies also writes to the shared eventfd, which wakes the loop.
+//!
+//! The names of the exported symbols (`millrace_preload_attend`, `_ticket`, `_ring`) are older than these
+//! words. They stay, since provider and library of different versions find each other by them.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -23,47 +27,47 @@ use super::program::is_nginx;
 use super::tables;
 use super::{set_errno, with_errno_kept};
 
-/// Descriptors that a loop attends to at most: one for each pool that is configured in one process.
-const MAX_ATTENDED: usize = 4;
+/// Most descriptors that a loop drives: one for each pool that is configured in one process.
+const MAX_DRIVEN: usize = 4;
 
 /// Called with the context that was given: before the loop waits, or when the descriptor is readable.
 type Turn = unsafe extern "C" fn(*mut c_void);
 
-/// The bell's place behind those.
-const BELL: usize = MAX_ATTENDED;
+/// Index of the shared eventfd, behind those.
+const SHARED: usize = MAX_DRIVEN;
 
-/// Their addresses are the data of our events: a program's own are pointers to its own memory, or
-/// descriptors.
-static MARKS: [u64; MAX_ATTENDED + 1] = [0; MAX_ATTENDED + 1];
+/// Their addresses are the epoll data of our events. A program's events carry pointers to its own memory,
+/// or descriptors.
+static MARKS: [u64; MAX_DRIVEN + 1] = [0; MAX_DRIVEN + 1];
 
-/// Which of ours were ready.
-type Ready = [bool; MAX_ATTENDED + 1];
+/// Which of our descriptors were ready, by their index in [`MARKS`].
+type Ready = [bool; MAX_DRIVEN + 1];
 
 #[derive(Clone, Copy)]
-struct Attended {
+struct Driven {
     fd: c_int,
     before_wait: Turn,
-    ready: Turn,
+    on_readable: Turn,
     context: *mut c_void,
 }
 
 /// The event loop of one thread.
 #[derive(Clone, Copy)]
 struct Loop {
-    /// The process that it belongs to, as a count of forks.
+    /// [`FORKS`] of the process that it belongs to.
     forks: u32,
-    /// The epoll instance that it waited for last.
+    /// The epoll instance of its last wait.
     epoll: c_int,
-    /// An eventfd; -1 if there is none.
-    bell: c_int,
-    attended: [Option<Attended>; MAX_ATTENDED],
+    /// The shared eventfd; -1 if there is none.
+    shared_eventfd: c_int,
+    driven: [Option<Driven>; MAX_DRIVEN],
 }
 
 const NO_LOOP: Loop = Loop {
     forks: 0,
     epoll: -1,
-    bell: -1,
-    attended: [None; MAX_ATTENDED],
+    shared_eventfd: -1,
+    driven: [None; MAX_DRIVEN],
 };
 
 thread_local! {
@@ -72,29 +76,29 @@ thread_local! {
     static SOCKET: Cell<c_int> = const { Cell::new(-1) };
 }
 
-/// How often this process is a child of a process that had loops.
+/// Generation of this process: each forked child of a process with this library adds one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Threads of this process with an event loop.
 static LOOPS: AtomicU32 = AtomicU32::new(0);
-/// The bell of this process's loop; -1 if there is none.
-static PROCESS_BELL: AtomicI32 = AtomicI32::new(-1);
+/// The shared eventfd of this process's loop; -1 if there is none.
+static PROCESS_EVENTFD: AtomicI32 = AtomicI32::new(-1);
 
 /// In a forked child: the loops are the parent's.
 pub(super) fn forget() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     LOOPS.store(0, Ordering::Relaxed);
-    PROCESS_BELL.store(-1, Ordering::Relaxed);
+    PROCESS_EVENTFD.store(-1, Ordering::Relaxed);
 }
 
-fn mark(at: usize) -> u64 {
-    std::ptr::from_ref(&MARKS[at]) as u64
+fn mark(index: usize) -> u64 {
+    std::ptr::from_ref(&MARKS[index]) as u64
 }
 
-/// Has the calling thread's event loop attend to `fd`, for ever: `before_wait` is called each time before
-/// it waits, `ready` when `fd` is readable (level-triggered). Gives 0 if it cannot: this thread has no
-/// event loop, or others have one, too.
+/// Lets the calling thread's event loop drive `fd` for the life of the process: `before_wait` is called
+/// each time before the loop waits, `on_readable` when `fd` is readable (level-triggered). Returns 0 if
+/// that is not possible: this thread has no event loop, or other threads have one, too.
 ///
-/// Called by the provider, which asks for it by name.
+/// The provider finds it by name.
 ///
 /// # Safety
 /// The functions may be called with `context` on this thread as long as the process lives.
@@ -102,51 +106,51 @@ fn mark(at: usize) -> u64 {
 pub(super) unsafe extern "C" fn millrace_preload_attend(
     fd: c_int,
     before_wait: Turn,
-    ready: Turn,
+    on_readable: Turn,
     context: *mut c_void,
 ) -> c_int {
-    let mut own = LOOP.get();
+    let mut current = LOOP.get();
     let Some(libc) = super::next::libc() else {
         return 0;
     };
-    let stale = own.forks != FORKS.load(Ordering::Relaxed);
-    if stale || own.epoll < 0 || LOOPS.load(Ordering::Relaxed) != 1 {
+    let stale = current.forks != FORKS.load(Ordering::Relaxed);
+    if stale || current.epoll < 0 || LOOPS.load(Ordering::Relaxed) != 1 {
         return 0;
     }
-    let Some(free) = own.attended.iter().position(Option::is_none) else {
+    let Some(free) = current.driven.iter().position(Option::is_none) else {
         return 0;
     };
-    if !add(libc, own.epoll, fd, free) {
+    if !add(libc, current.epoll, fd, free) {
         return 0;
     }
-    if is_nginx() && own.bell < 0 {
-        own.bell = hang_bell(libc, own.epoll);
+    if is_nginx() && current.shared_eventfd < 0 {
+        current.shared_eventfd = add_shared_eventfd(libc, current.epoll);
     }
-    own.attended[free] = Some(Attended {
+    current.driven[free] = Some(Driven {
         fd,
         before_wait,
-        ready,
+        on_readable,
         context,
     });
-    LOOP.set(own);
+    LOOP.set(current);
     1
 }
 
-/// The eventfd by which other threads wake this loop, in its epoll instance; -1 if there can be none.
-fn hang_bell(libc: &Libc, epoll: c_int) -> c_int {
+/// Adds an eventfd, by which other threads wake this loop, to its epoll instance; -1 if that fails.
+fn add_shared_eventfd(libc: &Libc, epoll: c_int) -> c_int {
     with_errno_kept(|| {
         // SAFETY: takes numbers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell >= 0 && !add(libc, epoll, bell, BELL) {
-            // SAFETY: made above, and nobody else knows it.
-            unsafe { (libc.close)(bell) };
+        let shared_eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if shared_eventfd >= 0 && !add(libc, epoll, shared_eventfd, SHARED) {
+            // SAFETY: made above, and no other code knows it.
+            unsafe { (libc.close)(shared_eventfd) };
             return -1;
         }
-        if bell >= 0 {
-            tables::with(|table| table.has_bell(bell));
-            PROCESS_BELL.store(bell, Ordering::Release);
+        if shared_eventfd >= 0 {
+            tables::with(|table| table.share_eventfd(shared_eventfd));
+            PROCESS_EVENTFD.store(shared_eventfd, Ordering::Release);
         }
-        bell
+        shared_eventfd
     })
 }
 
@@ -158,47 +162,47 @@ pub(super) fn on_socket<T>(socket: c_int, handshake: impl FnOnce() -> T) -> T {
     result
 }
 
-/// By what the connection whose handshake runs on this thread is rung when its job can go on, and the
-/// descriptor that the job is to name as what it waits for. 0 if it needs a descriptor of its own.
+/// The wake token of the connection whose handshake runs on this thread, and in `shared_eventfd` the
+/// descriptor that its job names to OpenSSL. 0 if the job needs an eventfd of its own.
 ///
-/// Called by the provider at the beginning of each operation: it is good for that one.
+/// The provider calls it at the start of each operation; the token is good for that operation.
 ///
 /// # Safety
-/// `bell` is writable.
+/// `shared_eventfd` is writable.
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn millrace_preload_ticket(bell: *mut c_int) -> u64 {
-    let (own, socket) = (LOOP.get(), SOCKET.get());
-    if own.bell < 0 || own.forks != FORKS.load(Ordering::Relaxed) || socket < 0 {
+pub(super) unsafe extern "C" fn millrace_preload_ticket(shared_eventfd: *mut c_int) -> u64 {
+    let (current, socket) = (LOOP.get(), SOCKET.get());
+    if current.shared_eventfd < 0 || current.forks != FORKS.load(Ordering::Relaxed) || socket < 0 {
         return 0;
     }
     // SAFETY: the caller's promise.
-    unsafe { bell.write(own.bell) };
-    tables::with(|table| table.ticket(socket))
+    unsafe { shared_eventfd.write(current.shared_eventfd) };
+    tables::with(|table| table.wake_token(socket))
 }
 
-/// Has the program's loop resume the job of the connection with this ticket, if it is there. From any
-/// thread.
+/// Notifies the connection with this wake token: the program's loop will resume its job. Does nothing if
+/// the connection is gone. May be called on any thread.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn millrace_preload_ring(ticket: u64) {
-    tables::with(|table| table.ring(ticket));
-    let own = LOOP.get();
-    if own.bell >= 0 && own.forks == FORKS.load(Ordering::Relaxed) {
-        // The loop itself looks before it waits.
+pub(super) extern "C" fn millrace_preload_ring(wake_token: u64) {
+    tables::with(|table| table.notify(wake_token));
+    let current = LOOP.get();
+    if current.shared_eventfd >= 0 && current.forks == FORKS.load(Ordering::Relaxed) {
+        // This is the loop's thread: it looks before it waits.
         return;
     }
-    let (bell, one) = (PROCESS_BELL.load(Ordering::Acquire), 1_u64.to_ne_bytes());
-    if bell >= 0 {
-        // SAFETY: eight readable bytes; the bell is never closed. It fails only if the counter would
+    let (shared_eventfd, one) = (PROCESS_EVENTFD.load(Ordering::Acquire), 1_u64.to_ne_bytes());
+    if shared_eventfd >= 0 {
+        // SAFETY: eight readable bytes; the eventfd is never closed. It fails only if the counter would
         // overflow, and then it is readable already.
-        with_errno_kept(|| unsafe { libc::write(bell, one.as_ptr().cast(), one.len()) });
+        with_errno_kept(|| unsafe { libc::write(shared_eventfd, one.as_ptr().cast(), one.len()) });
     }
 }
 
-fn add(libc: &Libc, epoll: c_int, fd: c_int, at: usize) -> bool {
+fn add(libc: &Libc, epoll: c_int, fd: c_int, index: usize) -> bool {
     let events = libc::EPOLLIN.cast_unsigned();
     let mut event = libc::epoll_event {
         events,
-        u64: mark(at),
+        u64: mark(index),
     };
     with_errno_kept(|| {
         // SAFETY: `event` lives across the call; the kernel checks the descriptors.
@@ -206,18 +210,18 @@ fn add(libc: &Libc, epoll: c_int, fd: c_int, at: usize) -> bool {
     })
 }
 
-/// What the program is told when only ours was ready.
+/// What `epoll_wait` returns to the program when only our descriptors were ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nothing {
-    /// That the time is over: nginx looks at the clock itself. Where there is no limit it is not told at
-    /// all, since it would complain.
+    /// Zero events: nginx reads the clock itself. Without a timeout the wait goes on instead, since nginx
+    /// would log an error.
     TimedOut,
-    /// That a signal interrupted it: HAProxy takes the time for over if it is told so, and believes that
-    /// the clock was set back if that says otherwise.
+    /// `EINTR`: HAProxy treats 0 as an expired timeout; if the clock disagrees it assumes the clock was
+    /// set back.
     Interrupted,
 }
 
-/// `epoll_wait(2)` of the program, with turns for what its loop attends to.
+/// `epoll_wait(2)` of the program, with turns for the provider.
 ///
 /// # Safety
 /// As for `epoll_wait(2)`.
@@ -229,29 +233,29 @@ pub(super) unsafe fn wait(
     timeout: c_int,
     nothing: Nothing,
 ) -> c_int {
-    let own = entered(libc, epoll);
+    let current = entered(libc, epoll);
     // SAFETY: forwarded.
     let next = |timeout| unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
     loop {
-        own.each(|_| true, |one| one.before_wait);
-        let rung = own.is_rung();
-        let count = next(if rung { 0 } else { timeout });
-        if count <= 0 && !rung {
+        current.each(|_| true, |one| one.before_wait);
+        let notified = current.has_notified();
+        let count = next(if notified { 0 } else { timeout });
+        if count <= 0 && !notified {
             return count;
         }
-        // SAFETY: the kernel has just written so many.
+        // SAFETY: the kernel has just written `count` events.
         let (kept, ready) = unsafe { take_marks(events, count) };
-        if ready == [false; MAX_ATTENDED + 1] && !rung {
+        if ready == [false; MAX_DRIVEN + 1] && !notified {
             return count;
         }
-        own.silence(ready[BELL]);
-        own.each(|at| ready[at], |one| one.ready);
+        current.drain_shared(ready[SHARED]);
+        current.each(|index| ready[index], |one| one.on_readable);
         // SAFETY: behind the `kept` ones there is room up to `max`.
-        let mut total = unsafe { own.tell_rung(events, kept, max) };
+        let mut total = unsafe { current.report_notified(events, kept, max) };
         if total == 0 {
-            // What their turn made ready in other ways.
+            // Their turns may have made other descriptors ready.
             let more = with_errno_kept(|| next(0));
-            // SAFETY: the kernel has just written so many.
+            // SAFETY: the kernel has just written `more` events.
             total = unsafe { take_marks(events, more) }.0;
         }
         if total == 0 && nothing == Nothing::Interrupted {
@@ -266,61 +270,68 @@ pub(super) unsafe fn wait(
 
 /// Notes that this thread waits for `epoll`.
 fn entered(libc: &Libc, epoll: c_int) -> Loop {
-    let mut own = LOOP.get();
+    let mut current = LOOP.get();
     let forks = FORKS.load(Ordering::Relaxed);
-    if own.epoll == epoll && own.forks == forks {
-        return own;
+    if current.epoll == epoll && current.forks == forks {
+        return current;
     }
-    if own.epoll < 0 || own.forks != forks {
-        own = Loop { forks, ..NO_LOOP };
+    if current.epoll < 0 || current.forks != forks {
+        current = Loop { forks, ..NO_LOOP };
         LOOPS.fetch_add(1, Ordering::Relaxed);
     }
-    own.epoll = epoll;
-    for (at, one) in own.attended.iter().enumerate() {
+    current.epoll = epoll;
+    for (index, one) in current.driven.iter().enumerate() {
         // The loop has moved to another instance.
         if let Some(one) = one {
-            add(libc, epoll, one.fd, at);
+            add(libc, epoll, one.fd, index);
         }
     }
-    if own.bell >= 0 {
-        add(libc, epoll, own.bell, BELL);
+    if current.shared_eventfd >= 0 {
+        add(libc, epoll, current.shared_eventfd, SHARED);
     }
-    LOOP.set(own);
-    own
+    LOOP.set(current);
+    current
 }
 
 impl Loop {
-    /// Whether sockets wait to be told to the program.
-    fn is_rung(&self) -> bool {
-        self.bell >= 0 && tables::with(|table| table.has_rung())
+    /// Whether notified sockets wait to be reported to the program.
+    fn has_notified(&self) -> bool {
+        self.shared_eventfd >= 0 && tables::with(|table| table.has_notified())
     }
 
-    /// Empties the bell.
-    fn silence(&self, readable: bool) {
+    /// Empties the shared eventfd.
+    fn drain_shared(&self, readable: bool) {
         if readable {
             let mut count = [0_u8; 8];
             // SAFETY: an eventfd that does not block, and eight writable bytes.
-            with_errno_kept(|| unsafe { libc::read(self.bell, count.as_mut_ptr().cast(), 8) });
+            with_errno_kept(|| unsafe {
+                libc::read(self.shared_eventfd, count.as_mut_ptr().cast(), 8)
+            });
         }
     }
 
-    /// Puts the sockets that were rung behind the first `kept` events, as readable. Gives how many events
-    /// there are.
+    /// Puts the notified sockets behind the first `kept` events, as readable. Returns the number of events
+    /// then.
     ///
     /// # Safety
     /// There is room for `max`.
-    unsafe fn tell_rung(&self, events: *mut libc::epoll_event, kept: c_int, max: c_int) -> c_int {
-        if self.bell < 0 {
+    unsafe fn report_notified(
+        &self,
+        events: *mut libc::epoll_event,
+        kept: c_int,
+        max: c_int,
+    ) -> c_int {
+        if self.shared_eventfd < 0 {
             return kept;
         }
         let room = usize::try_from(max - kept).unwrap_or(0);
         let mut total = kept;
-        for data in tables::with(|table| table.take_rung(self.epoll, room)) {
+        for data in tables::with(|table| table.take_notified(self.epoll, room)) {
             let event = libc::epoll_event {
                 events: libc::EPOLLIN.cast_unsigned(),
                 u64: data,
             };
-            // SAFETY: there are no more than there is room for.
+            // SAFETY: `take_notified` gave no more than there is room for.
             unsafe {
                 events
                     .add(usize::try_from(total).unwrap_or(0))
@@ -331,9 +342,9 @@ impl Loop {
         total
     }
 
-    fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Attended) -> Turn) {
-        for (at, one) in self.attended.iter().enumerate() {
-            if let Some(one) = one.as_ref().filter(|_| which(at)) {
+    fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Driven) -> Turn) {
+        for (index, one) in self.driven.iter().enumerate() {
+            if let Some(one) = one.as_ref().filter(|_| which(index)) {
                 // SAFETY: promised when it was given.
                 with_errno_kept(|| unsafe { turn(one)(one.context) });
             }
@@ -341,21 +352,21 @@ impl Loop {
     }
 }
 
-/// Takes our events out of the first `count`. Gives how many are left, and which of ours were there.
+/// Takes our events out of the first `count`. Returns how many are left, and which of ours were there.
 ///
 /// # Safety
-/// So many events are initialised, if any.
+/// The first `count` events are initialised, if any.
 unsafe fn take_marks(events: *mut libc::epoll_event, count: c_int) -> (c_int, Ready) {
-    let mut ready = [false; MAX_ATTENDED + 1];
+    let mut ready = [false; MAX_DRIVEN + 1];
     let mut kept = 0;
-    for at in 0..usize::try_from(count).unwrap_or(0) {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: initialised; on this platform it may be packed, so it is copied whole.
-        let event = unsafe { events.add(at).read_unaligned() };
+        let event = unsafe { events.add(index).read_unaligned() };
         let data = event.u64;
         if let Some(ours) = (0..MARKS.len()).find(|ours| mark(*ours) == data) {
             ready[ours] = true;
         } else {
-            // SAFETY: `kept` is not behind `at`.
+            // SAFETY: `kept` is not behind `index`.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
@@ -368,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_hears_of_its_own_events_only() {
+    fn program_sees_its_own_events_only() {
         let event = |u64| libc::epoll_event { events: 1, u64 };
         let data = |events: &[libc::epoll_event]| -> Vec<u64> {
             events.iter().map(|event| event.u64).collect()
@@ -378,14 +389,14 @@ mod tests {
         let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 5) };
         assert_eq!((kept, ready), (3, [true, true, false, false, false]));
         assert_eq!(data(&events[..3]), [7, 8, 9]);
-        let mut events = [mark(3), mark(BELL)].map(event);
+        let mut events = [mark(3), mark(SHARED)].map(event);
         // SAFETY: two events.
         let (kept, ready) = unsafe { take_marks(events.as_mut_ptr(), 2) };
         assert_eq!((kept, ready), (0, [false, false, false, true, true]));
         for count in [0, -1] {
             // SAFETY: no event.
             let nothing = unsafe { take_marks(events.as_mut_ptr(), count) };
-            assert_eq!(nothing, (0, [false; MAX_ATTENDED + 1]));
+            assert_eq!(nothing, (0, [false; MAX_DRIVEN + 1]));
         }
     }
 }

@@ -18,7 +18,7 @@ use std::ffi::{c_int, c_long, c_void};
 
 use host_loop::Nothing;
 use next::{Jobs, Libc};
-use program::{Silence, is_haproxy, is_nginx};
+use program::{Inactive, is_haproxy, is_nginx};
 use tables::apply;
 
 /// Opaque `SSL`.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     let call = || unsafe { (libssl.do_handshake)(ssl) };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
-        Some(handshake) => handshake.drive(&call, |result| result == 1),
+        Some(handshake) => handshake.run(&call, |result| result == 1),
         None => call(),
     }
 }
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn SSL_read_early_data(
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         // Once there is early data, the operation of the private key is done.
-        Some(handshake) => handshake.drive(&call, |result| result != SSL_READ_EARLY_DATA_ERROR),
+        Some(handshake) => handshake.run(&call, |result| result != SSL_READ_EARLY_DATA_ERROR),
         None => call(),
     }
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn epoll_ctl(
     }
 }
 
-/// Interposed: gives the provider its turns in the program's event loop.
+/// Interposed: gives the provider its turns in the program's event loop (see [`host_loop`]).
 ///
 /// # Safety
 /// As for `epoll_wait(2)`.
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 
 fn say_if_not_known() {
     if !is_haproxy() {
-        Silence::NotKnown.say();
+        Inactive::NotKnown.say();
     }
 }
 
@@ -296,7 +296,7 @@ impl Handshake {
         }
         // A worker that waits by epoll has registered its listeners long before its first handshake.
         if !tables::with(|table| table.is_used()) {
-            Silence::NoEpoll.say();
+            Inactive::NoEpoll.say();
             return None;
         }
         Some(Self {
@@ -308,7 +308,7 @@ impl Handshake {
     }
 
     /// Makes the call with jobs allowed. Reads and writes afterwards do not run as jobs.
-    fn drive(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
+    fn run(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
         stack::install_guarded_stacks(self.jobs);
         self.set_mode(SSL_CTRL_MODE);
         let call = &|| host_loop::on_socket(self.socket, call);
@@ -343,8 +343,8 @@ impl Handshake {
         unsafe { (self.jobs.want)(self.ssl) }
     }
 
-    /// Puts the descriptors of the paused job beside the socket. False if that is not possible: then
-    /// nothing would ever wake the connection.
+    /// Registers the descriptors of the paused job as shadows of the socket. False if that is not possible:
+    /// then nothing would ever wake the connection.
     fn wait_by_epoll(&self) -> bool {
         let Some(fds) = wait_fds(self.jobs, self.ssl) else {
             return false;
@@ -352,8 +352,8 @@ impl Handshake {
         if apply(self.libc, |table| table.paused(self.socket, &fds)).is_err() {
             return false;
         }
-        // Whatever the job tried before it paused is no error of the handshake; nginx would log it
-        // against another connection.
+        // Errors that the job left in the thread's queue before it paused are none of the handshake's;
+        // nginx would log them against another connection.
         // SAFETY: takes nothing.
         unsafe { (self.jobs.clear_errors)() };
         true
@@ -391,7 +391,7 @@ fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
 /// Ends a paused job: resumes it with the order to give up. A job of a provider that does not know
 /// the order is waited for, up to a minute.
 fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
-    // The mode is still set, by `drive` or by HAProxy: only so does libssl resume the job.
+    // The mode is still set, by `Handshake::run` or by HAProxy: only so does libssl resume the job.
     CANCELLING.set(true);
     for round in 0..MAX_CANCEL_ROUNDS + MAX_DRAIN_POLLS {
         resume();
@@ -404,7 +404,8 @@ fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
         }
     }
     CANCELLING.set(false);
-    // The aborted handshake left its errors behind; the program would take them for its next call's.
+    // The aborted handshake left errors in the thread's queue; the program would read them as errors of
+    // its next call.
     // SAFETY: takes nothing.
     unsafe { (jobs.clear_errors)() };
 }

@@ -16,7 +16,7 @@ use super::Ssl;
 
 /// Allocates and frees stacks of ASYNC jobs (`ASYNC_stack_alloc_fn`, `ASYNC_stack_free_fn`).
 pub(super) type StackAlloc = unsafe extern "C" fn(*mut usize) -> *mut c_void;
-/// See [`StackAlloc`].
+/// Counterpart of [`StackAlloc`].
 pub(super) type StackFree = unsafe extern "C" fn(*mut c_void);
 
 /// libc's definitions. Valid for the life of the process: libc is not unloaded.
@@ -28,8 +28,8 @@ pub(super) struct Libc {
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
 }
 
-/// libssl's definitions. Valid for the life of the process: whoever calls us uses it, and OpenSSL
-/// links its libraries so that they stay.
+/// libssl's definitions. Valid for the life of the process: the caller uses libssl, and OpenSSL links its
+/// libraries so that they are not unloaded.
 pub(super) struct Libssl {
     pub(super) do_handshake: unsafe extern "C" fn(*mut Ssl) -> c_int,
     pub(super) read_early_data:
@@ -53,7 +53,7 @@ pub(super) struct Jobs {
     pub(super) set_mem_functions: Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
 }
 
-/// Names under which libssl may have been loaded by somebody for himself, newest first.
+/// Names under which a program may have loaded libssl with `dlopen`, newest first.
 const SONAMES: [&CStr; 3] = [c"libssl.so.4", c"libssl.so.3", c"libssl.so.1.1"];
 
 /// Resolves a symbol as a function pointer of the type of its field.

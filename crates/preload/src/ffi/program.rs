@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which program this is, and what it is told.
+//! Which program this is, and why the library does nothing in others.
 //!
 //! It is decided before `main`: nginx overwrites its arguments later, and the name with them.
 
@@ -38,9 +38,9 @@ extern "C" fn before_main() {
         return;
     }
     match next::libssl() {
-        None => Silence::NoLibssl.say(),
-        Some(libssl) if libssl.jobs.is_none() => Silence::NoJobs.say(),
-        Some(_) if !forget_at_fork() => Silence::NoForkHandler.say(),
+        None => Inactive::NoLibssl.say(),
+        Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.say(),
+        Some(_) if !forget_at_fork() => Inactive::NoForkHandler.say(),
         Some(_) => match program {
             Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
             Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
@@ -81,7 +81,7 @@ pub(super) fn is_haproxy() -> bool {
 
 /// Why this library does nothing here.
 #[derive(Clone, Copy)]
-pub(super) enum Silence {
+pub(super) enum Inactive {
     NotKnown,
     NoLibssl,
     NoJobs,
@@ -89,7 +89,7 @@ pub(super) enum Silence {
     NoEpoll,
 }
 
-impl Silence {
+impl Inactive {
     fn text(self) -> &'static str {
         match self {
             Self::NotKnown => "this process is neither nginx nor HAProxy",
@@ -110,7 +110,7 @@ impl Silence {
         }
         let text = self.text();
         with_errno_kept(|| {
-            // Whoever has closed standard error does not want to know.
+            // A closed standard error is no error of ours.
             drop(writeln!(
                 std::io::stderr(),
                 "millrace-preload: {text}; TLS handshakes are left as they are"

@@ -50,7 +50,7 @@ unsafe extern "C" fn allocate(len: *mut usize) -> *mut c_void {
     }
     // SAFETY: the first part of the mapping made above.
     if unsafe { libc::mprotect(base, GUARD_LEN, libc::PROT_NONE) } != 0 {
-        // SAFETY: the whole mapping, which nobody has seen yet.
+        // SAFETY: the whole mapping, which no other code has seen yet.
         unsafe { libc::munmap(base, GUARD_LEN + STACK_LEN) };
         return ptr::null_mut();
     }

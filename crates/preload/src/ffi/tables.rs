@@ -16,11 +16,11 @@ use std::sync::{Mutex, PoisonError};
 
 use super::next::Libc;
 use super::{errno, with_errno_kept};
-use crate::table::{Action, Table};
+use crate::table::{Action, SocketTable};
 
 /// The table of this process; null before its first use. What a parent leaves behind in its child is
 /// never freed.
-static TABLE: AtomicPtr<Mutex<Table>> = AtomicPtr::new(ptr::null_mut());
+static TABLE: AtomicPtr<Mutex<SocketTable>> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     /// Whether this thread holds the lock: a signal handler must not wait for it.
@@ -32,7 +32,7 @@ pub(super) fn forget() {
     TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
-fn table() -> &'static Mutex<Table> {
+fn table() -> &'static Mutex<SocketTable> {
     let mut current = TABLE.load(Ordering::Acquire);
     if current.is_null() {
         let new = Box::into_raw(Box::default());
@@ -41,7 +41,7 @@ fn table() -> &'static Mutex<Table> {
         current = match placed {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -52,7 +52,7 @@ fn table() -> &'static Mutex<Table> {
 }
 
 /// Asks the table. A signal handler that interrupts this thread in here gets the default.
-pub(super) fn with<T: Default>(ask: impl FnOnce(&mut Table) -> T) -> T {
+pub(super) fn with<T: Default>(ask: impl FnOnce(&mut SocketTable) -> T) -> T {
     if BUSY.replace(true) {
         return T::default();
     }
@@ -68,7 +68,7 @@ pub(super) fn with<T: Default>(ask: impl FnOnce(&mut Table) -> T) -> T {
 /// The `errno` of the last eventfd that could not be added.
 pub(super) fn apply(
     libc: &Libc,
-    decide: impl FnOnce(&mut Table) -> Vec<Action>,
+    decide: impl FnOnce(&mut SocketTable) -> Vec<Action>,
 ) -> Result<(), c_int> {
     let actions = with(decide);
     if actions.is_empty() {

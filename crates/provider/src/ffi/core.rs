@@ -21,6 +21,7 @@ type BioReadEx = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut usiz
 type BioGets = unsafe extern "C" fn(*mut c_void, *mut c_char, c_int) -> c_int;
 
 /// What the core lets us call.
+#[derive(Clone, Copy)]
 pub(crate) struct Core {
     handle: *const c_void,
     get_params: Option<GetParams>,
@@ -51,8 +52,8 @@ impl Core {
         // SAFETY: the caller's promise.
         let find = |id| unsafe { function(table, id) };
         macro_rules! upcall {
-            ($id:ident as $type:ty) => {{
-                let address = find(ids::$id);
+            ($module:ident::$id:ident as $type:ty) => {{
+                let address = find(ids::$module::$id);
                 if address.is_null() {
                     None
                 } else {
@@ -63,15 +64,15 @@ impl Core {
         }
         Self {
             handle,
-            get_params: upcall!(OSSL_FUNC_CORE_GET_PARAMS as GetParams),
-            new_error: upcall!(OSSL_FUNC_CORE_NEW_ERROR as HandleOnly),
-            set_error_debug: upcall!(OSSL_FUNC_CORE_SET_ERROR_DEBUG as SetDebug),
-            vset_error: upcall!(OSSL_FUNC_CORE_VSET_ERROR as VsetError),
-            set_mark: upcall!(OSSL_FUNC_CORE_SET_ERROR_MARK as HandleInt),
-            pop_to_mark: upcall!(OSSL_FUNC_CORE_POP_ERROR_TO_MARK as HandleInt),
-            bio_read_ex: upcall!(OSSL_FUNC_BIO_READ_EX as BioReadEx),
-            bio_gets: upcall!(OSSL_FUNC_BIO_GETS as BioGets),
-            upcall: find(ids::OSSL_FUNC_CORE_GET_LIBCTX),
+            get_params: upcall!(upcall::GET_PARAMS as GetParams),
+            new_error: upcall!(upcall::NEW_ERROR as HandleOnly),
+            set_error_debug: upcall!(upcall::SET_ERROR_DEBUG as SetDebug),
+            vset_error: upcall!(upcall::VSET_ERROR as VsetError),
+            set_mark: upcall!(upcall::SET_ERROR_MARK as HandleInt),
+            pop_to_mark: upcall!(upcall::POP_ERROR_TO_MARK as HandleInt),
+            bio_read_ex: upcall!(bio::READ_EX as BioReadEx),
+            bio_gets: upcall!(bio::GETS as BioGets),
+            upcall: find(ids::upcall::GET_LIBCTX),
         }
     }
 
@@ -104,7 +105,7 @@ impl Core {
     }
 
     /// Runs `f` and takes back what it put on the error stack.
-    pub(crate) fn quietly<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub(crate) fn discarding_errors<T>(&self, f: impl FnOnce() -> T) -> T {
         if let Some(set_mark) = self.set_mark {
             // SAFETY: the handle is the core's own.
             unsafe { set_mark(self.handle) };

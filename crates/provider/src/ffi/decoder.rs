@@ -3,28 +3,31 @@
 
 //! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
 //!
-//! They stand beside OpenSSL's own in every load of a key file, so whatever is not a stub is "carry on"
-//! (1), never an error; and a PEM block of somebody else is consumed whole, as OpenSSL's decoder does,
-//! because the loader goes on from where the last decoder stopped. No connection is made: a stub
-//! has the public half.
+//! They stand beside OpenSSL's own in every load of a key file, so input that is no stub is "carry on"
+//! (1), never an error; and a PEM block of another type is consumed whole, as OpenSSL's decoder does,
+//! because the loader continues where the last decoder stopped. No connection is made: a stub has the
+//! public half.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
 
 use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
-use super::core::{guard, guard_bare};
+use super::core::guard;
+use super::delegate::{dispatch, free, give};
+use super::ids;
 use super::inner::Context;
-use super::key::{Key, algorithm_name};
+use super::key::Key;
 use super::libcrypto::Ptr;
-use super::provider::{Provider, key_names};
+use super::provider::Provider;
 use super::types::{Algorithm, Callback, Dispatch, Param, Table};
-use super::{ids, key};
-use crate::config::ALGORITHMS;
+use crate::algorithms::{KeyType, each_key_type};
+use crate::config::Config;
 use crate::error::Result;
 
 type Passphrase = *const c_void;
 
-/// "Not mine": the next decoder is tried.
+/// "Not a stub": the next decoder is tried.
 const CARRY_ON: c_int = 1;
 
 /// Structure of the DER in a stub.
@@ -33,7 +36,7 @@ const STRUCTURE: &CStr = c"millrace";
 /// Longest line that is read at once; longer ones come in pieces.
 const LINE: usize = 1024;
 
-/// Bound on what is read in search of a PEM block: certificate bundles of system size fit.
+/// Bound on the bytes that are read in search of a PEM block: certificate bundles of system size fit.
 const MAX_SEARCH: usize = 16 * 1024 * 1024;
 
 /// A decoder.
@@ -42,20 +45,19 @@ struct Decoder {
 }
 
 /// The decoders: PEM to DER, and DER to each key type that is offered.
-pub(crate) fn algorithms(context: &Context, offered: impl Fn(&str) -> bool) -> Table<Algorithm> {
+pub(crate) fn algorithms(context: &Context, config: &Config) -> Table<Algorithm> {
     let mut entries = vec![Algorithm {
         names: c"DER".as_ptr(),
         properties: c"provider=millrace,input=pem".as_ptr(),
         implementation: table(decode_pem),
         description: c"PEM stub of a key in the Millrace pool".as_ptr(),
     }];
-    for (algorithm, name) in ALGORITHMS.iter().enumerate() {
-        let decode = DECODERS.get(algorithm).copied();
-        if let (true, Some(names), Some(decode)) =
-            (offered(name), key_names(context, algorithm), decode)
-        {
+    let decoders: [Decode; KeyType::ALL.len()] = each_key_type!(decode_der);
+    let rows = KeyType::ALL.iter().zip(&context.keys).zip(decoders);
+    for ((key_type, inner), decode) in rows {
+        if let Some(inner) = inner.as_ref().filter(|_| config.offers(*key_type)) {
             entries.push(Algorithm {
-                names,
+                names: inner.names,
                 properties: c"provider=millrace,input=der,structure=millrace".as_ptr(),
                 implementation: table(decode),
                 description: c"stub of a key in the Millrace pool".as_ptr(),
@@ -69,68 +71,31 @@ pub(crate) fn algorithms(context: &Context, offered: impl Fn(&str) -> bool) -> T
 type Decode =
     unsafe extern "C" fn(Ptr, Ptr, c_int, Callback, *mut c_void, Passphrase, *mut c_void) -> c_int;
 
-const DECODERS: [Decode; ALGORITHMS.len()] = [
-    decode_der::<0>,
-    decode_der::<1>,
-    decode_der::<2>,
-    decode_der::<3>,
-    decode_der::<4>,
-    decode_der::<5>,
-    decode_der::<6>,
-    decode_der::<7>,
-    decode_der::<8>,
-    decode_der::<9>,
-];
-
 fn table(decode: Decode) -> *const Dispatch {
-    Table::leak(vec![
-        Dispatch {
-            id: ids::OSSL_FUNC_DECODER_NEWCTX,
-            function: newctx as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_DECODER_FREECTX,
-            function: freectx as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_DECODER_DOES_SELECTION,
-            function: does_selection as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_DECODER_DECODE,
-            function: decode as *const c_void,
-        },
-        Dispatch::END,
-    ])
-    .as_ptr()
+    let mut rows = dispatch! { decoder {
+        NEWCTX => newctx<>;
+        FREECTX => free<Decoder>;
+        DOES_SELECTION => does_selection<>;
+    } };
+    rows.push((ids::decoder::DECODE, decode as *const c_void));
+    Table::dispatch(rows).as_ptr()
 }
 
-unsafe extern "C" fn newctx(provctx: Ptr) -> Ptr {
-    // SAFETY: OpenSSL hands back the context of the provider.
+unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null_mut(), || {
-        Ok(Box::into_raw(Box::new(Decoder { provider })).cast())
+        Ok(give(Decoder { provider }))
     })
 }
 
-unsafe extern "C" fn freectx(pointer: Ptr) {
-    if pointer.is_null() {
-        return;
-    }
-    guard_bare((), || {
-        // SAFETY: OpenSSL gives it back and does not use it again.
-        drop(unsafe { Box::from_raw(pointer.cast::<Decoder>()) });
-        Some(())
-    });
-}
-
-unsafe extern "C" fn does_selection(_provctx: Ptr, selection: c_int) -> c_int {
+unsafe extern "C" fn does_selection<const ID: i32>(_provctx: Ptr, selection: c_int) -> c_int {
     c_int::from(selects_a_key(selection))
 }
 
-/// Whether a key is wanted, and not parameters alone. Nothing selected means: whatever there is.
+/// Whether a key is wanted, and not parameters alone. An empty selection allows anything.
 fn selects_a_key(selection: c_int) -> bool {
-    let key = ids::OSSL_KEYMGMT_SELECT_PRIVATE_KEY | ids::OSSL_KEYMGMT_SELECT_PUBLIC_KEY;
+    let key = ids::select::PRIVATE_KEY | ids::select::PUBLIC_KEY;
     selection == 0 || selection & key != 0
 }
 
@@ -143,12 +108,12 @@ unsafe extern "C" fn decode_pem(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: OpenSSL hands back a decoder of ours.
+    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
     let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
         return CARRY_ON;
     };
     guard(decoder.provider, CARRY_ON, || {
-        // SAFETY: the core's BIO.
+        // SAFETY: libcrypto passes a BIO of the core.
         let Some(pem) = (unsafe { read_block(decoder.provider, bio) }) else {
             return Ok(CARRY_ON);
         };
@@ -160,7 +125,8 @@ unsafe extern "C" fn decode_pem(
             Param::text(c"data-structure", STRUCTURE),
             Param::END,
         ];
-        // SAFETY: an array that a null key ends, alive during the call; the caller's argument.
+        // SAFETY: the callback takes an array that a null key ends, which outlives the call, and the
+        // argument that came with it.
         Ok(unsafe { callback(found.as_ptr(), argument) })
     })
 }
@@ -174,7 +140,7 @@ unsafe fn read_block(provider: &Provider, bio: Ptr) -> Option<String> {
     let mut block: Option<Vec<u8>> = None;
     let mut inside = false;
     let mut searched = 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract.
     while let Some(line) = unsafe { provider.core.read_line(bio, &mut buffer) } {
         searched += line.len();
         if searched > MAX_SEARCH {
@@ -206,7 +172,7 @@ unsafe extern "C" fn decode_der<const A: usize>(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: OpenSSL hands back a decoder of ours.
+    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
     let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
         return CARRY_ON;
     };
@@ -214,19 +180,19 @@ unsafe extern "C" fn decode_der<const A: usize>(
         if !selects_a_key(selection) {
             return Ok(CARRY_ON);
         }
-        // SAFETY: the core's BIO.
+        // SAFETY: libcrypto passes a BIO of the core.
         let der = unsafe { decoder.provider.core.read_all(bio, MAX_STUB_LEN) };
         let Some(stub) = der.as_deref().and_then(Stub::from_der) else {
             return Ok(CARRY_ON);
         };
-        if !key::may_be_of(&stub.spki, A) {
+        if !KeyType::ALL[A].may_be_of(&stub.spki) {
             return Ok(CARRY_ON);
         }
         let key = Key::resident(decoder.provider, &stub.name, &stub.spki)?;
-        if key.algorithm != A {
+        if key.data.key_type != KeyType::ALL[A] {
             return Ok(CARRY_ON);
         }
-        // SAFETY: the caller's callback and argument.
+        // SAFETY: libcrypto passes the callback with its argument, for this call.
         unsafe { hand_over(key, callback, argument) }
     })
 }
@@ -236,12 +202,12 @@ unsafe extern "C" fn decode_der<const A: usize>(
 /// # Safety
 /// `callback` may be called with `argument` now.
 pub(crate) unsafe fn hand_over(
-    key: std::sync::Arc<Key>,
+    key: Arc<Key>,
     callback: Callback,
     argument: *mut c_void,
 ) -> Result<c_int> {
-    let mut kind = ids::OSSL_OBJECT_PKEY;
-    let name = algorithm_name(key.algorithm);
+    let mut kind = ids::object::PKEY;
+    let name = key.data.key_type.row().name;
     let mut object = key.into_object();
     let place = std::ptr::from_mut(&mut object);
     let found = [
@@ -250,13 +216,14 @@ pub(crate) unsafe fn hand_over(
         Param::reference(c"reference", place),
         Param::END,
     ];
-    // SAFETY: an array that a null key ends, alive during the call; the caller's promise.
+    // SAFETY: an array that a null key ends, which outlives the call; and by this function's contract.
     let status = unsafe { callback(found.as_ptr(), argument) };
-    // SAFETY: `load` has written null here if it took the object.
+    // SAFETY: a place of ours. Read through the pointer, because `load` writes null through it when it takes
+    // the object.
     let left = unsafe { place.read() };
     if !left.is_null() {
-        // SAFETY: the reference that nobody took.
-        drop(unsafe { std::sync::Arc::from_raw(left.cast::<Key>().cast_const()) });
+        // SAFETY: the reference of `into_object`, which `load` did not take.
+        drop(unsafe { Arc::from_raw(left.cast::<Key>().cast_const()) });
     }
     Ok(status)
 }

@@ -1,174 +1,186 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Numbers and names from `openssl/core_dispatch.h`, `core_object.h` and `core_names.h`.
+//! Numbers and names from `openssl/core_dispatch.h`, `core_object.h` and `core.h`.
 //!
 //! They are part of OpenSSL's stable interface: a number never changes its meaning. A test compares
-//! each with the installed header.
+//! each with the installed header. The header's name is the module's prefix and the constant's name.
 
 macro_rules! ids {
-    ($(#[$doc:meta])* $list:ident: $($name:ident = $value:literal;)*) => {
-        $(pub(crate) const $name: i32 = $value;)*
+    ($($module:ident $prefix:literal { $($name:ident = $value:literal;)* })*) => {
+        $(pub(crate) mod $module {
+            $(pub(crate) const $name: i32 = $value;)*
+        })*
 
-        $(#[$doc])*
         #[cfg(test)]
-        const $list: &[(&str, i32)] = &[$((stringify!($name), $value)),*];
+        const ALL: &[(&str, i32)] = &[$($((concat!($prefix, stringify!($name)), $value)),*),*];
     };
 }
 
+#[rustfmt::skip]
 ids! {
-    /// Every number with its name in the header.
-    ALL:
-    OSSL_FUNC_CORE_GET_PARAMS = 2;
-    OSSL_FUNC_CORE_GET_LIBCTX = 4;
-    OSSL_FUNC_CORE_NEW_ERROR = 5;
-    OSSL_FUNC_CORE_SET_ERROR_DEBUG = 6;
-    OSSL_FUNC_CORE_VSET_ERROR = 7;
-    OSSL_FUNC_CORE_SET_ERROR_MARK = 8;
-    OSSL_FUNC_CORE_POP_ERROR_TO_MARK = 10;
-    OSSL_FUNC_BIO_READ_EX = 42;
-    OSSL_FUNC_BIO_GETS = 49;
-
-    OSSL_FUNC_PROVIDER_TEARDOWN = 1024;
-    OSSL_FUNC_PROVIDER_GETTABLE_PARAMS = 1025;
-    OSSL_FUNC_PROVIDER_GET_PARAMS = 1026;
-    OSSL_FUNC_PROVIDER_QUERY_OPERATION = 1027;
-    OSSL_FUNC_PROVIDER_GET_REASON_STRINGS = 1029;
-    OSSL_FUNC_PROVIDER_GET_CAPABILITIES = 1030;
-
-    OSSL_OP_KEYMGMT = 10;
-    OSSL_OP_KEYEXCH = 11;
-    OSSL_OP_SIGNATURE = 12;
-    OSSL_OP_ASYM_CIPHER = 13;
-    OSSL_OP_DECODER = 21;
-    OSSL_OP_STORE = 22;
-
-    OSSL_KEYMGMT_SELECT_PRIVATE_KEY = 0x01;
-    OSSL_KEYMGMT_SELECT_PUBLIC_KEY = 0x02;
-    OSSL_KEYMGMT_SELECT_DOMAIN_PARAMETERS = 0x04;
-    OSSL_KEYMGMT_SELECT_OTHER_PARAMETERS = 0x80;
-
-    OSSL_FUNC_KEYMGMT_NEW = 1;
-    OSSL_FUNC_KEYMGMT_GEN_INIT = 2;
-    OSSL_FUNC_KEYMGMT_GEN_SET_TEMPLATE = 3;
-    OSSL_FUNC_KEYMGMT_GEN_SET_PARAMS = 4;
-    OSSL_FUNC_KEYMGMT_GEN_SETTABLE_PARAMS = 5;
-    OSSL_FUNC_KEYMGMT_GEN = 6;
-    OSSL_FUNC_KEYMGMT_GEN_CLEANUP = 7;
-    OSSL_FUNC_KEYMGMT_LOAD = 8;
-    OSSL_FUNC_KEYMGMT_FREE = 10;
-    OSSL_FUNC_KEYMGMT_GET_PARAMS = 11;
-    OSSL_FUNC_KEYMGMT_GETTABLE_PARAMS = 12;
-    OSSL_FUNC_KEYMGMT_SET_PARAMS = 13;
-    OSSL_FUNC_KEYMGMT_SETTABLE_PARAMS = 14;
-    OSSL_FUNC_KEYMGMT_QUERY_OPERATION_NAME = 20;
-    OSSL_FUNC_KEYMGMT_HAS = 21;
-    OSSL_FUNC_KEYMGMT_VALIDATE = 22;
-    OSSL_FUNC_KEYMGMT_MATCH = 23;
-    OSSL_FUNC_KEYMGMT_IMPORT = 40;
-    OSSL_FUNC_KEYMGMT_IMPORT_TYPES = 41;
-    OSSL_FUNC_KEYMGMT_EXPORT = 42;
-    OSSL_FUNC_KEYMGMT_EXPORT_TYPES = 43;
-    OSSL_FUNC_KEYMGMT_DUP = 44;
-
-    OSSL_FUNC_KEYEXCH_NEWCTX = 1;
-    OSSL_FUNC_KEYEXCH_INIT = 2;
-    OSSL_FUNC_KEYEXCH_DERIVE = 3;
-    OSSL_FUNC_KEYEXCH_SET_PEER = 4;
-    OSSL_FUNC_KEYEXCH_FREECTX = 5;
-    OSSL_FUNC_KEYEXCH_DUPCTX = 6;
-    OSSL_FUNC_KEYEXCH_SET_CTX_PARAMS = 7;
-    OSSL_FUNC_KEYEXCH_SETTABLE_CTX_PARAMS = 8;
-    OSSL_FUNC_KEYEXCH_GET_CTX_PARAMS = 9;
-    OSSL_FUNC_KEYEXCH_GETTABLE_CTX_PARAMS = 10;
-
-    OSSL_FUNC_SIGNATURE_NEWCTX = 1;
-    OSSL_FUNC_SIGNATURE_SIGN_INIT = 2;
-    OSSL_FUNC_SIGNATURE_SIGN = 3;
-    OSSL_FUNC_SIGNATURE_VERIFY_INIT = 4;
-    OSSL_FUNC_SIGNATURE_VERIFY = 5;
-    OSSL_FUNC_SIGNATURE_VERIFY_RECOVER_INIT = 6;
-    OSSL_FUNC_SIGNATURE_VERIFY_RECOVER = 7;
-    OSSL_FUNC_SIGNATURE_DIGEST_SIGN_INIT = 8;
-    OSSL_FUNC_SIGNATURE_DIGEST_SIGN_UPDATE = 9;
-    OSSL_FUNC_SIGNATURE_DIGEST_SIGN_FINAL = 10;
-    OSSL_FUNC_SIGNATURE_DIGEST_SIGN = 11;
-    OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_INIT = 12;
-    OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_UPDATE = 13;
-    OSSL_FUNC_SIGNATURE_DIGEST_VERIFY_FINAL = 14;
-    OSSL_FUNC_SIGNATURE_DIGEST_VERIFY = 15;
-    OSSL_FUNC_SIGNATURE_FREECTX = 16;
-    OSSL_FUNC_SIGNATURE_DUPCTX = 17;
-    OSSL_FUNC_SIGNATURE_GET_CTX_PARAMS = 18;
-    OSSL_FUNC_SIGNATURE_GETTABLE_CTX_PARAMS = 19;
-    OSSL_FUNC_SIGNATURE_SET_CTX_PARAMS = 20;
-    OSSL_FUNC_SIGNATURE_SETTABLE_CTX_PARAMS = 21;
-    OSSL_FUNC_SIGNATURE_GET_CTX_MD_PARAMS = 22;
-    OSSL_FUNC_SIGNATURE_GETTABLE_CTX_MD_PARAMS = 23;
-    OSSL_FUNC_SIGNATURE_SET_CTX_MD_PARAMS = 24;
-    OSSL_FUNC_SIGNATURE_SETTABLE_CTX_MD_PARAMS = 25;
-
-    OSSL_FUNC_ASYM_CIPHER_NEWCTX = 1;
-    OSSL_FUNC_ASYM_CIPHER_ENCRYPT_INIT = 2;
-    OSSL_FUNC_ASYM_CIPHER_ENCRYPT = 3;
-    OSSL_FUNC_ASYM_CIPHER_DECRYPT_INIT = 4;
-    OSSL_FUNC_ASYM_CIPHER_DECRYPT = 5;
-    OSSL_FUNC_ASYM_CIPHER_FREECTX = 6;
-    OSSL_FUNC_ASYM_CIPHER_DUPCTX = 7;
-    OSSL_FUNC_ASYM_CIPHER_GET_CTX_PARAMS = 8;
-    OSSL_FUNC_ASYM_CIPHER_GETTABLE_CTX_PARAMS = 9;
-    OSSL_FUNC_ASYM_CIPHER_SET_CTX_PARAMS = 10;
-    OSSL_FUNC_ASYM_CIPHER_SETTABLE_CTX_PARAMS = 11;
-
-    OSSL_FUNC_DECODER_NEWCTX = 1;
-    OSSL_FUNC_DECODER_FREECTX = 2;
-    OSSL_FUNC_DECODER_DOES_SELECTION = 10;
-    OSSL_FUNC_DECODER_DECODE = 11;
-
-    OSSL_FUNC_STORE_OPEN = 1;
-    OSSL_FUNC_STORE_SETTABLE_CTX_PARAMS = 3;
-    OSSL_FUNC_STORE_SET_CTX_PARAMS = 4;
-    OSSL_FUNC_STORE_LOAD = 5;
-    OSSL_FUNC_STORE_EOF = 6;
-    OSSL_FUNC_STORE_CLOSE = 7;
-
-    OSSL_OBJECT_PKEY = 2;
-
-    OSSL_PARAM_INTEGER = 1;
-    OSSL_PARAM_UNSIGNED_INTEGER = 2;
-    OSSL_PARAM_UTF8_STRING = 4;
-    OSSL_PARAM_OCTET_STRING = 5;
-    OSSL_PARAM_UTF8_PTR = 6;
-    OSSL_PARAM_OCTET_PTR = 7;
-}
-
-ids! {
-    /// Those that came with OpenSSL 3.4.
-    SINCE_3_4:
-    OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES = 26;
-    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_INIT = 27;
-    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_UPDATE = 28;
-    OSSL_FUNC_SIGNATURE_SIGN_MESSAGE_FINAL = 29;
-    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_INIT = 30;
-    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_UPDATE = 31;
-    OSSL_FUNC_SIGNATURE_VERIFY_MESSAGE_FINAL = 32;
+    upcall "OSSL_FUNC_CORE_" {
+        GET_PARAMS = 2;
+        GET_LIBCTX = 4;
+        NEW_ERROR = 5;
+        SET_ERROR_DEBUG = 6;
+        VSET_ERROR = 7;
+        SET_ERROR_MARK = 8;
+        POP_ERROR_TO_MARK = 10;
+    }
+    bio "OSSL_FUNC_BIO_" {
+        READ_EX = 42;
+        GETS = 49;
+    }
+    provider "OSSL_FUNC_PROVIDER_" {
+        TEARDOWN = 1024;
+        GETTABLE_PARAMS = 1025;
+        GET_PARAMS = 1026;
+        QUERY_OPERATION = 1027;
+        GET_REASON_STRINGS = 1029;
+        GET_CAPABILITIES = 1030;
+    }
+    op "OSSL_OP_" {
+        KEYMGMT = 10;
+        KEYEXCH = 11;
+        SIGNATURE = 12;
+        ASYM_CIPHER = 13;
+        DECODER = 21;
+        STORE = 22;
+    }
+    select "OSSL_KEYMGMT_SELECT_" {
+        PRIVATE_KEY = 0x01;
+        PUBLIC_KEY = 0x02;
+        DOMAIN_PARAMETERS = 0x04;
+        OTHER_PARAMETERS = 0x80;
+    }
+    keymgmt "OSSL_FUNC_KEYMGMT_" {
+        NEW = 1;
+        GEN_INIT = 2;
+        GEN_SET_TEMPLATE = 3;
+        GEN_SET_PARAMS = 4;
+        GEN_SETTABLE_PARAMS = 5;
+        GEN = 6;
+        GEN_CLEANUP = 7;
+        LOAD = 8;
+        FREE = 10;
+        GET_PARAMS = 11;
+        GETTABLE_PARAMS = 12;
+        SET_PARAMS = 13;
+        SETTABLE_PARAMS = 14;
+        QUERY_OPERATION_NAME = 20;
+        HAS = 21;
+        VALIDATE = 22;
+        MATCH = 23;
+        IMPORT = 40;
+        IMPORT_TYPES = 41;
+        EXPORT = 42;
+        EXPORT_TYPES = 43;
+        DUP = 44;
+    }
+    keyexch "OSSL_FUNC_KEYEXCH_" {
+        NEWCTX = 1;
+        INIT = 2;
+        DERIVE = 3;
+        SET_PEER = 4;
+        FREECTX = 5;
+        DUPCTX = 6;
+        SET_CTX_PARAMS = 7;
+        SETTABLE_CTX_PARAMS = 8;
+        GET_CTX_PARAMS = 9;
+        GETTABLE_CTX_PARAMS = 10;
+    }
+    signature "OSSL_FUNC_SIGNATURE_" {
+        NEWCTX = 1;
+        SIGN_INIT = 2;
+        SIGN = 3;
+        VERIFY_INIT = 4;
+        VERIFY = 5;
+        VERIFY_RECOVER_INIT = 6;
+        VERIFY_RECOVER = 7;
+        DIGEST_SIGN_INIT = 8;
+        DIGEST_SIGN_UPDATE = 9;
+        DIGEST_SIGN_FINAL = 10;
+        DIGEST_SIGN = 11;
+        DIGEST_VERIFY_INIT = 12;
+        DIGEST_VERIFY_UPDATE = 13;
+        DIGEST_VERIFY_FINAL = 14;
+        DIGEST_VERIFY = 15;
+        FREECTX = 16;
+        DUPCTX = 17;
+        GET_CTX_PARAMS = 18;
+        GETTABLE_CTX_PARAMS = 19;
+        SET_CTX_PARAMS = 20;
+        SETTABLE_CTX_PARAMS = 21;
+        GET_CTX_MD_PARAMS = 22;
+        GETTABLE_CTX_MD_PARAMS = 23;
+        SET_CTX_MD_PARAMS = 24;
+        SETTABLE_CTX_MD_PARAMS = 25;
+        QUERY_KEY_TYPES = 26;
+        SIGN_MESSAGE_INIT = 27;
+        SIGN_MESSAGE_UPDATE = 28;
+        SIGN_MESSAGE_FINAL = 29;
+        VERIFY_MESSAGE_INIT = 30;
+        VERIFY_MESSAGE_UPDATE = 31;
+        VERIFY_MESSAGE_FINAL = 32;
+    }
+    cipher "OSSL_FUNC_ASYM_CIPHER_" {
+        NEWCTX = 1;
+        ENCRYPT_INIT = 2;
+        ENCRYPT = 3;
+        DECRYPT_INIT = 4;
+        DECRYPT = 5;
+        FREECTX = 6;
+        DUPCTX = 7;
+        GET_CTX_PARAMS = 8;
+        GETTABLE_CTX_PARAMS = 9;
+        SET_CTX_PARAMS = 10;
+        SETTABLE_CTX_PARAMS = 11;
+    }
+    decoder "OSSL_FUNC_DECODER_" {
+        NEWCTX = 1;
+        FREECTX = 2;
+        DOES_SELECTION = 10;
+        DECODE = 11;
+    }
+    store "OSSL_FUNC_STORE_" {
+        OPEN = 1;
+        SETTABLE_CTX_PARAMS = 3;
+        SET_CTX_PARAMS = 4;
+        LOAD = 5;
+        EOF = 6;
+        CLOSE = 7;
+    }
+    object "OSSL_OBJECT_" {
+        PKEY = 2;
+    }
+    param "OSSL_PARAM_" {
+        INTEGER = 1;
+        UNSIGNED_INTEGER = 2;
+        UTF8_STRING = 4;
+        OCTET_STRING = 5;
+        UTF8_PTR = 6;
+        OCTET_PTR = 7;
+    }
 }
 
 /// One more than the largest function number of any operation that is delegated; tables of an
 /// inner algorithm are indexed by it.
 pub(crate) const FUNCTIONS: usize = 48;
 
-/// Key, public and domain parameters: what an export of "everything public" asks for.
-pub(crate) const SELECT_PUBLIC: i32 = OSSL_KEYMGMT_SELECT_PUBLIC_KEY
-    | OSSL_KEYMGMT_SELECT_DOMAIN_PARAMETERS
-    | OSSL_KEYMGMT_SELECT_OTHER_PARAMETERS;
+/// Public key, domain and other parameters: the public half with all that describes it.
+pub(crate) const SELECT_PUBLIC: i32 =
+    select::PUBLIC_KEY | select::DOMAIN_PARAMETERS | select::OTHER_PARAMETERS;
 
-/// Everything.
-pub(crate) const SELECT_ALL: i32 = SELECT_PUBLIC | OSSL_KEYMGMT_SELECT_PRIVATE_KEY;
+/// The public half, and the private key.
+pub(crate) const SELECT_ALL: i32 = SELECT_PUBLIC | select::PRIVATE_KEY;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES`, and what follows it, came with OpenSSL 3.4.
+    const SINCE_3_4: i32 = signature::QUERY_KEY_TYPES;
 
     #[test]
     fn every_number_is_that_of_the_installed_headers() {
@@ -181,9 +193,11 @@ mod tests {
             }
         }
         // Older headers lack all of the newer ones, none lacks some of them.
-        let newer = headers.contains(SINCE_3_4[0].0);
-        let known = SINCE_3_4.iter().filter(|_| newer);
-        for (name, value) in ALL.iter().chain(known) {
+        let newer = headers.contains("OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES");
+        let known = ALL.iter().filter(|(name, value)| {
+            newer || !name.starts_with("OSSL_FUNC_SIGNATURE_") || *value < SINCE_3_4
+        });
+        for (name, value) in known {
             let defined = headers.lines().find_map(|line| {
                 let mut words = line.split_whitespace();
                 let found = words.next() == Some("#define") && words.next() == Some(name);

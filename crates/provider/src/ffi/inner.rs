@@ -6,6 +6,8 @@
 //! A function of an inner algorithm gets inner objects only: its own provider context, its own key
 //! data. No property query leads out of the private context, so nothing recurses into us, whatever
 //! `openssl.cnf` prefers.
+//!
+//! Functions are called through [`call!`], which states the C type of the function beside its number.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -16,39 +18,9 @@ use super::core;
 use super::ids::{self, FUNCTIONS};
 use super::libcrypto::{Lib, Ptr};
 use super::types::{Algorithm, Dispatch};
-use crate::config::ALGORITHMS;
+use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::error::{Error, Reason, Result};
 use crate::names;
-
-/// Signature algorithms, by their first name in the `default` provider. Those with a digest in their
-/// name came with OpenSSL 3.4 and stand behind the others; these are the digests that the pool has.
-pub(crate) const SIGNATURES: [&str; 21] = [
-    "RSA",
-    "ECDSA",
-    "ED25519",
-    "ED448",
-    "DSA",
-    "RSA-SHA1",
-    "RSA-SHA2-224",
-    "RSA-SHA2-256",
-    "RSA-SHA2-384",
-    "RSA-SHA2-512",
-    "RSA-SHA2-512/256",
-    "ECDSA-SHA1",
-    "ECDSA-SHA2-224",
-    "ECDSA-SHA2-256",
-    "ECDSA-SHA2-384",
-    "ECDSA-SHA2-512",
-    "DSA-SHA1",
-    "DSA-SHA2-224",
-    "DSA-SHA2-256",
-    "DSA-SHA2-384",
-    "DSA-SHA2-512",
-];
-/// Key exchanges.
-pub(crate) const EXCHANGES: [&str; 4] = ["ECDH", "X25519", "X448", "DH"];
-/// Asymmetric ciphers.
-pub(crate) const CIPHERS: [&str; 1] = ["RSA"];
 
 /// One algorithm of the inner provider.
 pub(crate) struct Inner {
@@ -69,25 +41,36 @@ impl Inner {
         (!function.is_null()).then_some(Dispatch { id, function })
     }
 
-    /// The function with this id.
+    /// The function with this id. Use [`call!`].
     ///
     /// # Safety
     /// `F` is the type that `core_dispatch.h` gives to the function with this id of this operation.
     pub(crate) unsafe fn function<F: Copy>(&self, id: i32) -> Result<F> {
         const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
-        let address = usize::try_from(id)
-            .ok()
-            .and_then(|index| self.table.get(index));
-        match address {
-            // SAFETY: a function pointer of the caller's type.
-            Some(address) if !address.is_null() => Ok(unsafe { std::mem::transmute_copy(address) }),
-            _ => Err(Error::new(
-                Reason::NotOffered,
-                "this OpenSSL does not have the function",
-            )),
-        }
+        let Some(entry) = self.entry(id) else {
+            let text = "this OpenSSL does not have the function";
+            return Err(Error::new(Reason::NotOffered, text));
+        };
+        // SAFETY: the address is not null, and by this function's contract that of an `F`, which is a
+        // function pointer by its size.
+        Ok(unsafe { std::mem::transmute_copy(&entry.function) })
     }
 }
+
+/// Calls the function `$id` of an inner algorithm: each argument stands beside its C type. An error if
+/// the algorithm does not have the function.
+///
+/// # Safety
+/// For the `unsafe` block around it: the types are those that `core_dispatch.h` gives to this function
+/// of this operation, and the arguments meet its contract.
+macro_rules! call {
+    ($functions:expr, $id:expr, fn($($argument:expr => $type:ty),* $(,)?) -> $result:ty) => {
+        $functions
+            .function::<unsafe extern "C" fn($($type),*) -> $result>($id)
+            .map(|function| function($($argument),*))
+    };
+}
+pub(crate) use call;
 
 /// The private library context and what is offered from it.
 pub(crate) struct Context {
@@ -97,10 +80,11 @@ pub(crate) struct Context {
     pub(crate) provider: Ptr,
     /// Context of the inner provider: first argument of its constructors.
     pub(crate) provctx: Ptr,
-    pub(crate) keys: [Option<Inner>; ALGORITHMS.len()],
-    pub(crate) signatures: [Option<Inner>; SIGNATURES.len()],
-    pub(crate) exchanges: [Option<Inner>; EXCHANGES.len()],
-    pub(crate) ciphers: [Option<Inner>; CIPHERS.len()],
+    /// By the index of [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks it.
+    pub(crate) keys: Vec<Option<Inner>>,
+    pub(crate) signatures: Vec<Option<Inner>>,
+    pub(crate) exchanges: Vec<Option<Inner>>,
+    pub(crate) ciphers: Vec<Option<Inner>>,
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
@@ -171,28 +155,31 @@ impl Context {
         }
         // SAFETY: a loaded provider; its context is only handed back to its own functions.
         let provctx = unsafe { (lib.OSSL_PROVIDER_get0_provider_ctx)(provider) };
-        let table = |operation: c_int| {
+        let find = |operation: c_int, names: &[&str]| {
             let mut no_cache = 0;
-            // SAFETY: a loaded provider, which is never unloaded, so that its tables stay.
-            unsafe { (lib.OSSL_PROVIDER_query_operation)(provider, operation, &mut no_cache) }
+            // SAFETY: a loaded provider and a writable flag. The provider is never unloaded, so its
+            // tables stay.
+            let table =
+                unsafe { (lib.OSSL_PROVIDER_query_operation)(provider, operation, &mut no_cache) };
+            // SAFETY: what the query returns is null or an array of `OSSL_ALGORITHM` with its end.
+            unsafe { find(table, names) }
         };
-        let keys = table(ids::OSSL_OP_KEYMGMT);
-        let signatures = table(ids::OSSL_OP_SIGNATURE);
-        let exchanges = table(ids::OSSL_OP_KEYEXCH);
-        let ciphers = table(ids::OSSL_OP_ASYM_CIPHER);
+        let key_names: Vec<&str> = KeyType::ALL
+            .iter()
+            .map(|key_type| key_type.name())
+            .collect();
+        let names = |rows: &'static [AlgorithmRow]| -> Vec<&str> {
+            rows.iter().map(|row| row.name).collect()
+        };
         Ok(Self {
             lib,
             libctx,
             provider,
             provctx,
-            // SAFETY: arrays of `OSSL_ALGORITHM` of the inner provider.
-            keys: unsafe { find(keys, ALGORITHMS) },
-            // SAFETY: as above.
-            signatures: unsafe { find(signatures, SIGNATURES) },
-            // SAFETY: as above.
-            exchanges: unsafe { find(exchanges, EXCHANGES) },
-            // SAFETY: as above.
-            ciphers: unsafe { find(ciphers, CIPHERS) },
+            keys: find(ids::op::KEYMGMT, &key_names),
+            signatures: find(ids::op::SIGNATURE, &names(Signature::ROWS)),
+            exchanges: find(ids::op::KEYEXCH, &names(Exchange::ROWS)),
+            ciphers: find(ids::op::ASYM_CIPHER, &names(Cipher::ROWS)),
             digests: [const { OnceLock::new() }; Hash::ALL.len()],
         })
     }
@@ -219,20 +206,42 @@ impl Context {
     }
 }
 
+/// The functions of a key type.
+///
+/// # Errors
+/// If this OpenSSL does not have it.
+pub(crate) fn key_functions(key_type: KeyType) -> Result<&'static Inner> {
+    algorithm_at(&context()?.keys, key_type as usize)
+}
+
+/// The algorithm at `index`.
+///
+/// # Errors
+/// If this OpenSSL does not have it.
+pub(crate) fn algorithm_at(algorithms: &[Option<Inner>], index: usize) -> Result<&Inner> {
+    let inner = algorithms.get(index).and_then(Option::as_ref);
+    inner.ok_or_else(|| {
+        Error::new(
+            Reason::NotOffered,
+            "this OpenSSL does not have the algorithm",
+        )
+    })
+}
+
 /// Finds algorithms by their first name.
 ///
 /// # Safety
 /// `table` is null or an array of `OSSL_ALGORITHM` that a null name ends.
-unsafe fn find<const N: usize>(table: *const Algorithm, wanted: [&str; N]) -> [Option<Inner>; N] {
-    let mut found = [const { None }; N];
+unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<Inner>> {
+    let mut found: Vec<Option<Inner>> = wanted.iter().map(|_| None).collect();
     let mut entry = table;
     while !entry.is_null() {
-        // SAFETY: no null name was met so far, so the array goes on.
+        // SAFETY: not null, and no null name was met so far, so the array goes on.
         let algorithm = unsafe { *entry };
         if algorithm.names.is_null() {
             break;
         }
-        // SAFETY: names are C strings.
+        // SAFETY: a name that is not null is a C string; those of libcrypto are constants.
         let names = unsafe { CStr::from_ptr(algorithm.names) }
             .to_str()
             .unwrap_or("");
@@ -244,7 +253,7 @@ unsafe fn find<const N: usize>(table: *const Algorithm, wanted: [&str; N]) -> [O
             let mut table = [std::ptr::null(); FUNCTIONS];
             for (id, function) in table.iter_mut().enumerate().skip(1) {
                 let id = i32::try_from(id).unwrap_or(0);
-                // SAFETY: the dispatch table of an algorithm.
+                // SAFETY: an `OSSL_ALGORITHM` with a name points at a dispatch table with its end.
                 *function = unsafe { core::function(algorithm.implementation, id) };
             }
             found[index] = Some(Inner {
@@ -252,7 +261,7 @@ unsafe fn find<const N: usize>(table: *const Algorithm, wanted: [&str; N]) -> [O
                 table,
             });
         }
-        // SAFETY: as above.
+        // SAFETY: this entry had a name, so another one follows it.
         entry = unsafe { entry.add(1) };
     }
     found

@@ -20,6 +20,8 @@
 mod asym;
 mod core;
 mod decoder;
+mod delegate;
+mod hasher;
 mod ids;
 mod inner;
 mod key;
@@ -34,5 +36,3 @@ mod signature;
 mod store;
 mod types;
 mod wait;
-
-pub(crate) use wait::with_signals_blocked;

@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use super::ids;
 use super::types::Param;
+use crate::operation_params::Digest;
 
 /// `OSSL_PARAM_UNMODIFIED`
 const UNMODIFIED: usize = usize::MAX;
@@ -36,12 +37,7 @@ impl Param {
     /// An `int`, to be read or written.
     pub(crate) fn int(key: &'static CStr, value: &mut c_int) -> Self {
         let size = size_of::<c_int>();
-        Self::over(
-            key,
-            ids::OSSL_PARAM_INTEGER,
-            std::ptr::from_mut(value),
-            size,
-        )
+        Self::over(key, ids::param::INTEGER, std::ptr::from_mut(value), size)
     }
 
     /// An `unsigned int`, to be read or written.
@@ -49,7 +45,7 @@ impl Param {
         let size = size_of::<c_uint>();
         Self::over(
             key,
-            ids::OSSL_PARAM_UNSIGNED_INTEGER,
+            ids::param::UNSIGNED_INTEGER,
             std::ptr::from_mut(value),
             size,
         )
@@ -58,7 +54,7 @@ impl Param {
     /// A buffer for a string.
     pub(crate) fn string(key: &'static CStr, buffer: &mut [u8]) -> Self {
         let size = buffer.len();
-        Self::over(key, ids::OSSL_PARAM_UTF8_STRING, buffer.as_mut_ptr(), size)
+        Self::over(key, ids::param::UTF8_STRING, buffer.as_mut_ptr(), size)
     }
 
     /// A string that is handed in.
@@ -66,7 +62,7 @@ impl Param {
         let size = value.count_bytes();
         Self::over(
             key,
-            ids::OSSL_PARAM_UTF8_STRING,
+            ids::param::UTF8_STRING,
             value.as_ptr().cast_mut(),
             size,
         )
@@ -74,25 +70,25 @@ impl Param {
 
     /// A place for a pointer to a string of the callee.
     pub(crate) fn string_ptr(key: &'static CStr, place: &mut *const c_char) -> Self {
-        Self::over(key, ids::OSSL_PARAM_UTF8_PTR, std::ptr::from_mut(place), 0)
+        Self::over(key, ids::param::UTF8_PTR, std::ptr::from_mut(place), 0)
     }
 
     /// A place for a pointer to bytes of the callee.
     pub(crate) fn bytes_ptr(key: &'static CStr, place: &mut *const u8) -> Self {
-        Self::over(key, ids::OSSL_PARAM_OCTET_PTR, std::ptr::from_mut(place), 0)
+        Self::over(key, ids::param::OCTET_PTR, std::ptr::from_mut(place), 0)
     }
 
     /// A buffer for bytes.
     pub(crate) fn buffer(key: &'static CStr, buffer: &mut [u8]) -> Self {
         let size = buffer.len();
-        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, buffer.as_mut_ptr(), size)
+        Self::over(key, ids::param::OCTET_STRING, buffer.as_mut_ptr(), size)
     }
 
     /// Bytes that are handed in.
     pub(crate) fn bytes(key: &'static CStr, bytes: &[u8]) -> Self {
         Self::over(
             key,
-            ids::OSSL_PARAM_OCTET_STRING,
+            ids::param::OCTET_STRING,
             bytes.as_ptr().cast_mut(),
             bytes.len(),
         )
@@ -101,7 +97,7 @@ impl Param {
     /// The address of a pointer, as bytes: how a key object is passed by reference.
     pub(crate) fn reference(key: &'static CStr, place: *mut *mut std::ffi::c_void) -> Self {
         let size = size_of::<*mut std::ffi::c_void>();
-        Self::over(key, ids::OSSL_PARAM_OCTET_STRING, place, size)
+        Self::over(key, ids::param::OCTET_STRING, place, size)
     }
 
     /// Whether the callee set it.
@@ -113,6 +109,11 @@ impl Param {
 /// The string that a callee wrote into `buffer`, up to its terminator.
 pub(crate) fn string_in(buffer: &[u8]) -> Option<&str> {
     CStr::from_bytes_until_nul(buffer).ok()?.to_str().ok()
+}
+
+/// The digest whose name a callee wrote into `buffer`.
+pub(crate) fn digest_in(buffer: &[u8]) -> Digest {
+    string_in(buffer).map_or(Digest::Unset, Digest::named)
 }
 
 /// The entry with this key.
@@ -151,8 +152,8 @@ pub(crate) unsafe fn entries<'a>(params: *const Param) -> impl Iterator<Item = &
 /// `param` describes readable memory.
 pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
     let kind = c_int::try_from(param.data_type).ok()?;
-    let signed = kind == ids::OSSL_PARAM_INTEGER;
-    if (!signed && kind != ids::OSSL_PARAM_UNSIGNED_INTEGER) || param.data.is_null() {
+    let signed = kind == ids::param::INTEGER;
+    if (!signed && kind != ids::param::UNSIGNED_INTEGER) || param.data.is_null() {
         return None;
     }
     match (param.data_size, signed) {
@@ -177,7 +178,7 @@ pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
 /// # Safety
 /// `param` describes writable memory.
 pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
-    if param.data_type != ids::OSSL_PARAM_UNSIGNED_INTEGER.unsigned_abs() {
+    if param.data_type != ids::param::UNSIGNED_INTEGER.unsigned_abs() {
         return false;
     }
     match (param.data_size, u32::try_from(value)) {
@@ -201,7 +202,7 @@ pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
 /// # Safety
 /// `param` describes writable memory.
 pub(crate) unsafe fn set_string_ptr(param: &mut Param, value: &'static CStr) -> bool {
-    if param.data_type != ids::OSSL_PARAM_UTF8_PTR.unsigned_abs() || param.data.is_null() {
+    if param.data_type != ids::param::UTF8_PTR.unsigned_abs() || param.data.is_null() {
         return false;
     }
     // SAFETY: the data of a UTF8_PTR is a pointer.

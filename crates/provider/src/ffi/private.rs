@@ -3,6 +3,8 @@
 
 //! A private operation of a pooled key: to the pool, or back to the caller to be done here.
 
+use std::ffi::c_int;
+
 use millrace_engine::{Operation, Output};
 
 use super::key::{Key, Origin};
@@ -12,12 +14,14 @@ use crate::error::{Error, Reason, Result};
 use crate::remote::FailureKind;
 use crate::route::Request;
 
-/// Tries the pool. `None` means: do it with the inner key data, which has the private part.
+/// Does a private operation in the pool. `None` means that the caller has to do it with the inner key
+/// data, which has the private part then.
 ///
-/// `operation` is the typed operation with its input, if there is one for what the application wants.
+/// `operation` is the typed operation with its input; `None` if the pool has none for the application's
+/// settings. `check` says whether a result is right.
 ///
 /// # Errors
-/// If the pool did not do it and nobody else can.
+/// If the pool did not do it and the private key is not here.
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,
@@ -53,7 +57,7 @@ pub(crate) fn run(
         _ => None,
     };
     if job.is_some() {
-        preload::attend(process);
+        preload::offer_host_loop(process);
     }
     let request = Request {
         process,
@@ -86,27 +90,52 @@ pub(crate) fn run(
     }
 }
 
-/// Copies a result into the buffer of the application.
-///
-/// # Safety
-/// `out` is writable for `room` bytes, `len` is writable.
-pub(crate) unsafe fn hand_out(
-    output: &[u8],
-    out: *mut u8,
+/// A buffer of the application, with a place for the length of what is put there.
+pub(crate) struct Buffer {
+    pub(crate) start: *mut u8,
     len: *mut usize,
     room: usize,
-) -> Result<()> {
-    if output.len() > room || out.is_null() || len.is_null() {
-        return Err(Error::new(
-            Reason::Internal,
-            "the buffer for the result is too small",
-        ));
+}
+
+impl Buffer {
+    pub(crate) fn new(start: *mut u8, len: *mut usize, room: usize) -> Self {
+        Self { start, len, room }
     }
-    // SAFETY: room enough, and a fresh result does not overlap with the buffer.
-    unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), out, output.len()) };
-    // SAFETY: the caller's promise.
-    unsafe { len.write(output.len()) };
-    Ok(())
+
+    /// Copies a result into the buffer.
+    ///
+    /// # Safety
+    /// `start` is null or writable for `room` bytes, none of which belong to `output`; `len` is null or
+    /// writable.
+    pub(crate) unsafe fn fill(&self, output: &[u8]) -> Result<()> {
+        if output.len() > self.room || self.start.is_null() {
+            let text = "the buffer for the result is too small";
+            return Err(Error::new(Reason::Internal, text));
+        }
+        // SAFETY: not null and with room enough, and by this function's contract writable and apart from
+        // `output`.
+        unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), self.start, output.len()) };
+        // SAFETY: by this function's contract.
+        unsafe { self.set_len(output.len()) }.map(|_| ())
+    }
+
+    /// Says how long the result is or will be. Returns the status for success.
+    ///
+    /// # Safety
+    /// `len` is null or writable.
+    pub(crate) unsafe fn set_len(&self, len: usize) -> Result<c_int> {
+        // SAFETY: by this function's contract, and it is checked for null.
+        match unsafe { self.len.as_mut() } {
+            Some(place) => *place = len,
+            None => {
+                return Err(Error::new(
+                    Reason::Internal,
+                    "there is no place for the length",
+                ));
+            }
+        }
+        Ok(1)
+    }
 }
 
 /// The bytes that C describes by pointer and length.
@@ -117,6 +146,6 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if data.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, and by this function's contract readable and unchanged for `'a`.
     unsafe { std::slice::from_raw_parts(data, len) }
 }

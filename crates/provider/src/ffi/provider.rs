@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The entry point, and what the provider tells about itself.
+//! The entry point, the provider's parameters, and its tables of algorithms.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use millrace_client::{PoolConfig, ReportSource};
 
 use super::core::{self, Core, guard};
-use super::inner::{self, CIPHERS, Context, EXCHANGES, Inner, SIGNATURES};
+use super::delegate::{self, Rows, dispatch};
+use super::inner::{self, Inner};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
 use super::types::{Algorithm, Callback, Dispatch, Item, Param, Table};
 use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
-use crate::config::{self, ALGORITHMS, Config};
+use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
+use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
 use crate::process::Process;
 use crate::remote;
@@ -72,7 +74,7 @@ struct Tables {
     stores: Table<Algorithm>,
 }
 
-/// Asks for a line on standard error about every operation that the pool did not do.
+/// Environment variable: if set, a line on standard error for each operation that the pool did not do.
 const LOG_VARIABLE: &str = "MILLRACE_LOG";
 
 /// Every algorithm carries them, so that `provider=millrace` selects it; or `millrace.pool=yes`,
@@ -87,7 +89,7 @@ impl Provider {
     /// # Safety
     /// `provctx` is what `OSSL_provider_init` gave out.
     pub(crate) unsafe fn of(provctx: Ptr) -> &'static Self {
-        // SAFETY: the caller's promise; providers are never freed.
+        // SAFETY: by this function's contract; providers are never freed.
         unsafe { &*provctx.cast::<Self>() }
     }
 
@@ -105,17 +107,17 @@ impl Provider {
         self.config.pool().report(source)
     }
 
-    /// Lets go of keys at the pool that have no key object any more.
+    /// Closes keys at the pool that have no key object any more.
     pub(crate) fn forget_unused(&self) {
         if let Some(process) = self.shared.process.existing() {
             process.sweep();
         }
     }
 
-    /// A line on standard error, if `MILLRACE_LOG` is set.
+    /// Writes a line to standard error if `MILLRACE_LOG` is set.
     pub(crate) fn log(&self, line: &str) {
         if self.verbose {
-            // Nobody to tell if it fails.
+            // Nothing can be done if standard error is closed.
             let _ = writeln!(std::io::stderr(), "millrace: {line}");
         }
     }
@@ -145,7 +147,7 @@ struct Owned {
 
 impl ProcessCell {
     fn existing(&self) -> Option<&'static Arc<Process>> {
-        // SAFETY: what is in there is null, or from `get`.
+        // SAFETY: the cell holds null or a pointer that `get` has put there.
         unsafe { Self::of_this_process(self.0.load(Ordering::Acquire)) }
     }
 
@@ -159,9 +161,9 @@ impl ProcessCell {
     }
 
     fn get(&self, make: impl FnOnce() -> Process) -> &'static Arc<Process> {
-        // Looked at once: if another thread puts its own there from now on, the exchange must fail.
+        // Read once: if another thread replaces it from now on, the exchange must fail.
         let old = self.0.load(Ordering::Acquire);
-        // SAFETY: what is in there is null, or from this function.
+        // SAFETY: the cell holds null or a pointer that this function has put there.
         if let Some(process) = unsafe { Self::of_this_process(old) } {
             return process;
         }
@@ -175,11 +177,11 @@ impl ProcessCell {
             .0
             .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire)
         {
-            // SAFETY: made above and never freed from now on. The parent's, if there was one, stays
-            // too: its locks may be held for ever.
+            // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
+            // freed either: its locks may be held for ever.
             Ok(_) => unsafe { &(*fresh).process },
             Err(winner) => {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and the failed exchange has not shared it.
                 drop(unsafe { Box::from_raw(fresh) });
                 // SAFETY: not null, from another call of this function, never freed.
                 unsafe { &(*winner).process }
@@ -191,28 +193,19 @@ impl ProcessCell {
 impl Tables {
     fn new(config: &Config) -> Result<Self> {
         let context = inner::context()?;
-        let offered = |name: &str| {
-            let index = ALGORITHMS.iter().position(|known| *known == name);
-            index
-                .and_then(|index| config.algorithms.get(index).copied())
-                .unwrap_or(false)
+        let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| config.offers(*key));
+        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
+            algorithms(rows.iter().map(offered), inner, dispatch, &[])
         };
-        let signs = |name: &str| match name.split('-').next().unwrap_or(name) {
-            "RSA" => offered("RSA") || offered("RSA-PSS"),
-            "ECDSA" => offered("EC"),
-            other => offered(other),
-        };
-        let agrees = |name: &str| match name {
-            "ECDH" => offered("EC"),
-            "DH" => offered("DH") || offered("DHX"),
-            other => offered(other),
-        };
+        let keys = KeyType::ALL.iter().map(|key_type| config.offers(*key_type));
+        // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
+        let load = [ids::keymgmt::LOAD];
         Ok(Self {
-            keys: algorithms(&ALGORITHMS, &context.keys, offered, keymgmt::table_of)?,
-            signatures: algorithms(&SIGNATURES, &context.signatures, signs, signature::table_of)?,
-            exchanges: algorithms(&EXCHANGES, &context.exchanges, agrees, keyexch::table_of)?,
-            ciphers: algorithms(&CIPHERS, &context.ciphers, offered, asym::table_of)?,
-            decoders: decoder::algorithms(context, offered),
+            keys: algorithms(keys, &context.keys, &keymgmt::DISPATCH, &load),
+            signatures: tables(Signature::ROWS, &context.signatures, &signature::DISPATCH),
+            exchanges: tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
+            ciphers: tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH),
+            decoders: decoder::algorithms(context, config),
             stores: store::algorithms(),
         })
     }
@@ -220,34 +213,25 @@ impl Tables {
 
 /// The algorithms that are offered and that the inner provider has, under its names.
 fn algorithms(
-    names: &[&str],
+    offered: impl Iterator<Item = bool>,
     inner: &'static [Option<Inner>],
-    offered: impl Fn(&str) -> bool,
-    table_of: fn(usize) -> Result<Vec<Dispatch>>,
-) -> Result<Table<Algorithm>> {
+    dispatch: &[fn() -> Rows],
+    own: &[i32],
+) -> Table<Algorithm> {
     let mut entries = Vec::new();
-    for (index, (name, inner)) in names.iter().zip(inner).enumerate() {
-        if let Some(inner) = inner.as_ref().filter(|_| offered(name)) {
+    for ((offered, inner), rows) in offered.zip(inner).zip(dispatch) {
+        if let Some(inner) = inner.as_ref().filter(|_| offered) {
             entries.push(Algorithm {
                 names: inner.names,
                 properties: PROPERTIES.as_ptr(),
-                implementation: Table::leak(table_of(index)?).as_ptr(),
+                implementation: Table::leak(delegate::table(inner, rows(), own)).as_ptr(),
                 description: c"OpenSSL's, with the private key operations in the Millrace pool"
                     .as_ptr(),
             });
         }
     }
     entries.push(Algorithm::END);
-    Ok(Table::leak(entries))
-}
-
-/// The name of a key type as OpenSSL's namemap knows it.
-pub(crate) fn key_names(context: &Context, algorithm: usize) -> Option<*const c_char> {
-    context
-        .keys
-        .get(algorithm)?
-        .as_ref()
-        .map(|inner| inner.names)
+    Table::leak(entries)
 }
 
 /// Entry point: the only symbol that the module exports.
@@ -264,126 +248,112 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
     if handle.is_null() || upcalls.is_null() || functions.is_null() || provctx.is_null() {
         return 0;
     }
-    // SAFETY: the core's handle and table.
+    // SAFETY: libcrypto passes its handle and a table of its functions with their end.
     let core = unsafe { Core::new(handle, upcalls) };
-    match catch_unwind(AssertUnwindSafe(|| start(&core))) {
-        Ok(Ok((lib, config))) => {
-            let shared = Shared::of(config);
-            let provider = Box::new(Provider {
-                core,
-                lib,
-                config: &shared.config,
-                stats: Arc::clone(&shared.stats),
-                shared,
-                verbose: variable(LOG_VARIABLE).is_some(),
-            });
-            // SAFETY: writable places of the core.
-            unsafe { provctx.write(Box::into_raw(provider).cast()) };
-            // SAFETY: as above; the table is a constant.
-            unsafe { functions.write(FUNCTIONS.as_ptr()) };
-            1
+    let error = match catch_unwind(AssertUnwindSafe(|| start(core))) {
+        Ok(Ok(provider)) => {
+            // SAFETY: not null, and libcrypto passes writable places.
+            unsafe { provctx.write(std::ptr::from_ref(provider).cast_mut().cast()) };
+            // SAFETY: not null, and libcrypto passes writable places.
+            unsafe { functions.write(own_functions()) };
+            return 1;
         }
-        Ok(Err(error)) => {
-            core.raise(&error);
-            if variable(LOG_VARIABLE).is_some() {
-                let _ = writeln!(std::io::stderr(), "millrace: {error}");
-            }
-            0
-        }
+        Ok(Err(error)) => error,
         Err(payload) => {
             std::mem::forget(payload);
-            core.raise(&Error::new(
-                Reason::Internal,
-                "the millrace provider panicked at its start",
-            ));
-            0
+            let text = "the millrace provider panicked at its start";
+            Error::new(Reason::Internal, text)
         }
+    };
+    core.raise(&error);
+    if variable(LOG_VARIABLE).is_some() {
+        // Nothing can be done if standard error is closed.
+        let _ = writeln!(std::io::stderr(), "millrace: {error}");
     }
+    0
 }
 
-fn start(core: &Core) -> Result<(&'static Lib, Config)> {
+fn start(core: Core) -> Result<&'static Provider> {
     let lib = inner::library(core.upcall)?;
-    let variable = variable(config::FILE_VARIABLE).map(PathBuf::from);
-    let config = config::load(&core::section(core), variable.as_deref())?;
-    Ok((lib, config))
+    let variable_file = variable(config::FILE_VARIABLE).map(PathBuf::from);
+    let config = config::load(&core::section(&core), variable_file.as_deref())?;
+    let shared = Shared::of(config);
+    Ok(Box::leak(Box::new(Provider {
+        core,
+        lib,
+        config: &shared.config,
+        stats: Arc::clone(&shared.stats),
+        shared,
+        verbose: variable(LOG_VARIABLE).is_some(),
+    })))
 }
 
 /// An environment variable, unless the program runs with more rights than its user.
 fn variable(name: &str) -> Option<std::ffi::OsString> {
-    // SAFETY: takes a number.
+    // SAFETY: takes any number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return None;
     }
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-static FUNCTIONS: Table<Dispatch> = Table(&[
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_TEARDOWN,
-        function: teardown as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GETTABLE_PARAMS,
-        function: gettable_params as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_PARAMS,
-        function: get_params as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_QUERY_OPERATION,
-        function: query_operation as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_REASON_STRINGS,
-        function: reason_strings as *const c_void,
-    },
-    Dispatch {
-        id: ids::OSSL_FUNC_PROVIDER_GET_CAPABILITIES,
-        function: get_capabilities as *const c_void,
-    },
-    Dispatch::END,
-]);
+/// The functions of the provider itself.
+fn own_functions() -> *const Dispatch {
+    static TABLE: OnceLock<Table<Dispatch>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        Table::dispatch(dispatch! { provider {
+            TEARDOWN => teardown<>;
+            GETTABLE_PARAMS => gettable_params<>;
+            GET_PARAMS => get_params<>;
+            QUERY_OPERATION => query_operation<>;
+            GET_REASON_STRINGS => reason_strings<>;
+            GET_CAPABILITIES => get_capabilities<>;
+        } })
+    });
+    table.as_ptr()
+}
 
 /// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
-unsafe extern "C" fn teardown(_provctx: Ptr) {}
+unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
 
-unsafe extern "C" fn query_operation(
+unsafe extern "C" fn query_operation<const ID: i32>(
     provctx: Ptr,
     operation: c_int,
     no_cache: *mut c_int,
 ) -> *const Algorithm {
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
-        // SAFETY: a writable place.
+        // SAFETY: libcrypto passes a writable place.
         unsafe { no_cache.write(0) };
         let table = match operation {
-            ids::OSSL_OP_KEYMGMT => &provider.tables()?.keys,
-            ids::OSSL_OP_SIGNATURE => &provider.tables()?.signatures,
-            ids::OSSL_OP_KEYEXCH => &provider.tables()?.exchanges,
-            ids::OSSL_OP_ASYM_CIPHER => &provider.tables()?.ciphers,
-            ids::OSSL_OP_DECODER => &provider.tables()?.decoders,
-            ids::OSSL_OP_STORE => &provider.tables()?.stores,
+            ids::op::KEYMGMT => &provider.tables()?.keys,
+            ids::op::SIGNATURE => &provider.tables()?.signatures,
+            ids::op::KEYEXCH => &provider.tables()?.exchanges,
+            ids::op::ASYM_CIPHER => &provider.tables()?.ciphers,
+            ids::op::DECODER => &provider.tables()?.decoders,
+            ids::op::STORE => &provider.tables()?.stores,
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())
     })
 }
 
-/// What the inner provider can, above all its TLS groups: libssl takes a group only from the provider
-/// whose key type it fetches, and that is this one wherever it is preferred.
-unsafe extern "C" fn get_capabilities(
+/// The capabilities of the inner provider: TLS groups and, since OpenSSL 3.5, TLS signature algorithms.
+/// libssl takes one only from the provider whose key type it fetches, and that is this one wherever it
+/// is preferred.
+unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,
     callback: Callback,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
         let context = inner::context()?;
-        // SAFETY: a loaded provider that is never unloaded; the rest is handed through.
+        // SAFETY: takes a loaded provider, which is never unloaded; the rest is libcrypto's for this very
+        // function.
         Ok(unsafe {
             (provider.lib.OSSL_PROVIDER_get_capabilities)(
                 context.provider,
@@ -395,9 +365,9 @@ unsafe extern "C" fn get_capabilities(
     })
 }
 
-unsafe extern "C" fn gettable_params(provctx: Ptr) -> *const Param {
+unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Param {
     static LIST: OnceLock<Table<Param>> = OnceLock::new();
-    // SAFETY: OpenSSL hands back the context of the provider.
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
@@ -407,13 +377,13 @@ unsafe extern "C" fn gettable_params(provctx: Ptr) -> *const Param {
                 ..Param::END
             };
             let mut entries = vec![
-                entry(c"name", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"version", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"buildinfo", ids::OSSL_PARAM_UTF8_PTR),
-                entry(c"status", ids::OSSL_PARAM_UNSIGNED_INTEGER),
+                entry(c"name", ids::param::UTF8_PTR),
+                entry(c"version", ids::param::UTF8_PTR),
+                entry(c"buildinfo", ids::param::UTF8_PTR),
+                entry(c"status", ids::param::UNSIGNED_INTEGER),
             ];
             let counters = provider.stats.each();
-            entries.extend(counters.map(|(name, _)| entry(name, ids::OSSL_PARAM_UNSIGNED_INTEGER)));
+            entries.extend(counters.map(|(name, _)| entry(name, ids::param::UNSIGNED_INTEGER)));
             entries.push(Param::END);
             Table::leak(entries)
         });
@@ -428,19 +398,19 @@ const VERSION: &CStr =
         Err(_) => panic!(),
     };
 
-unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
-    // SAFETY: OpenSSL hands back the context of the provider.
+unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
-        // SAFETY: the caller's array.
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
         let count = unsafe { params::entries(request) }.count();
         for index in 0..count {
-            // SAFETY: one of the entries counted above, which the caller lets us write.
+            // SAFETY: one of the entries counted above, which the application has passed to be written.
             let param = unsafe { &mut *request.add(index) };
-            // SAFETY: a C string.
+            // SAFETY: the key of a counted entry is not null, and so a C string.
             let key = unsafe { CStr::from_ptr(param.key) };
             let counter = provider.stats.each().find(|(name, _)| *name == key);
-            // SAFETY: the entry describes writable memory.
+            // SAFETY: each entry describes memory that the application has passed to be written.
             let answered = unsafe {
                 match (key.to_bytes(), counter) {
                     (b"name", _) => set_string_ptr(param, c"Millrace provider"),
@@ -466,12 +436,12 @@ unsafe extern "C" fn get_params(provctx: Ptr, request: *mut Param) -> c_int {
 /// # Safety
 /// As [`set_unsigned`].
 unsafe fn set_status(param: &mut Param) -> bool {
-    param.data_type = ids::OSSL_PARAM_UNSIGNED_INTEGER.unsigned_abs();
-    // SAFETY: the caller's promise; a one is the same in both types.
+    param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
+    // SAFETY: by this function's contract; a one is the same in both types.
     unsafe { set_unsigned(param, 1) }
 }
 
-unsafe extern "C" fn reason_strings(_provctx: Ptr) -> *const Item {
+unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
     static LIST: OnceLock<Table<Item>> = OnceLock::new();
     core::guard_bare(std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
@@ -500,16 +470,16 @@ mod tests {
     use super::*;
     use crate::remote::{FailureKind, Pool, PoolError, Remote};
 
-    /// A pool that is never asked.
-    struct Nobody;
+    /// A pool that is never used.
+    struct UnusedPool;
 
-    impl Pool for Nobody {
+    impl Pool for UnusedPool {
         fn open(
             &self,
             _: &str,
             _: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            Err(PoolError::new(FailureKind::NoNode, "nobody"))
+            Err(PoolError::new(FailureKind::NoNode, "unused"))
         }
 
         fn import(
@@ -522,14 +492,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_come_first_together_get_one_process() {
+    fn threads_that_race_for_the_process_get_the_same_one() {
         const THREADS: usize = 4;
         for _ in 0..500 {
             let cell = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
             let start = Barrier::new(THREADS);
             let first = || {
                 start.wait();
-                Arc::as_ptr(cell.get(|| Process::new(Arc::new(Nobody)))) as usize
+                Arc::as_ptr(cell.get(|| Process::new(Arc::new(UnusedPool)))) as usize
             };
             let found: Vec<usize> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();

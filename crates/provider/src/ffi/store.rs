@@ -15,11 +15,12 @@ use millrace_client::stub::{self, KeyUri};
 
 use super::core::{guard, guard_bare, integer_in};
 use super::decoder::hand_over;
+use super::delegate::{dispatch, free, give};
 use super::ids;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::provider::{PROPERTIES, Provider};
-use super::types::{Algorithm, Callback, Dispatch, Param, Table};
+use super::types::{Algorithm, Callback, Param, Table};
 use crate::error::{Error, Reason, Result};
 use crate::remote;
 
@@ -37,33 +38,14 @@ struct Loader {
 
 /// The loader.
 pub(crate) fn algorithms() -> Table<Algorithm> {
-    let functions = Table::leak(vec![
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_OPEN,
-            function: open as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_SETTABLE_CTX_PARAMS,
-            function: settable_ctx_params as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_SET_CTX_PARAMS,
-            function: set_ctx_params as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_LOAD,
-            function: load as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_EOF,
-            function: eof as *const c_void,
-        },
-        Dispatch {
-            id: ids::OSSL_FUNC_STORE_CLOSE,
-            function: close as *const c_void,
-        },
-        Dispatch::END,
-    ]);
+    let functions = Table::dispatch(dispatch! { store {
+        OPEN => open<>;
+        SETTABLE_CTX_PARAMS => settable_ctx_params<>;
+        SET_CTX_PARAMS => set_ctx_params<>;
+        LOAD => load<>;
+        EOF => eof<>;
+        CLOSE => close<>;
+    } });
     Table::leak(vec![
         Algorithm {
             names: c"millrace".as_ptr(),
@@ -75,25 +57,24 @@ pub(crate) fn algorithms() -> Table<Algorithm> {
     ])
 }
 
-unsafe extern "C" fn open(provctx: Ptr, uri: *const c_char) -> Ptr {
-    // SAFETY: OpenSSL hands back the context of the provider.
+unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, uri: *const c_char) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null_mut(), || {
         if uri.is_null() {
             return Err(Error::library());
         }
-        // SAFETY: a C string.
+        // SAFETY: not null, so libcrypto passes a C string.
         let text = unsafe { CStr::from_ptr(uri) }.to_str().unwrap_or("");
         let uri = stub::parse_uri(text).ok_or_else(|| {
             let text = "a key URI is millrace:name or millrace:name?spki=BASE64URL";
             Error::new(Reason::Key, text)
         })?;
-        Ok(Box::into_raw(Box::new(Loader {
+        Ok(give(Loader {
             provider,
             uri,
             done: false,
         }))
-        .cast())
     })
 }
 
@@ -113,11 +94,11 @@ impl Loader {
     }
 }
 
-unsafe extern "C" fn settable_ctx_params(_provctx: Ptr) -> *const Param {
+unsafe extern "C" fn settable_ctx_params<const ID: i32>(_provctx: Ptr) -> *const Param {
     static LIST: Table<Param> = Table(&[
         Param {
             key: c"expect".as_ptr(),
-            data_type: ids::OSSL_PARAM_INTEGER.unsigned_abs(),
+            data_type: ids::param::INTEGER.unsigned_abs(),
             ..Param::END
         },
         Param::END,
@@ -125,27 +106,27 @@ unsafe extern "C" fn settable_ctx_params(_provctx: Ptr) -> *const Param {
     LIST.as_ptr()
 }
 
-unsafe extern "C" fn set_ctx_params(pointer: Ptr, settings: *const Param) -> c_int {
+unsafe extern "C" fn set_ctx_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
     guard_bare(0, || {
-        // SAFETY: OpenSSL hands back a loader of ours, and nobody else uses it meanwhile.
+        // SAFETY: libcrypto passes what `open` returned, and uses a loader from one thread at a time.
         let loader = unsafe { pointer.cast::<Loader>().as_mut() }?;
-        // SAFETY: the caller's array.
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
         if let Some(expect) = unsafe { integer_in(settings, c"expect") } {
-            // Certificates are expected of somebody else.
+            // Certificates are expected from other loaders.
             loader.done |= !matches!(expect, 0 | EXPECT_PUBLIC | EXPECT_KEY);
         }
         Some(1)
     })
 }
 
-unsafe extern "C" fn load(
+unsafe extern "C" fn load<const ID: i32>(
     pointer: Ptr,
     callback: Callback,
     argument: *mut c_void,
     _passphrase: *const c_void,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: OpenSSL hands back a loader of ours, and nobody else uses it meanwhile.
+    // SAFETY: libcrypto passes what `open` returned, and uses a loader from one thread at a time.
     let Some(loader) = (unsafe { pointer.cast::<Loader>().as_mut() }) else {
         return 0;
     };
@@ -155,24 +136,19 @@ unsafe extern "C" fn load(
             return Ok(0);
         }
         let key = loader.key()?;
-        // SAFETY: the caller's callback and argument.
+        // SAFETY: libcrypto passes the callback with its argument, for this call.
         unsafe { hand_over(key, callback, argument) }
     })
 }
 
-unsafe extern "C" fn eof(pointer: Ptr) -> c_int {
-    // SAFETY: OpenSSL hands back a loader of ours.
+unsafe extern "C" fn eof<const ID: i32>(pointer: Ptr) -> c_int {
+    // SAFETY: libcrypto passes what `open` returned, and does not free it during the call.
     let loader = unsafe { pointer.cast::<Loader>().as_ref() };
     c_int::from(loader.is_none_or(|loader| loader.done))
 }
 
-unsafe extern "C" fn close(pointer: Ptr) -> c_int {
-    if pointer.is_null() {
-        return 1;
-    }
-    guard_bare(0, || {
-        // SAFETY: OpenSSL gives it back and does not use it again.
-        drop(unsafe { Box::from_raw(pointer.cast::<Loader>()) });
-        Some(1)
-    })
+unsafe extern "C" fn close<const ID: i32>(pointer: Ptr) -> c_int {
+    // SAFETY: libcrypto returns what `open` gave it, and does not use it again.
+    unsafe { free::<Loader, ID>(pointer) };
+    1
 }

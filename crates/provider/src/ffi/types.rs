@@ -58,13 +58,13 @@ pub(crate) struct Param {
     pub(crate) return_size: usize,
 }
 
-/// A table that OpenSSL reads and nobody writes.
+/// A table that OpenSSL reads and that is never written.
 pub(crate) struct Table<T: 'static>(pub(crate) &'static [T]);
 
 // SAFETY: the pointers in a table lead to functions and constants of this module or of libcrypto,
-// which is never unmapped before us; nobody writes through them.
+// which is never unmapped before us; nothing is written through them.
 unsafe impl<T> Send for Table<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for Table<T> {}
 
 impl<T> Table<T> {
@@ -75,6 +75,15 @@ impl<T> Table<T> {
 
     pub(crate) fn as_ptr(&self) -> *const T {
         self.0.as_ptr()
+    }
+}
+
+impl Table<Dispatch> {
+    /// A dispatch table of these rows, kept forever.
+    pub(crate) fn dispatch(rows: Vec<(i32, *const c_void)>) -> Self {
+        let rows = rows.into_iter();
+        let entries = rows.map(|(id, function)| Dispatch { id, function });
+        Self::leak(entries.chain([Dispatch::END]).collect())
     }
 }
 

@@ -5,17 +5,17 @@
 //!
 //! The application waits for a descriptor (or a callback of its own) that belongs to its wait context,
 //! that is to its connection. The descriptor is an eventfd, made at the connection's first operation
-//! and used again by the later ones. The wait context is told of it only when the job is about to be
-//! paused: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
-//! connection whose wait context has one that it was never told of.
+//! and used again by the later ones. It is registered with the wait context only when the job is about
+//! to pause: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
+//! connection whose wait context has a descriptor that HAProxy never learned of.
 //!
-//! Where the preload library knows the connection and the application's event loop attends to the pool, no
-//! descriptor is made: the connection is *rung*, and its job names a descriptor that all of them share.
+//! Where the preload library knows the connection and the application's event loop drives the pool, no
+//! descriptor is made: the preload library gives out a *wake token* per operation, the completion
+//! notifies it, and the job names a descriptor that all connections share.
 //!
-//! It is owned by a [`Waiter`] that is shared by the wait context and by every completion under way.
-//! With the connection's end the descriptor is closed; a completion that comes later finds the waiter
-//! without one and wakes nobody. So connections that are given up while the pool is silent hold no
-//! descriptors until their operations end.
+//! The descriptor is owned by a [`Waiter`] that the wait context and every completion in flight share.
+//! With the connection's end the descriptor is closed; a later completion finds it gone and wakes
+//! nothing. So connections that are given up while the pool is silent hold no descriptors.
 //!
 //! The job's stack is 32 KiB without a guard page: what runs on it is shallow, and nothing is locked
 //! or borrowed across a pause.
@@ -43,7 +43,7 @@ static NAME: u8 = 0;
 /// (`ASYNC_block_pause`) or resumes in a tight loop. Saving and restoring a stack alone takes longer.
 const NO_PAUSE: Duration = Duration::from_micros(1);
 
-/// After so many of them in a row the operation blocks instead of spinning.
+/// Number of such resumes in a row after which the operation blocks instead of spinning.
 const QUICK_RESUMES: u32 = 3;
 
 /// The functions of libcrypto that pausing takes; absent where it is built without.
@@ -54,52 +54,53 @@ struct Functions {
 
 /// What a wait context and the completions share.
 struct Waiter {
-    /// The number of the eventfd, ours as long as the wait context lives, or of the one that is shared.
+    /// The eventfd, ours as long as the wait context lives; or the descriptor that connections with
+    /// wake tokens share.
     fd: RawFd,
-    /// Whether it is rung.
-    is_rung: bool,
-    gate: Mutex<Gate>,
-}
-
-/// Closed when the wait context is freed.
-struct Gate {
-    bell: Bell,
-    callback: Option<(AsyncCallback, Address)>,
+    /// Whether wake tokens are used.
+    has_token: bool,
+    target: Mutex<Target>,
 }
 
 /// How the application learns that the job can go on.
-enum Bell {
-    /// Not at all: nobody waits.
+struct Target {
+    signal: Signal,
+    callback: Option<(AsyncCallback, Address)>,
+}
+
+enum Signal {
+    /// The wait context is freed: no job waits.
     Gone,
-    Event(OwnedFd),
-    /// By the ticket of the operation that is under way.
-    Ticket(u64),
+    Eventfd(OwnedFd),
+    /// The wake token of the operation in flight.
+    Token(u64),
 }
 
 /// The application's argument for its callback.
 #[derive(Clone, Copy)]
 struct Address(Ptr);
 
-// SAFETY: it is not looked at here, only handed to the callback, which the application has made to be
-// called from another thread.
+// SAFETY: it is only handed to the callback, which the application has registered to be called from
+// another thread.
 unsafe impl Send for Address {}
 
 impl Wake for Waiter {
     fn wake(&self) {
-        // The callback is called under the lock, so that the wait context is not freed meanwhile.
-        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        match &gate.bell {
-            Bell::Gone => return,
-            Bell::Ticket(ticket) => preload::ring(*ticket),
-            Bell::Event(event) => {
+        // The callback is called under the lock, so that the wait context is not freed during the call.
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        match &target.signal {
+            Signal::Gone => return,
+            Signal::Token(token) => preload::notify(*token),
+            Signal::Eventfd(event) => {
                 let one = 1_u64.to_ne_bytes();
                 // SAFETY: an open eventfd and eight readable bytes. It fails only if the counter would
                 // overflow, and then the descriptor is readable already.
                 unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
             }
         }
-        if let Some((callback, Address(argument))) = gate.callback {
-            // SAFETY: the application's function and argument, for a wait context that is not freed.
+        if let Some((callback, Address(argument))) = target.callback {
+            // SAFETY: the function and argument that the application has set for this wait context, which
+            // is not freed while the lock is held: `forget` takes it.
             unsafe { callback(argument) };
         }
     }
@@ -112,7 +113,7 @@ pub(crate) struct Job {
     wait_ctx: Ptr,
     /// Whether the wait context knows the descriptor.
     registered: Cell<bool>,
-    /// Whether it had to block.
+    /// Whether the thread was blocked.
     blocked: Cell<bool>,
     functions: Functions,
     stats: Arc<Stats>,
@@ -129,7 +130,7 @@ impl Job {
         if job.is_null() {
             return None;
         }
-        // SAFETY: the current job.
+        // SAFETY: takes the job that the thread runs.
         let wait_ctx = unsafe { lib.ASYNC_get_wait_ctx?(job) };
         if wait_ctx.is_null() {
             return None;
@@ -139,17 +140,17 @@ impl Job {
         };
         let known = waiter_of(lib, wait_ctx);
         let registered = Cell::new(known.is_some());
-        let ticket = preload::ticket();
-        let waiter = match (known, ticket) {
+        let token = preload::wake_token();
+        let waiter = match (known, token) {
             (Some(known), _) => known,
-            (None, Some((_, fd))) => Waiter::rung(fd),
-            (None, None) => Waiter::new()?,
+            (None, Some((token, fd))) => Waiter::with(fd, Signal::Token(token)),
+            (None, None) => Waiter::with_eventfd()?,
         };
         {
-            let mut gate = waiter.gate.lock().unwrap_or_else(PoisonError::into_inner);
-            gate.callback = callback_of(lib, wait_ctx);
-            if waiter.is_rung {
-                gate.bell = Bell::Ticket(ticket?.0);
+            let mut target = waiter.target.lock().unwrap_or_else(PoisonError::into_inner);
+            target.callback = callback_of(lib, wait_ctx);
+            if waiter.has_token {
+                target.signal = Signal::Token(token?.0);
             }
         }
         let stats = Arc::clone(&provider.stats);
@@ -167,7 +168,7 @@ impl Job {
         })
     }
 
-    /// Tells the wait context of the descriptor. The next thing has to be a pause.
+    /// Registers the descriptor with the wait context. The next call has to be a pause.
     fn register(&self) -> bool {
         if !self.registered.get() {
             let registered = register(self.lib, self.wait_ctx, &self.waiter).is_some();
@@ -178,19 +179,20 @@ impl Job {
 
     /// Empties the eventfd, so that it does not wake the application for nothing.
     fn drain(&self) {
-        if self.waiter.is_rung {
+        if self.waiter.has_token {
             return;
         }
         let mut counter = [0_u8; 8];
-        // SAFETY: a non-blocking eventfd, open as the job's wait context lives, and eight writable bytes.
+        // SAFETY: a non-blocking eventfd, which is open while the job's wait context lives, and eight
+        // writable bytes.
         unsafe { libc::read(self.waiter.fd, counter.as_mut_ptr().cast(), counter.len()) };
     }
 
     /// Blocks until the job may go on, for a second at most.
     fn block(&self) {
-        let host_loop = self.host_loop.filter(|_| self.waiter.is_rung);
+        let host_loop = self.host_loop.filter(|_| self.waiter.has_token);
         if let Some(host_loop) = host_loop {
-            // The loop that looks after the pool is what is blocked here.
+            // The loop that drives the pool is blocked here, so its part is done here.
             host_loop.before_wait();
         }
         let mut event = libc::pollfd {
@@ -198,7 +200,7 @@ impl Job {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one pollfd.
+        // SAFETY: takes one writable pollfd.
         unsafe { libc::poll(&mut event, 1, 1000) };
         if let Some(host_loop) = host_loop {
             host_loop.on_readable();
@@ -228,7 +230,7 @@ impl Pause for Job {
                 continue;
             }
             let start = Instant::now();
-            // SAFETY: the thread is in a job, and holds nothing that must not cross the pause.
+            // SAFETY: the thread runs a job, and holds no lock across the pause.
             let resumed = unsafe { (self.functions.pause_job)() };
             if done() {
                 continue;
@@ -247,72 +249,81 @@ impl Pause for Job {
     fn blocked(&self) -> bool {
         self.blocked.get()
     }
+
+    fn spawn(
+        &self,
+        thread: std::thread::Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()> {
+        spawn_without_signals(thread, body)
+    }
 }
 
 impl Waiter {
-    /// One that no wait context knows yet.
-    fn new() -> Option<Arc<Self>> {
+    /// A waiter with an eventfd, which no wait context knows yet.
+    fn with_eventfd() -> Option<Arc<Self>> {
         // SAFETY: takes numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return None;
         }
-        // SAFETY: a descriptor that nobody else owns.
+        // SAFETY: open, made above, and owned by nothing else.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        Some(Self::with(fd, Bell::Event(event)))
+        Some(Self::with(fd, Signal::Eventfd(event)))
     }
 
-    /// One that is rung, by a ticket that is still to be given, and names this descriptor.
-    fn rung(fd: RawFd) -> Arc<Self> {
-        Self::with(fd, Bell::Ticket(0))
-    }
-
-    fn with(fd: RawFd, bell: Bell) -> Arc<Self> {
-        let is_rung = matches!(bell, Bell::Ticket(_));
-        let callback = None;
-        let gate = Mutex::new(Gate { bell, callback });
-        Arc::new(Self { fd, is_rung, gate })
+    fn with(fd: RawFd, signal: Signal) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            has_token: matches!(signal, Signal::Token(_)),
+            target: Mutex::new(Target {
+                signal,
+                callback: None,
+            }),
+        })
     }
 }
 
-/// The waiter that this wait context knows, if it knows one.
+/// The waiter that is registered with this wait context.
 fn waiter_of(lib: &Lib, wait_ctx: Ptr) -> Option<Arc<Waiter>> {
     let name = std::ptr::from_ref(&NAME).cast::<c_void>();
     let (mut fd, mut custom): (c_int, Ptr) = (-1, std::ptr::null_mut());
-    // SAFETY: a live wait context, two writable places.
+    // SAFETY: takes a live wait context (that of the current job), a name, and two writable places.
     let known = unsafe { lib.ASYNC_WAIT_CTX_get_fd?(wait_ctx, name, &mut fd, &mut custom) } == 1;
     if !known || custom.is_null() {
         return None;
     }
     let waiter = custom.cast::<Waiter>().cast_const();
-    // SAFETY: the wait context holds a reference that we gave it under our name.
+    // SAFETY: under our name the wait context has what `register` gave it: a pointer of `Arc::into_raw`,
+    // whose reference it holds until `forget`, which runs on this thread.
     unsafe { Arc::increment_strong_count(waiter) };
-    // SAFETY: the reference counted just now.
+    // SAFETY: takes over the reference that was counted just now.
     Some(unsafe { Arc::from_raw(waiter) })
 }
 
-/// Makes the waiter known to the wait context, which gets a reference.
+/// Registers the waiter with the wait context, which gets a reference.
 fn register(lib: &Lib, wait_ctx: Ptr, waiter: &Arc<Waiter>) -> Option<()> {
     let name = std::ptr::from_ref(&NAME).cast::<c_void>();
     let set_wait_fd = lib.ASYNC_WAIT_CTX_set_wait_fd?;
     let shared = Arc::into_raw(Arc::clone(waiter));
     let cleanup: FdCleanup = forget;
     let argument = shared.cast_mut().cast();
-    // SAFETY: a live wait context; `forget` takes the reference back.
+    // SAFETY: takes a live wait context, a name, a descriptor, and a pointer for `forget`, which takes the
+    // reference back when the wait context is freed.
     let set = unsafe { set_wait_fd(wait_ctx, name, waiter.fd, argument, cleanup) };
     if set != 1 {
-        // SAFETY: the wait context did not take it.
+        // SAFETY: the wait context did not take the reference, so it is ours again.
         drop(unsafe { Arc::from_raw(shared) });
         return None;
     }
     Some(())
 }
 
-/// The callback that the application wants instead of the descriptor, if any.
+/// The callback that the application has set in place of the descriptor.
 fn callback_of(lib: &Lib, wait_ctx: Ptr) -> Option<(AsyncCallback, Address)> {
     let (mut callback, mut argument): (Option<AsyncCallback>, Ptr) = (None, std::ptr::null_mut());
     let get = lib.ASYNC_WAIT_CTX_get_callback?;
-    // SAFETY: a live wait context, two writable places.
+    // SAFETY: takes a live wait context and two writable places.
     let has = unsafe { get(wait_ctx, &mut callback, &mut argument) } == 1;
     callback
         .filter(|_| has)
@@ -325,29 +336,33 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
         return;
     }
     guard_bare((), || {
-        // SAFETY: the reference that `waiter_of` gave to the wait context.
+        // SAFETY: libcrypto passes what `register` gave to this wait context, a pointer of `Arc::into_raw`,
+        // and calls this once: the reference is ours again.
         let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
-        let mut gate = waiter.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        gate.bell = Bell::Gone;
-        drop(gate);
+        let mut target = waiter.target.lock().unwrap_or_else(PoisonError::into_inner);
+        target.signal = Signal::Gone;
+        drop(target);
         Some(())
     });
 }
 
-/// Runs `f` with all signals blocked, so that a thread that it starts never runs a signal handler of
-/// the application.
-pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+/// Starts a thread with all signals blocked, so that it never runs a signal handler of the application:
+/// a thread inherits the mask of the one that starts it.
+fn spawn_without_signals(
+    thread: std::thread::Builder,
+    body: Box<dyn FnOnce() + Send>,
+) -> std::io::Result<()> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: a writable set.
+    // SAFETY: takes a writable set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: an initialised set and a writable one.
+    // SAFETY: takes an initialised set and a writable one.
     let blocked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
-    let value = f();
+    let started = thread.spawn(body);
     if blocked == 0 {
-        // SAFETY: the set that was in force before.
+        // SAFETY: the set was filled by the successful call above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
     }
-    value
+    started.map(|_| ())
 }

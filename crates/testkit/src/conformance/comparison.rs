@@ -6,7 +6,8 @@
 
 use std::fmt::Debug;
 
-use millrace_engine::{Hash, KeyInfo, KeyType, Operation, Output};
+use millrace_engine::operation::ML_DSA_MU_LEN;
+use millrace_engine::{Hash, KeyInfo, KeyType, MlDsaInput, Operation, Output};
 
 use super::{Driver, Report};
 use crate::keys::{self, TestKey};
@@ -39,6 +40,20 @@ pub(super) fn operations(key: &TestKey, spki: &[u8]) -> Vec<(Operation, Vec<u8>)
         }
         KeyType::Dh { .. } => vec![(Operation::DhDerive, verify::agreement(key).0)],
         KeyType::Dsa { .. } => vec![(Operation::DsaSign { hash }, digest)],
+        KeyType::MlDsa(_) => vec![
+            (
+                Operation::MlDsaSign {
+                    input: MlDsaInput::Message,
+                },
+                random(usize::from(random(1)[0])),
+            ),
+            (
+                Operation::MlDsaSign {
+                    input: MlDsaInput::Mu,
+                },
+                random(ML_DSA_MU_LEN),
+            ),
+        ],
     }
 }
 
@@ -98,6 +113,19 @@ fn rsa_operations(
     ]
 }
 
+/// Whether an input of another length is still an input of this operation.
+#[must_use]
+pub(super) fn takes_any_length(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Ed25519Sign
+            | Operation::DhDerive
+            | Operation::MlDsaSign {
+                input: MlDsaInput::Message
+            }
+    )
+}
+
 /// Random bytes.
 fn random(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -133,7 +161,10 @@ pub(super) fn check(
             );
             false
         }
-        Operation::RsaPssSign { .. } | Operation::EcdsaSign { .. } | Operation::DsaSign { .. } => {
+        Operation::RsaPssSign { .. }
+        | Operation::EcdsaSign { .. }
+        | Operation::DsaSign { .. }
+        | Operation::MlDsaSign { .. } => {
             assert!(
                 verify::signature(&info.spki, operation, input, output),
                 "{operation:?}"

@@ -13,15 +13,19 @@
 //! | `ecdh_*` | valid | the secret |
 //! | | invalid, acceptable (compressed, odd DER) | `BadInput`, or not an input of ours at all |
 //! | implicit rejection | | the message, made up or not, bit for bit |
+//! | `mldsa_*_sign_*` | valid | a signature that verifies; the one in the file does, too |
+//! | | invalid | the key is refused, or a context that cannot be asked |
 //! | `x25519` | zero secret | `BadInput` |
 //! | | valid, acceptable (twist, non-canonical) | the secret |
 
-use millrace_engine::{BackendError, Curve, Hash, KeyType, Operation, OperationKind};
+use millrace_engine::{
+    BackendError, Curve, Hash, KeyError, KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind,
+};
 use serde_json::Value;
 
 use super::{Driver, Report};
-use crate::keys;
 use crate::vectors::{Vectors, bytes, tests, text};
+use crate::{keys, verify};
 
 pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     for bits in [2048, 3072, 4096] {
@@ -78,6 +82,16 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
         KeyType::X25519,
         x25519,
     );
+    for part in ["mldsa_65_sign_seed", "mldsa_65_sign_noseed"] {
+        offered(
+            driver,
+            report,
+            part,
+            OperationKind::MlDsaSign,
+            KeyType::MlDsa(MlDsaSet::MlDsa65),
+            ml_dsa,
+        );
+    }
     if driver.offers(OperationKind::Ed25519Sign, KeyType::Ed25519) {
         ed25519_rfc8032(driver);
         report.ran("ed25519 of RFC 8032", RFC8032.len());
@@ -148,7 +162,7 @@ fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
     let hash = hash(text(group, "sha"));
     let operation = Operation::RsaPkcs1Sign { hash };
     for test in tests(group) {
-        let digest = crate::verify::digest(hash, &bytes(test, "msg"));
+        let digest = verify::digest(hash, &bytes(test, "msg"));
         let signature = driver.output(key, &operation, &digest);
         assert_eq!(signature.as_slice(), bytes(test, "sig"), "{}", case(test));
     }
@@ -296,6 +310,74 @@ fn x25519(driver: &mut Driver, group: &Value) -> usize {
             assert_eq!(secret.as_slice(), bytes(test, "shared"), "{}", case(test));
         }
         driver.close(key);
+    }
+    tests(group).len()
+}
+
+/// Keys and messages are Wycheproof's. Its signatures are deterministic and ours hedged, so theirs test the verifier,
+/// and ours are verified.
+fn ml_dsa(driver: &mut Driver, group: &Value) -> usize {
+    let set = MlDsaSet::MlDsa65;
+    let der = match group.get("privateSeed") {
+        Some(_) => keys::ml_dsa_seed_private_key(set, &bytes(group, "privateSeed")),
+        None => keys::ml_dsa_expanded_private_key(set, &bytes(group, "privateKey")),
+    };
+    if let Some(Value::String(theirs)) = group.get("privateKeyPkcs8") {
+        assert!(theirs.is_empty() || *theirs == hex::encode(&der));
+    }
+    let opened = driver.open(&der);
+    for test in tests(group) {
+        let expected = if has_flag(test, "IncorrectPrivateKeyLength") {
+            Some(KeyError::Malformed)
+        } else {
+            has_flag(test, "InvalidPrivateKey").then_some(KeyError::Inconsistent)
+        };
+        let opened = match (&opened, expected) {
+            (Ok(opened), None) => opened,
+            (Err(error), Some(expected)) if *error == expected => continue,
+            (result, _) => panic!("{}: {result:?}", case(test)),
+        };
+        let spki = &opened.info.spki;
+        assert!(spki.ends_with(&bytes(group, "publicKey")), "{}", case(test));
+        let field = |name| test.get(name).map(|_| bytes(test, name));
+        let (context, mu) = (field("ctx").unwrap_or_default(), field("mu"));
+        if context.len() > 255 {
+            assert_eq!(text(test, "result"), "invalid", "{}", case(test));
+            continue;
+        }
+        let message = field("msg");
+        if let (Some(message), Some(mu)) = (&message, &mu) {
+            assert_eq!(
+                verify::ml_dsa_mu(spki, &context, message).as_slice(),
+                mu,
+                "{}",
+                case(test)
+            );
+        }
+        let (input, asked) = match (message, mu) {
+            (Some(message), _) if context.is_empty() => (MlDsaInput::Message, message),
+            (Some(message), _) => (
+                MlDsaInput::Mu,
+                verify::ml_dsa_mu(spki, &context, &message).to_vec(),
+            ),
+            (None, mu) => (MlDsaInput::Mu, mu.expect("a message or its representative")),
+        };
+        let operation = Operation::MlDsaSign { input };
+        let theirs = bytes(test, "sig");
+        assert!(
+            verify::signature(spki, &operation, &asked, &theirs),
+            "{}",
+            case(test)
+        );
+        let ours = driver.output(opened.key, &operation, &asked);
+        assert!(
+            verify::signature(spki, &operation, &asked, &ours),
+            "{}",
+            case(test)
+        );
+    }
+    if let Ok(opened) = opened {
+        driver.close(opened.key);
     }
     tests(group).len()
 }

@@ -7,7 +7,7 @@
 use millrace_engine::backend::BackendKey;
 use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
 
-use super::comparison::operations;
+use super::comparison::{operations, takes_any_length};
 use super::{Driver, Report};
 use crate::keys::{self, TestKey};
 use crate::verify;
@@ -75,6 +75,7 @@ fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
         keys::ed25519(),
         keys::dh_ffdhe2048(),
         keys::dsa_2048(),
+        keys::ml_dsa_44(),
     ];
     for other in others {
         for (operation, input) in operations(&other, &verify::spki(&other)) {
@@ -100,8 +101,7 @@ fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
     let opened = driver.open_good(key);
     let mut executed = 0;
     for (operation, input) in operations(key, &opened.info.spki) {
-        let any_length = matches!(operation, Operation::Ed25519Sign | Operation::DhDerive);
-        if any_length || !driver.offers(operation.kind(), key.key_type) {
+        if takes_any_length(&operation) || !driver.offers(operation.kind(), key.key_type) {
             continue;
         }
         let longer = [&input[..], &[0]].concat();
@@ -151,7 +151,9 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
                 vec![vec![0], vec![1], last, p.clone(), vec![0xff; p.len()]],
             )
         }
-        KeyType::Rsa { .. } | KeyType::Ed25519 | KeyType::Dsa { .. } => return 0,
+        KeyType::Rsa { .. } | KeyType::Ed25519 | KeyType::Dsa { .. } | KeyType::MlDsa(_) => {
+            return 0;
+        }
     };
     if !driver.offers(operation.kind(), key.key_type) {
         return 0;

@@ -5,7 +5,7 @@
 //! verdicts test the verifier that the suite relies on, and its messages are signed with a key of
 //! ours and verified with that.
 
-use millrace_engine::{KeyType, Operation};
+use millrace_engine::{KeyType, MlDsaInput, Operation};
 use serde_json::Value;
 
 use super::known::hash;
@@ -31,6 +31,7 @@ fn files() -> Vec<(&'static str, TestKey)> {
         ("ecdsa_secp256r1_sha256", keys::p_256()),
         ("ecdsa_secp384r1_sha384", keys::p_384()),
         ("ed25519", keys::ed25519()),
+        ("mldsa_65_verify", keys::ml_dsa_65()),
     ]
 }
 
@@ -65,15 +66,35 @@ fn operation(group: &Value, key_type: KeyType) -> Operation {
             hash: hash(text(group, "sha")),
         },
         ("EddsaVerify", _) => Operation::Ed25519Sign,
+        ("MlDsaVerify", _) => Operation::MlDsaSign {
+            input: MlDsaInput::Message,
+        },
         (other, _) => panic!("no operation for {other}"),
     }
 }
 
-/// A message as the input of an operation: its digest, but for Ed25519.
-fn input(operation: &Operation, message: &[u8]) -> Vec<u8> {
-    operation
-        .hash()
-        .map_or_else(|| message.to_vec(), |hash| verify::digest(hash, message))
+/// What is asked to sign the message of a test with a key: of its digest where the operation names one, of its
+/// representative where an ML-DSA test has a context. `None` for a context that is too long to be asked.
+fn asked(operation: &Operation, test: &Value, spki: &[u8]) -> Option<(Operation, Vec<u8>)> {
+    let message = bytes(test, "msg");
+    let context = test
+        .get("ctx")
+        .map(|_| bytes(test, "ctx"))
+        .unwrap_or_default();
+    match (operation.hash(), context.len()) {
+        (Some(hash), _) => Some((operation.clone(), verify::digest(hash, &message))),
+        (None, 0) => Some((operation.clone(), message)),
+        (None, 1..=255) => {
+            let mu = verify::ml_dsa_mu(spki, &context, &message);
+            Some((
+                Operation::MlDsaSign {
+                    input: MlDsaInput::Mu,
+                },
+                mu.to_vec(),
+            ))
+        }
+        (None, _) => None,
+    }
 }
 
 fn sign_messages(
@@ -87,16 +108,15 @@ fn sign_messages(
     for group in &file.groups {
         let theirs = bytes(group, "publicKeyDer");
         for test in tests(group) {
-            let input = input(operation, &bytes(test, "msg"));
-            check_verifier(&theirs, operation, &input, test);
-            let signature = driver.output(opened.key, operation, &input);
-            assert!(verify::signature(
-                &opened.info.spki,
-                operation,
-                &input,
-                &signature
-            ));
             signed += 1;
+            let ours = &opened.info.spki;
+            let asked = |spki| asked(operation, test, spki);
+            let (Some((operation, input)), Some(to_verify)) = (asked(ours), asked(&theirs)) else {
+                continue;
+            };
+            check_verifier(&theirs, &to_verify.0, &to_verify.1, test);
+            let signature = driver.output(opened.key, &operation, &input);
+            assert!(verify::signature(ours, &operation, &input, &signature));
         }
     }
     driver.close(opened.key);

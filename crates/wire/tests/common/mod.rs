@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_engine::operation::{Hash, Operation, Output};
+use millrace_engine::operation::{Hash, MlDsaInput, Operation, Output};
 use millrace_engine::policy::{KeyPolicy, OperationSet};
 use millrace_engine::{BackendKind, OperationKind};
 use millrace_wire::message::*;
@@ -83,6 +83,9 @@ pub(crate) fn every_operation() -> Vec<Operation> {
         Operation::Ed25519Sign,
         Operation::DhDerive,
         Operation::DsaSign { hash: Hash::Sha224 },
+        Operation::MlDsaSign {
+            input: MlDsaInput::Message,
+        },
     ];
     assert!(
         all.iter()

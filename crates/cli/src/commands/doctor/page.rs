@@ -1,35 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Findings as a page: the worst first, each with what was seen, what it means, what to do.
+//! Findings as a page, the worst first: evidence, impact, commands to run, advice.
 
 use std::io::{self, IsTerminal};
 
 use anyhow::Result;
-use millrace_inspect::doctor::{Diagnosis, Finding, Severity};
+use millrace_inspect::doctor::{Diagnosis, Finding, Remedy, Severity};
 
-use crate::commands::inspect::page::{plain, wrapped};
 use crate::output;
+use crate::page::{plain, wrapped};
 
-/// Width of what is behind the margin, on a terminal of 80.
+/// Width of the text beside the margin, on a terminal of 80 columns.
 const COLUMNS: usize = 70;
-/// What commands begin with: their lines are not broken, so that they can be copied.
-const COMMANDS: [&str; 12] = [
-    "echo",
-    "crconf",
-    "sysctl",
-    "modprobe",
-    "nft",
-    "ip",
-    "dmesg",
-    "systemctl",
-    "cpupower",
-    "millrace",
-    "journalctl",
-    "adf_ctl",
-];
 
-/// Writes it to standard output.
 pub(super) fn print(diagnosis: &Diagnosis) -> Result<()> {
     output::print(&text(diagnosis, io::stdout().is_terminal()))
 }
@@ -40,24 +24,20 @@ fn text(diagnosis: &Diagnosis, styled: bool) -> String {
         one(&mut page, finding, styled);
     }
     if diagnosis.findings.is_empty() {
-        page.push_str(&format!("{} checks, nothing found\n", diagnosis.checks));
+        page.push_str(&format!("{} checks, no findings\n", diagnosis.checks));
     } else {
-        let count = |severity| {
-            let findings = diagnosis.findings.iter();
-            findings.filter(|found| found.severity == severity).count()
-        };
         page.push_str(&format!(
             "{} checks: critical {}, warnings {}, notices {}\n",
             diagnosis.checks,
-            count(Severity::Critical),
-            count(Severity::Warning),
-            count(Severity::Notice)
+            diagnosis.count(Severity::Critical),
+            diagnosis.count(Severity::Warning),
+            diagnosis.count(Severity::Notice)
         ));
     }
     let unread = diagnosis.unread.len();
     if unread > 0 {
         page.push_str(&format!(
-            "{unread} things could not be read (--json names them); checks that need them are silent\n"
+            "{unread} things could not be read (--json lists them); checks that need them report nothing\n"
         ));
     }
     page
@@ -73,26 +53,17 @@ fn one(page: &mut String, finding: &Finding, styled: bool) {
     };
     let (title, id) = (plain(&finding.title), &finding.id);
     page.push_str(&format!("{before}{name}{after}  {title}  [{id}]\n"));
+    let mut text = |name, text: &str| entry(page, name, &wrapped(&plain(text), COLUMNS));
     for evidence in &finding.evidence {
-        entry(page, "seen", &wrapped(&plain(evidence), COLUMNS));
+        text("seen", evidence);
     }
-    entry(
-        page,
-        "means",
-        &wrapped(&plain(&finding.consequence), COLUMNS),
-    );
+    text("means", &finding.impact);
     for remedy in &finding.remedy {
-        let remedy = plain(remedy);
-        let is_command = remedy
-            .split(' ')
-            .next()
-            .is_some_and(|word| COMMANDS.contains(&word));
-        let lines = if is_command {
-            vec![remedy]
-        } else {
-            wrapped(&remedy, COLUMNS)
-        };
-        entry(page, "do", &lines);
+        match remedy {
+            // Not broken into lines, so that it can be copied.
+            Remedy::Run(command) => entry(page, "run", &[plain(command)]),
+            Remedy::Advice(advice) => entry(page, "do", &wrapped(&plain(advice), COLUMNS)),
+        }
     }
     page.push('\n');
 }
@@ -109,14 +80,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_plain_and_narrow() {
+    fn page_wraps_advice_but_not_commands() {
         let finding = Finding {
             id: "qat-down".to_owned(),
             severity: Severity::Critical,
             title: "down\x1b[2J".to_owned(),
             evidence: vec!["sys/x: 1".to_owned()],
-            consequence: "word ".repeat(40).trim().to_owned(),
-            remedy: vec!["echo up > /sys/x".to_owned()],
+            impact: "word ".repeat(40).trim().to_owned(),
+            remedy: vec![
+                Remedy::Run(format!("echo up > /sys/{}", "x/".repeat(40))),
+                Remedy::Advice("modprobe words in prose ".repeat(6).trim().to_owned()),
+            ],
         };
         let diagnosis = Diagnosis {
             format: 1,
@@ -129,8 +103,11 @@ mod tests {
         assert!(
             text.starts_with("CRITICAL  down?[2J  [qat-down]\n  seen   sys/x: 1\n  means  word")
         );
-        assert!(text.contains("\n  do     echo up > /sys/x\n"));
+        let command = format!("\n  run    echo up > /sys/{}\n", "x/".repeat(40));
+        assert!(text.contains(&command), "{text}");
+        assert!(text.contains("\n  do     modprobe words"));
         assert!(text.ends_with("3 checks: critical 1, warnings 0, notices 0\n"));
-        assert!(text.lines().all(|line| line.len() <= 79));
+        let wide: Vec<&str> = text.lines().filter(|line| line.len() > 79).collect();
+        assert_eq!(wide, [command.trim_matches('\n')]);
     }
 }

@@ -15,9 +15,9 @@ use millrace_inspect::doctor::system;
 use millrace_inspect::report::Report;
 
 use super::open;
-use super::page::plain;
 use crate::args::TreeArgs;
 use crate::output::Table;
+use crate::page::plain;
 use crate::progress::while_doing;
 
 /// Writes a bundle and lists what is in it.

@@ -8,10 +8,10 @@ use millrace_inspect::cpu::{self, Cpu, Feature, State};
 use millrace_inspect::machine::Machine;
 use millrace_inspect::report::Section;
 
-use super::page::{Page, plain};
 use super::{open, print_part};
 use crate::args::InspectCpuArgs;
 use crate::output::Table;
+use crate::page::{Page, plain};
 
 /// Runs the command.
 pub(super) fn run(args: &InspectCpuArgs) -> Result<()> {

@@ -7,10 +7,10 @@ use anyhow::Result;
 use millrace_inspect::accelerators::{self, Accelerators, Engine};
 use millrace_inspect::report::Section;
 
-use super::page::{Page, plain};
 use super::{open, print_part};
 use crate::args::InspectGpuArgs;
 use crate::output::Table;
+use crate::page::{Page, plain};
 
 /// Runs the command.
 pub(super) fn run(args: &InspectGpuArgs) -> Result<()> {

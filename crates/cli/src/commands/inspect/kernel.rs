@@ -11,9 +11,9 @@ use millrace_inspect::report::{Report, Section};
 use serde_json::json;
 
 use super::open;
-use super::page::{Page, plain};
 use crate::args::InspectKernelArgs;
 use crate::output::{self, Table};
+use crate::page::{Page, plain};
 
 /// Runs the command.
 pub(super) fn run(args: &InspectKernelArgs) -> Result<()> {

@@ -9,7 +9,6 @@ mod cpu;
 mod gpu;
 mod kernel;
 mod openssl;
-pub(in crate::commands) mod page;
 mod qat;
 mod used;
 
@@ -19,11 +18,11 @@ use millrace_inspect::report::Report;
 use serde::Serialize;
 use serde_json::json;
 
-use self::page::Page;
 use crate::args::{InspectArgs, InspectCommand, TreeArgs};
 use crate::commands::ceiling;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::page::Page;
 use crate::progress::while_doing;
 
 /// Runs the command.

@@ -9,10 +9,10 @@ use millrace_inspect::libcrypto::{self, Assembly, CLEAR_RATIO, Libraries, Librar
 use millrace_inspect::report::Section;
 use serde_json::json;
 
-use super::page::{Page, plain};
 use super::{open, print_part};
 use crate::args::InspectOpensslArgs;
 use crate::output::{self, Table};
+use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
 /// Runs the command.

@@ -11,10 +11,10 @@ use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::qat::{self, Device, Qat};
 use millrace_inspect::report::Section;
 
-use super::page::{Page, plain};
 use super::{open, print_part};
 use crate::args::InspectQatArgs;
 use crate::output::Table;
+use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
 /// Runs the command.

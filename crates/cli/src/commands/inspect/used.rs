@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_hostfs::Root;
 use millrace_inspect::network;
+use millrace_inspect::offload_status::{self, Answer, Counters, Moved, Used};
 use millrace_inspect::report::Section;
-use millrace_inspect::used::{self, Answer, Counters, Moved, Used};
 
-use super::page::Page;
 use super::{open, print_part};
 use crate::args::InspectUsedArgs;
+use crate::page::Page;
 use crate::progress::while_doing;
 
 /// Runs the command.
@@ -24,7 +24,7 @@ pub(super) fn run(args: &InspectUsedArgs) -> Result<()> {
         .is_live()
         .then(|| watch(&root, Duration::from_secs(args.seconds)));
     let network = network::section(&root);
-    let found = used::section(&root, network.known.as_ref(), moved);
+    let found = offload_status::section(&root, network.known.as_ref(), moved);
     if args.tree.json {
         return print_part(&root, "used", &found);
     }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where alerts go: the system's log, or a program.
+//! Destinations of alerts: the system's log, or a program.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -15,19 +15,19 @@ use millrace_inspect::doctor::Severity;
 use millrace_inspect::doctor::watch::Alert;
 
 use crate::args::Channel;
-use crate::commands::inspect::page::plain;
+use crate::page::plain;
 
-/// Where the system's log listens.
+/// Socket of the system's log.
 const LOG: &str = "/dev/log";
-/// How long a program may take over one alert: a page is sent in seconds, and a watch must go on.
+/// Time that a program has for one alert: sending a page takes seconds, and the watch must go on.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
-/// How often a program is asked whether it has ended.
+/// Interval of checks whether a program has ended.
 const COMMAND_POLL: Duration = Duration::from_millis(20);
 
 /// Sends an alert.
 ///
 /// # Errors
-/// Nobody takes it.
+/// The log or the program did not accept it.
 pub(super) fn send(alert: &Alert, channel: &Channel) -> Result<()> {
     match channel {
         Channel::Stdout => Ok(()),
@@ -48,7 +48,7 @@ pub(super) fn sentence(alert: &Alert) -> String {
     )
 }
 
-/// RFC 3164, without a time: whoever receives it puts in its own.
+/// RFC 3164 without a timestamp; the receiver adds one.
 fn log(alert: &Alert, socket: &Path) -> Result<()> {
     const DAEMON: u8 = 3;
     let severity = match alert.finding.severity {
@@ -71,7 +71,7 @@ fn log(alert: &Alert, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts a program without a shell; it is ended when its time is up.
+/// Starts a program without a shell, and kills it when its time is up.
 fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
     let name = program.display();
     let mut child = Command::new(program)
@@ -86,15 +86,15 @@ fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
     let mut text = serde_json::to_vec(alert).context("composing the JSON")?;
     text.push(b'\n');
     if let Some(mut input) = child.stdin.take() {
-        // An alert has some kilobytes and may not fit into a pipe that nobody reads.
+        // An alert has a few kilobytes and may not fit into a pipe without a reader.
         thread::spawn(move || {
-            // A program that reads nothing is content with its environment.
+            // A program need not read its input; its environment has the main fields.
             let _ = input.write_all(&text);
         });
     }
     let ended = wait(&mut child, limit);
     if ended.is_err() {
-        // It may have ended meanwhile.
+        // It may have ended since.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -107,7 +107,7 @@ fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
 fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus> {
     let begun = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().context("waiting for it")? {
+        if let Some(status) = child.try_wait().context("waiting for the program")? {
             return Ok(status);
         }
         if begun.elapsed() >= limit {
@@ -134,7 +134,7 @@ mod tests {
                 severity: Severity::Critical,
                 title: "down $(touch x); \x1b".to_owned(),
                 evidence: Vec::new(),
-                consequence: String::new(),
+                impact: String::new(),
                 remedy: Vec::new(),
             },
         }

@@ -1,35 +1,32 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace watch`: looks, waits, looks again. What to tell is decided by the inspect crate; here are
-//! the clock, the signals, and the channels.
+//! `millrace watch`: the clock, the signals and the channels around the inspect crate's observation, which
+//! decides what is worth an alert.
 
 mod channels;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::mem;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher, rates};
-use millrace_inspect::doctor::{Severity, judge, system};
+use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher};
+use millrace_inspect::doctor::{self, Observation};
 use millrace_inspect::qat::formats::Heartbeat;
-use millrace_inspect::report::Report;
-use millrace_inspect::{kernel, network, qat};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::channels::send;
 use crate::args::{Channel, WatchArgs};
-use crate::commands::doctor::chosen;
-use crate::commands::inspect::page::plain;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::page::plain;
 use crate::progress::while_doing;
 
-/// Time between two looks, where none is given: an idle firmware notices it not, and a page half a
-/// minute late is early enough.
-const INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
+/// Default time between two readings: they do not disturb an idle firmware, and an alert half a minute late
+/// is early enough.
+const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Runs the command.
 pub(crate) fn run(args: &WatchArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -40,37 +37,26 @@ pub(crate) fn run(args: &WatchArgs) -> Result<()> {
 }
 
 async fn watch(args: &WatchArgs) -> Result<()> {
-    let wanted = chosen(&args.only)?;
-    let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let selection = &args.selection;
+    let usage = |message: String| fail(Failure::Usage, message);
+    let wanted = doctor::select(&selection.only).map_err(|error| usage(error.to_string()))?;
+    let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let least = Severity::from(args.severity);
     let interval = args.again.interval.unwrap_or(INTERVAL);
-    let mut report = while_doing("looking at everything", || Report::of(&root));
-    let mut at = Instant::now();
-    let begun = at;
+    let mut observation = while_doing("reading everything", || Observation::start(&root));
+    let begun = Instant::now();
+    let mut read_at = begun;
     let mut watcher = Watcher::new();
-    let mut before: Option<(Report, Instant)> = None;
-    let mut looks = 0_u64;
+    let mut readings = 0_u64;
     loop {
-        let system = system::section(&root);
-        let earlier = before.as_ref().map(|(report, _)| report);
-        let first = earlier.and_then(|earlier| earlier.qat.known.as_ref());
-        let mut findings = judge(&report, &system, first, &wanted).findings;
-        findings.retain(|found| found.severity <= least);
-        if let Some((earlier, then)) = &before {
-            let rates = rates(
-                (earlier.qat.known.as_ref(), earlier.network.known.as_ref()),
-                (report.qat.known.as_ref(), report.network.known.as_ref()),
-                at.duration_since(*then),
-            );
-            show(rates, args.json)?;
-        }
-        for alert in watcher.look(at.duration_since(begun), &findings) {
+        let mut findings = observation.diagnosis(&wanted).findings;
+        findings.retain(|found| found.severity <= selection.severity);
+        for alert in watcher.look(read_at.duration_since(begun), &findings) {
             tell(&alert, args)?;
         }
-        looks += 1;
-        if args.again.count.is_some_and(|count| looks >= count) {
+        readings += 1;
+        if args.again.count.is_some_and(|count| readings >= count) {
             return Ok(());
         }
         tokio::select! {
@@ -78,19 +64,12 @@ async fn watch(args: &WatchArgs) -> Result<()> {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
-        let after = again(&root, &report);
-        before = Some((std::mem::replace(&mut report, after), at));
-        at = Instant::now();
+        observation.repeat();
+        let before = mem::replace(&mut read_at, Instant::now());
+        if let Some(rates) = observation.rates(read_at.duration_since(before)) {
+            show(rates, args.json)?;
+        }
     }
-}
-
-/// A later look: what moves is looked at again, what is installed is not.
-fn again(root: &Root, report: &Report) -> Report {
-    let mut report = report.clone();
-    report.kernel = kernel::section(root);
-    report.qat = qat::section(root);
-    report.network = network::section(root);
-    report
 }
 
 fn seconds() -> u64 {
@@ -149,7 +128,7 @@ fn show(rates: Rates, as_json: bool) -> Result<()> {
         parts.push(format!("IPsec {rate:.1} drops/s"));
     }
     if parts.is_empty() {
-        parts.push("quiet".to_owned());
+        parts.push("no traffic".to_owned());
     }
     line(&format!("{}  {}", clock(now), parts.join("; ")))
 }

@@ -66,8 +66,13 @@ impl Pool {
         let stats = self.dispatcher.stats();
         assert_eq!(stats.in_flight, 0);
         assert!(stats.nodes.iter().all(|node| node.in_flight == 0));
-        assert_eq!(self.dispatcher.abandoned, [0, 0]);
-        assert!(self.dispatcher.keys.values().all(|usage| usage.tasks == 0));
+        assert!(
+            self.dispatcher
+                .nodes
+                .iter()
+                .all(|node| node.late_replies == 0)
+        );
+        assert!(self.dispatcher.keys.values().all(|usage| usage.jobs == 0));
     }
 }
 
@@ -117,14 +122,14 @@ fn the_first_node_may_still_win() {
 fn a_blocked_caller_is_answered_by_the_hedge() {
     for taken_first in [true, false] {
         let mut pool = pair();
-        let work = Work::Job {
+        let request = Request::Operation {
             operation: Operation::EcdsaSign { hash: Hash::Sha256 },
             input: vec![0; 32],
         };
         let owner = Owner::Caller { waiter: None };
         let deadline = pool.now + Duration::from_secs(1);
-        let task = Task::new(Arc::clone(&pool.key), work, owner, deadline, pool.now);
-        let id = pool.dispatcher.submit(task, pool.now).expect("taken");
+        let job = Job::new(Arc::clone(&pool.key), request, owner, deadline);
+        let id = pool.dispatcher.submit(job, pool.now).expect("taken");
         let (at, job) = pool.find_job().expect("sent");
         pool.tick(20);
         let (other, hedge) = pool.find_job().expect("a hedge");
@@ -146,19 +151,19 @@ fn a_blocked_caller_is_answered_by_the_hedge() {
 #[test]
 fn a_caller_whose_first_node_is_lost_after_the_hedge_answered_leaves_nothing() {
     let mut pool = pair();
-    let work = Work::Job {
+    let request = Request::Operation {
         operation: Operation::EcdsaSign { hash: Hash::Sha256 },
         input: vec![0; 32],
     };
     let deadline = pool.now + Duration::from_secs(1);
     let owner = Owner::Caller { waiter: None };
-    let task = Task::new(Arc::clone(&pool.key), work, owner, deadline, pool.now);
-    let id = pool.dispatcher.submit(task, pool.now).expect("taken");
+    let job = Job::new(Arc::clone(&pool.key), request, owner, deadline);
+    let id = pool.dispatcher.submit(job, pool.now).expect("taken");
     let (at, _) = pool.find_job().expect("sent");
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
     pool.answer(other, &hedge, good());
-    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
     assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
     pool.assert_clean();
 }
@@ -198,7 +203,7 @@ fn a_failed_first_node_leaves_the_job_to_its_hedge() {
     let (at, _) = pool.sent_job(2, 1000);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
     assert!(pool.ends().is_empty());
     pool.answer(other, &hedge, good());
     assert_eq!(pool.ends(), [(2, Ok(()))]);
@@ -224,8 +229,9 @@ fn when_both_fail_the_job_is_tried_again_or_ends_with_the_error() {
     pool.tick(20);
     let (other, _) = pool.find_job().expect("a hedge");
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
-    pool.dispatcher.lost(other, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher
+        .handle_lost(other, "gone".to_owned(), pool.now);
     assert!(pool.ends().is_empty());
     let back = pool.connect();
     let again = pool.serve_keys(back).pop().expect("tried again");

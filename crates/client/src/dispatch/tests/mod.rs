@@ -5,6 +5,7 @@
 //! nodes do to jobs is tested in `tests/`, over sockets.
 
 mod hedging;
+mod simulation;
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -21,6 +22,7 @@ use millrace_wire::{
 
 use super::*;
 use crate::config::Endpoint;
+use crate::job::Request;
 use crate::key::KeySource;
 use crate::report::ReportSource;
 
@@ -81,23 +83,23 @@ impl Pool {
         at
     }
 
-    fn submit(&mut self, number: u32, millis: u64) -> Result<TaskId, ClientError> {
+    fn submit(&mut self, number: u32, millis: u64) -> Result<JobRef, ClientError> {
         let tell = self.tell.clone();
         let owner = Owner::Callback(Box::new(move |result| drop(tell.send((number, result)))));
         let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
-        let work = Work::Job {
+        let request = Request::Operation {
             operation,
             input: vec![0; 32],
         };
         let deadline = self.now + Duration::from_millis(millis);
-        let task = Task::new(Arc::clone(&self.key), work, owner, deadline, self.now);
-        self.dispatcher.submit(task, self.now)
+        let job = Job::new(Arc::clone(&self.key), request, owner, deadline);
+        self.dispatcher.submit(job, self.now)
     }
 
     /// Connects to the next wanted node, which says welcome.
     fn connect(&mut self) -> usize {
-        let at = self.dispatcher.take_wanted().expect("a node is wanted");
-        self.dispatcher.connected(at, self.now);
+        let at = self.dispatcher.poll_connect().expect("a node is wanted");
+        self.dispatcher.handle_connected(at, self.now);
         self.say(
             at,
             &NodeMessage::Welcome(Welcome {
@@ -118,14 +120,14 @@ impl Pool {
             let connection = self.dispatcher.connection(at).expect("connected");
             connection.space()[..chunk.len()].copy_from_slice(chunk);
             connection.filled(chunk.len(), self.now);
-            self.dispatcher.received(at, self.now);
+            self.dispatcher.handle_received(at, self.now);
         }
     }
 
     fn sent(&mut self, at: usize) -> Vec<ClientMessage> {
         let mut decoder = Decoder::<ClientMessage>::new();
         let mut messages = Vec::new();
-        let Some(out) = self.dispatcher.output(at) else {
+        let Some(out) = self.dispatcher.poll_output(at) else {
             return messages;
         };
         let bytes = out.pending().to_vec();
@@ -173,7 +175,7 @@ impl Pool {
 
     fn tick(&mut self, millis: u64) {
         self.now += Duration::from_millis(millis);
-        self.dispatcher.tick(self.now);
+        self.dispatcher.handle_timeout(self.now);
     }
 
     /// Calls the callbacks and gives what they were told.
@@ -228,9 +230,9 @@ fn jobs_fail_at_once_while_every_node_is_in_backoff_and_wait_for_none_that_faile
     pool.submit(1, 1000).expect("taken");
     for _ in 0..2 {
         assert!(pool.ends().is_empty(), "one node may still come");
-        let at = pool.dispatcher.take_wanted().expect("wanted");
+        let at = pool.dispatcher.poll_connect().expect("wanted");
         pool.dispatcher
-            .lost(at, "connection refused".to_owned(), pool.now);
+            .handle_lost(at, "connection refused".to_owned(), pool.now);
     }
     let ends = pool.ends();
     let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else {
@@ -243,7 +245,7 @@ fn jobs_fail_at_once_while_every_node_is_in_backoff_and_wait_for_none_that_faile
     assert!(matches!(pool.submit(2, 1000), Err(ClientError::NoNode(_))));
     // The next attempt is under way, but the last one failed: nobody is kept waiting for it.
     pool.tick(60);
-    assert!(pool.dispatcher.take_wanted().is_some());
+    assert!(pool.dispatcher.poll_connect().is_some());
     assert!(matches!(pool.submit(3, 1000), Err(ClientError::NoNode(_))));
 }
 
@@ -310,8 +312,8 @@ fn a_stable_connection_that_is_lost_is_waited_for() {
     let at = pool.connect();
     assert_eq!(pool.serve_keys(at).len(), 1);
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
-    assert_eq!(pool.dispatcher.take_closed(), Some(at));
+    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    assert_eq!(pool.dispatcher.poll_close(), Some(at));
     assert!(pool.ends().is_empty());
     let at = pool.connect();
     let jobs = pool.serve_keys(at);
@@ -327,7 +329,7 @@ fn a_node_that_loses_jobs_is_left() {
     let answered = pool.serve_keys(at);
     pool.answer(at, &answered[0], good());
     pool.ends();
-    for number in 0..=MAX_ABANDONED {
+    for number in 0..=MAX_LATE_REPLIES {
         // The node's own bound is 1000.
         if pool.submit(number, 10).is_err() {
             break;
@@ -345,7 +347,7 @@ fn a_node_that_loses_jobs_is_left() {
     // It is alive, but nothing comes: silence is what gives it away.
     pool.tick(250);
     pool.tick(500);
-    assert_eq!(pool.dispatcher.take_closed(), Some(at));
+    assert_eq!(pool.dispatcher.poll_close(), Some(at));
     assert_eq!(pool.dispatcher.stats().in_flight, 0);
 }
 
@@ -422,7 +424,7 @@ fn an_edge_reports_once_per_second_while_there_is_something_new() {
     let mut pool = Pool::reporting(1, &counts);
     pool.tick(5000);
     assert_eq!(
-        pool.dispatcher.next_timer(),
+        pool.dispatcher.poll_timeout(),
         None,
         "nothing before the first job"
     );
@@ -439,7 +441,7 @@ fn an_edge_reports_once_per_second_while_there_is_something_new() {
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 1);
     // Idle: no report, and no timer for one.
-    assert_eq!(pool.dispatcher.next_timer(), None);
+    assert_eq!(pool.dispatcher.poll_timeout(), None);
     pool.tick(10_000);
     assert!(pool.reports(at).is_empty());
     for number in 2..12 {
@@ -454,7 +456,7 @@ fn an_edge_reports_once_per_second_while_there_is_something_new() {
     pool.dispatcher.counted(pool.now);
     pool.tick(1000);
     assert!(pool.reports(at).is_empty());
-    assert_eq!(pool.dispatcher.next_timer(), None);
+    assert_eq!(pool.dispatcher.poll_timeout(), None);
 }
 
 #[test]
@@ -495,11 +497,11 @@ fn what_happened_without_a_node_is_told_to_the_next_one() {
     let at = pool.connect();
     pool.serve_keys(at);
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
     count(&counts, EdgeCounter::FallbackNoNode);
     pool.dispatcher.counted(pool.now);
     pool.tick(1000);
-    assert_eq!(pool.dispatcher.next_timer(), None, "nobody to be told");
+    assert_eq!(pool.dispatcher.poll_timeout(), None, "nobody to be told");
     let at = pool.connect();
     pool.tick(1000);
     let reports = pool.reports(at);

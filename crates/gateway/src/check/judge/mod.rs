@@ -12,9 +12,9 @@ mod software;
 use std::path::PathBuf;
 
 use super::evidence::Evidence;
-use super::maps::Mapped;
 use super::{Node, Options, Outcome, Report, Server};
 use crate::verify::below;
+use millrace_hostfs::maps::MappedFile;
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 use provider::Provider;
@@ -37,7 +37,7 @@ pub(super) fn judge(
     let stubs = server::key_files(evidence, provider.as_ref(), report);
     reach::sockets(evidence, provider.as_ref(), &stubs, node, report);
     let socket = provider?.sockets.into_iter().next()?;
-    Some(below(&evidence.files, &socket))
+    Some(below(&evidence.root_path, &socket))
 }
 
 fn process(options: &Options, evidence: &Evidence, report: &mut Report) {
@@ -70,7 +70,7 @@ fn restart(server: Server) -> String {
     format!("systemctl restart {server}: a reload is not enough")
 }
 
-fn replaced(library: &Mapped) -> String {
+fn replaced(library: &MappedFile) -> String {
     format!(
         "{} was replaced since the server started",
         library.path.display()

@@ -5,11 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::cnf::{self, Cnf};
 use super::super::evidence::Evidence;
-use super::super::maps::file_name;
 use super::super::{Options, Report};
 use super::{Failure, Good, Unseen, restart, write};
+use millrace_hostfs::Unavailable;
+use millrace_hostfs::maps::file_name;
+use millrace_hostfs::openssl_cnf::{self, Cnf};
 
 /// The provider's part of `openssl.cnf`, and of its own file.
 pub(super) struct Provider {
@@ -29,8 +30,8 @@ impl Provider {
             return None;
         };
         // An application may have a section of its own, and nginx has.
-        let own = cnf.value(cnf::DEFAULT, &options.server.to_string());
-        let init = own.or_else(|| cnf.value(cnf::DEFAULT, "openssl_conf"))?;
+        let own = cnf.value(openssl_cnf::DEFAULT, &options.server.to_string());
+        let init = own.or_else(|| cnf.value(openssl_cnf::DEFAULT, "openssl_conf"))?;
         let list = cnf.section(cnf.value(init, "providers")?)?;
         let is_ours = |name: &str, section: &str| {
             let module = cnf.value(section, "module").unwrap_or("");
@@ -108,7 +109,7 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
     };
     let shown = path.display();
     if let Err(error) = cnf {
-        let outcome = if error.kind() == std::io::ErrorKind::PermissionDenied {
+        let outcome = if *error == Unavailable::Denied {
             Unseen
         } else {
             Failure

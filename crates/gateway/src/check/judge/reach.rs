@@ -31,11 +31,14 @@ pub(super) fn sockets(
     // Where the worker is confined to, the socket has to be visible from there.
     let own = evidence.proc.link(worker.pid, "root");
     let root = match &own {
-        Ok(root) if root == Path::new("/") => evidence.files.clone(),
+        Ok(root) if root == Path::new("/") => evidence.root_path.clone(),
         Ok(_) => evidence.proc.root_of(worker.pid),
         Err(_) => {
             let chroot = evidence.config.chroot.as_deref();
-            below(&evidence.files, chroot.unwrap_or_else(|| Path::new("/")))
+            below(
+                &evidence.root_path,
+                chroot.unwrap_or_else(|| Path::new("/")),
+            )
         }
     };
     for socket in &provider.sockets {

@@ -6,16 +6,15 @@
 use std::collections::BTreeSet;
 
 use super::super::evidence::Evidence;
-use super::super::keys::{self, Held};
-use super::super::maps::library;
-use super::super::proc::Process;
+use super::super::keys::{self, KeyFile};
 use super::super::server::ServerConfig;
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
 use super::software::PRELOAD;
 use super::{Failure, Good, Unseen, Warning, run_as_root};
 use crate::recipe::global_maxconn;
-use crate::verify::below;
+use millrace_hostfs::maps::library;
+use millrace_hostfs::process::Process;
 
 /// Descriptors of a connection whose handshake waited, without an upstream.
 const FEWEST_FILES_PER_CONNECTION: u64 = 2;
@@ -53,7 +52,7 @@ pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut
 /// The provider starts a thread at the first operation, which HAProxy forbids itself unless it is told.
 fn threads(evidence: &Evidence, report: &mut Report) {
     let forbids = |worker: &&Process| {
-        worker.user.uid != 0 && evidence.proc.thread_limit(worker.pid) == Some(0)
+        worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
     };
     if let Some(worker) = evidence.workers.iter().find(forbids) {
         let seen = format!(
@@ -75,7 +74,8 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
         }
         Server::Nginx => {
             let limit = evidence.workers.first();
-            let limit = limit.and_then(|worker| evidence.proc.file_limit(worker.pid));
+            let limit =
+                limit.and_then(|worker| evidence.proc.soft_limit(worker.pid, "Max open files"));
             let (Some(limit), Some(connections)) = (limit, config.connections) else {
                 return;
             };
@@ -141,13 +141,13 @@ pub(super) fn key_files(
     let (mut plain, mut odd, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
     for path in &evidence.config.keys {
         let shown = path.display().to_string();
-        match keys::look(&below(&evidence.files, path)) {
-            Held::Stub(name) => {
+        match keys::look(&evidence.root, path) {
+            KeyFile::Stub(name) => {
                 stubs.insert(name);
             }
-            Held::Plain => plain.push(shown),
-            Held::Nothing => odd.push(shown),
-            Held::Unreadable(error) => hidden.push(format!("{shown}: {error}")),
+            KeyFile::Plain => plain.push(shown),
+            KeyFile::Other => odd.push(shown),
+            KeyFile::Unreadable(error) => hidden.push(format!("{shown}: {error}")),
         }
     }
     if !stubs.is_empty() {

@@ -5,14 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::cnf;
 use super::super::evidence::Evidence;
-use super::super::maps::{Mapped, file_name, library};
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
 use super::{Failure, Good, Unseen, Warning, replaced, restart, run_as_root};
 use crate::recipe::OPENSSL_CNF;
-use crate::verify::below;
+use millrace_hostfs::maps::{MappedFile, file_name, library};
+use millrace_hostfs::openssl_cnf;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
@@ -118,7 +117,10 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
 }
 
 /// The provider in the server's memory.
-fn provider_library<'a>(evidence: &'a Evidence, provider: Option<&Provider>) -> Option<&'a Mapped> {
+fn provider_library<'a>(
+    evidence: &'a Evidence,
+    provider: Option<&Provider>,
+) -> Option<&'a MappedFile> {
     let mapped = evidence.mapped.as_ref().ok()?;
     let known = ["libmillrace_provider", "millrace.so"];
     let named = provider
@@ -161,9 +163,7 @@ pub(super) fn loaded(
     );
     let missing = provider
         .and_then(|provider| provider.module.as_deref())
-        .filter(|module| {
-            !cnf::has_variable(module) && !below(&evidence.files, Path::new(module)).exists()
-        });
+        .filter(|module| !openssl_cnf::has_variable(module) && !evidence.root.exists(module));
     match missing {
         Some(module) => report.add(
             CHECK,

@@ -4,13 +4,13 @@
 //! Configuration of HAProxy: lines of words in sections, as far as certificates and listeners go.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{ServerConfig, reachable};
+use millrace_hostfs::haproxy::words;
+use millrace_hostfs::{FileKind, Root};
 
-/// Bound on the files of a folder of certificates.
-const MAX_ENTRIES: usize = 100_000;
+use super::{ServerConfig, reachable};
+use crate::check::utf8;
 
 /// What stands beside a certificate and is none.
 const NO_CERTIFICATE: [&str; 5] = ["key", "ocsp", "issuer", "sctl", "dh"];
@@ -19,24 +19,22 @@ const NO_CERTIFICATE: [&str; 5] = ["key", "ocsp", "issuer", "sctl", "dh"];
 const SECTIONS: [&str; 5] = ["global", "defaults", "frontend", "listen", "backend"];
 
 /// Where packages have it.
-pub const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
+pub(in crate::check) const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 
 /// Reads the files, or the files in the folders, that `-f` names.
 #[must_use]
-pub fn read(root: &Path, files: &[PathBuf]) -> ServerConfig {
+pub(in crate::check) fn read(root: &Root, files: &[PathBuf]) -> ServerConfig {
     let mut config = ServerConfig::default();
     let mut base = None;
     let mut section = String::new();
     for file in files {
-        let real = crate::verify::below(root, file);
         let mut parts = vec![file.clone()];
-        if real.is_dir() {
-            parts = entries(&real).map(|name| file.join(name)).collect();
+        if has_kind(root, file, FileKind::Folder) {
+            parts = entries(root, file).map(|name| file.join(name)).collect();
             parts.retain(|part| part.extension() == Some(OsStr::new("cfg")));
-            parts.sort();
         }
         for part in parts {
-            if let Some(text) = config.read(&crate::verify::below(root, &part)) {
+            if let Some(text) = config.read(root, &part) {
                 for words in text.lines().map(words) {
                     if let Some(name) = words
                         .first()
@@ -72,7 +70,7 @@ fn limit(section: &str, words: &[String], config: &mut ServerConfig) {
     }
 }
 
-fn line(root: &Path, words: &[String], base: &mut Option<PathBuf>, config: &mut ServerConfig) {
+fn line(root: &Root, words: &[String], base: &mut Option<PathBuf>, config: &mut ServerConfig) {
     let Some((name, arguments)) = words.split_first() else {
         return;
     };
@@ -96,7 +94,7 @@ fn line(root: &Path, words: &[String], base: &mut Option<PathBuf>, config: &mut 
     }
 }
 
-fn certificate(root: &Path, base: Option<&Path>, name: &str, config: &mut ServerConfig) {
+fn certificate(root: &Root, base: Option<&Path>, name: &str, config: &mut ServerConfig) {
     if name.contains('$') {
         config.problem(format!(
             "crt {name} depends on a variable; it was not looked at"
@@ -104,34 +102,31 @@ fn certificate(root: &Path, base: Option<&Path>, name: &str, config: &mut Server
         return;
     }
     let path = base.map_or_else(|| PathBuf::from(name), |base| base.join(name));
-    let real = crate::verify::below(root, &path);
-    if !real.is_dir() {
+    if !has_kind(root, &path, FileKind::Folder) {
         config.add_key(key_beside(root, path));
         return;
     }
-    let mut names: Vec<PathBuf> = entries(&real).map(PathBuf::from).collect();
-    names.sort();
-    for name in names {
-        let extension = name.extension().and_then(OsStr::to_str).unwrap_or("");
-        if !NO_CERTIFICATE.contains(&extension) {
+    for name in entries(root, &path) {
+        let extension = Path::new(&name).extension().and_then(OsStr::to_str);
+        if !NO_CERTIFICATE.contains(&extension.unwrap_or("")) {
             config.add_key(key_beside(root, path.join(name)));
         }
     }
 }
 
 /// `www.pem.key`, or `www.key` (ssl-load-extra-del-ext), if there is one; else `www.pem` itself.
-fn key_beside(root: &Path, certificate: PathBuf) -> PathBuf {
+fn key_beside(root: &Root, certificate: PathBuf) -> PathBuf {
     let mut appended = certificate.clone().into_os_string();
     appended.push(".key");
     let candidates = [PathBuf::from(appended), certificate.with_extension("key")];
     let found = candidates
         .into_iter()
-        .find(|candidate| crate::verify::below(root, candidate).is_file());
+        .find(|candidate| has_kind(root, candidate, FileKind::File));
     found.unwrap_or(certificate)
 }
 
-fn list(root: &Path, base: Option<&Path>, file: &str, config: &mut ServerConfig) {
-    let Some(text) = config.read(&crate::verify::below(root, Path::new(file))) else {
+fn list(root: &Root, base: Option<&Path>, file: &str, config: &mut ServerConfig) {
+    let Some(text) = config.read(root, Path::new(file)) else {
         return;
     };
     for words in text.lines().map(words) {
@@ -141,56 +136,20 @@ fn list(root: &Path, base: Option<&Path>, file: &str, config: &mut ServerConfig)
     }
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = std::ffi::OsString> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    let names = entries
-        .take(MAX_ENTRIES)
-        .flatten()
-        .map(|entry| entry.file_name());
-    names.filter(|name| !name.to_string_lossy().starts_with('.'))
+fn entries(root: &Root, folder: &Path) -> impl Iterator<Item = String> {
+    let names = root.names(utf8(folder)).into_iter();
+    names.filter(|name| !name.starts_with('.'))
 }
 
-/// The words of a line: separated by blanks, in quotes or with backslashes, up to `#`.
-#[must_use]
-pub fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word) = (Vec::new(), None::<String>);
-    let (mut quote, mut escaped) = (None, false);
-    for character in line.chars() {
-        match (character, quote) {
-            _ if escaped => {
-                escaped = false;
-                word.get_or_insert_default().push(character);
-            }
-            ('\\', None | Some('"')) => escaped = true,
-            ('#', None) => break,
-            (' ' | '\t', None) => words.extend(word.take()),
-            ('"' | '\'', None) => {
-                quote = Some(character);
-                let _ = word.get_or_insert_default();
-            }
-            (_, Some(open)) if character == open => quote = None,
-            _ => word.get_or_insert_default().push(character),
-        }
-    }
-    words.extend(word);
-    words
+fn has_kind(root: &Root, path: &Path, kind: FileKind) -> bool {
+    root.kind(utf8(path)) == Ok(kind)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
 
-    #[test]
-    fn the_syntax_of_haproxy() {
-        assert_eq!(
-            words("  bind :443 ssl\tcrt \"/a b\"c '#x' d\\ e # rest"),
-            ["bind", ":443", "ssl", "crt", "/a bc", "#x", "d e"]
-        );
-        assert_eq!(words("''"), [""]);
-        for odd in ["", "#", "\\", "\"", "'", "\"\\"] {
-            let _ = words(odd);
-        }
-    }
+    use super::*;
 
     #[test]
     fn certificates_in_files_folders_and_lists() {
@@ -213,7 +172,8 @@ mod tests {
         put("certs/many/b.key", "");
         put("certs/many/a.pem.ocsp", "");
         put("etc/list", "c.pem [alpn h2] *.example.net\n# comment\n");
-        let config = read(dir.path(), &[PathBuf::from("/etc/h.cfg")]);
+        let root = Root::open(dir.path()).expect("folder");
+        let config = read(&root, &[PathBuf::from("/etc/h.cfg")]);
         assert!(config.mode_async);
         assert_eq!(
             (
@@ -241,7 +201,7 @@ mod tests {
                 "/certs/c.pem"
             ]
         );
-        let folder = read(dir.path(), &[PathBuf::from("/etc")]);
+        let folder = read(&root, &[PathBuf::from("/etc")]);
         assert_eq!(folder.keys, config.keys, "a folder is its *.cfg");
     }
 }

@@ -4,42 +4,46 @@
 //! What a server's own configuration files say, as far as the pool is concerned. They are read, not
 //! asked for: running `nginx -T` as root would run whatever calls itself nginx.
 
-pub mod haproxy;
-pub mod nginx;
+pub(super) mod haproxy;
+pub(super) mod nginx;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use millrace_hostfs::Root;
+
+use super::utf8;
 
 /// Bound on one file, in bytes.
-const MAX_FILE: u64 = 4 << 20;
+const MAX_FILE: usize = 4 << 20;
 
 /// Bound on the files of a configuration: sites of a hosting provider, one each.
 const MAX_FILES: usize = 10_000;
 
 /// What is in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerConfig {
+pub(in crate::check) struct ServerConfig {
     /// Files that private keys are expected in.
-    pub keys: Vec<PathBuf>,
+    pub(in crate::check) keys: Vec<PathBuf>,
     /// Addresses that TLS is served at, as a client would write them.
-    pub listens: Vec<String>,
+    pub(in crate::check) listens: Vec<String>,
     /// Names of servers, without wildcards.
-    pub names: Vec<String>,
+    pub(in crate::check) names: Vec<String>,
     /// Variables that nginx hands on, by name.
-    pub environment: Vec<String>,
+    pub(in crate::check) environment: Vec<String>,
     /// Whether HAProxy is told to wait asynchronously.
-    pub mode_async: bool,
+    pub(in crate::check) mode_async: bool,
     /// Connections of a worker (nginx), or of all frontends (HAProxy).
-    pub connections: Option<u64>,
+    pub(in crate::check) connections: Option<u64>,
     /// Connections that HAProxy counts its descriptors by.
-    pub global_connections: Option<u64>,
+    pub(in crate::check) global_connections: Option<u64>,
     /// Descriptors that HAProxy is told to allow itself (`ulimit-n`).
-    pub descriptors: Option<u64>,
+    pub(in crate::check) descriptors: Option<u64>,
     /// The folder that HAProxy confines itself to.
-    pub chroot: Option<PathBuf>,
+    pub(in crate::check) chroot: Option<PathBuf>,
     /// What could not be read or understood.
-    pub problems: Vec<String>,
+    pub(in crate::check) problems: Vec<String>,
     /// How many files were read.
-    pub files: usize,
+    pub(in crate::check) files: usize,
 }
 
 impl ServerConfig {
@@ -52,7 +56,7 @@ impl ServerConfig {
     }
 
     /// Reads one more file, within the bounds.
-    fn read(&mut self, path: &std::path::Path) -> Option<String> {
+    fn read(&mut self, root: &Root, path: &Path) -> Option<String> {
         self.files += 1;
         if self.files > MAX_FILES {
             self.problem(format!(
@@ -60,7 +64,7 @@ impl ServerConfig {
             ));
             return None;
         }
-        match super::proc::read(path, MAX_FILE) {
+        match root.lossy_text(utf8(path), MAX_FILE) {
             Ok(text) => Some(text),
             Err(error) => {
                 self.problem(format!("{}: {error}", path.display()));

@@ -5,17 +5,19 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::glob;
-use super::{ServerConfig, reachable};
+use millrace_hostfs::{Root, glob, nginx};
 
-/// Files that include each other, and blocks in blocks.
+use super::{ServerConfig, reachable};
+use crate::check::utf8;
+
+/// Bound on files that include each other.
 const MAX_DEPTH: usize = 32;
 
 /// What nginx takes if nothing is said.
 const DEFAULT_CONNECTIONS: u64 = 512;
 
 /// Where builds look if nothing is said.
-pub const DEFAULT_FILES: [&str; 4] = [
+pub(in crate::check) const DEFAULT_FILES: [&str; 4] = [
     "/etc/nginx/nginx.conf",
     "/usr/local/nginx/conf/nginx.conf",
     "/usr/local/openresty/nginx/conf/nginx.conf",
@@ -24,7 +26,7 @@ pub const DEFAULT_FILES: [&str; 4] = [
 
 /// Reads a configuration below `root`, the file system as the server sees it.
 #[must_use]
-pub fn read(root: &Path, file: &Path) -> ServerConfig {
+pub(in crate::check) fn read(root: &Root, file: &Path) -> ServerConfig {
     let mut config = ServerConfig::default();
     let base = file.parent().unwrap_or_else(|| Path::new("/")).to_owned();
     let mut reader = Reader {
@@ -38,7 +40,7 @@ pub fn read(root: &Path, file: &Path) -> ServerConfig {
 }
 
 struct Reader<'a> {
-    root: &'a Path,
+    root: &'a Root,
     /// The folder of the main file: relative names are relative to it, also in included files.
     base: PathBuf,
     config: &'a mut ServerConfig,
@@ -51,11 +53,11 @@ impl Reader<'_> {
                 .problem(format!("{}: included too deep", path.display()));
             return;
         }
-        let Some(text) = self.config.read(&crate::verify::below(self.root, path)) else {
+        let Some(text) = self.config.read(self.root, path) else {
             return;
         };
         let mut directives = Vec::new();
-        if let Err(problem) = parse(&text, |words| directives.push(words)) {
+        if let Err(problem) = nginx::parse(&text, |words| directives.push(words)) {
             self.config
                 .problem(format!("{}: {problem}", path.display()));
         }
@@ -73,8 +75,8 @@ impl Reader<'_> {
         };
         match name.as_str() {
             "include" => {
-                for file in glob::files(self.root, &self.base.join(first)) {
-                    self.file(&file, depth + 1);
+                for file in glob::files(self.root, utf8(&self.base.join(first))) {
+                    self.file(Path::new(&file), depth + 1);
                 }
             }
             "env" => {
@@ -114,138 +116,11 @@ impl Reader<'_> {
     }
 }
 
-/// Calls back for each directive with its words; blocks are entered as if they were not there.
-///
-/// # Errors
-/// Where it stops making sense; what came before was reported.
-pub fn parse(text: &str, mut directive: impl FnMut(Vec<String>)) -> Result<(), String> {
-    let mut rest = text.chars().peekable();
-    let (mut words, mut depth, mut line) = (Vec::<String>::new(), 0_usize, 1_usize);
-    while let Some(character) = rest.next() {
-        match character {
-            '\n' => line += 1,
-            ' ' | '\t' | '\r' => {}
-            '#' => while rest.next_if(|next| *next != '\n').is_some() {},
-            ';' => directive(std::mem::take(&mut words)),
-            '{' => {
-                let opened = std::mem::take(&mut words);
-                if opened
-                    .last()
-                    .is_some_and(|word| word.ends_with("_by_lua_block"))
-                {
-                    line += skip_block(&mut rest);
-                } else {
-                    depth += 1;
-                    directive(opened);
-                }
-                if depth > MAX_DEPTH {
-                    return Err(format!("line {line}: too many blocks in blocks"));
-                }
-            }
-            '}' => {
-                depth = depth
-                    .checked_sub(1)
-                    .ok_or_else(|| format!("line {line}: a }} too many"))?;
-                words.clear();
-            }
-            quote @ ('"' | '\'') => {
-                let (word, lines) = quoted(&mut rest, quote);
-                line += lines;
-                words.push(word);
-            }
-            first => words.push(plain(&mut rest, first)),
-        }
-    }
-    if depth > 0 {
-        return Err(format!("line {line}: a block is not closed"));
-    }
-    Ok(())
-}
-
-type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
-
-fn plain(rest: &mut Characters<'_>, first: char) -> String {
-    let mut word = String::from(first);
-    let mut last = first;
-    while let Some(next) = rest.next_if(|next| {
-        // `${name}` is a variable, not a block.
-        !next.is_ascii_whitespace() && *next != ';' && (*next != '{' || last == '$')
-    }) {
-        word.push(next);
-        if last == '$' && next == '{' {
-            while let Some(inner) = rest.next_if(|inner| *inner != '}' && *inner != ';') {
-                word.push(inner);
-            }
-        }
-        last = next;
-    }
-    word
-}
-
-fn quoted(rest: &mut Characters<'_>, quote: char) -> (String, usize) {
-    let (mut word, mut lines) = (String::new(), 0);
-    while let Some(next) = rest.next() {
-        match next {
-            '\\' => word.extend(rest.next()),
-            end if end == quote => break,
-            other => {
-                lines += usize::from(other == '\n');
-                word.push(other);
-            }
-        }
-    }
-    (word, lines)
-}
-
-/// Another language in braces; they are balanced in all but odd strings.
-fn skip_block(rest: &mut Characters<'_>) -> usize {
-    let (mut depth, mut lines) = (1_usize, 0);
-    for next in rest.by_ref() {
-        match next {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            '\n' => lines += 1,
-            _ => {}
-        }
-        if depth == 0 {
-            break;
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
-
-    fn words(text: &str) -> Vec<Vec<String>> {
-        let mut all = Vec::new();
-        parse(text, |words| all.push(words)).expect("it makes sense");
-        all
-    }
-
-    #[test]
-    fn the_syntax_of_nginx() {
-        assert_eq!(
-            words("a b; # c;\nd { e \"f;g\" 'h\\'i'; } j ${k}l;"),
-            [
-                vec!["a", "b"],
-                vec!["d"],
-                vec!["e", "f;g", "h'i"],
-                vec!["j", "${k}l"]
-            ]
-        );
-        let lua = words("content_by_lua_block { local t = {1; 2} } listen 443 ssl;");
-        assert_eq!(lua, [["listen", "443", "ssl"]]);
-        for bad in ["}", "a {", &"a {".repeat(100)] {
-            assert!(parse(bad, |_| ()).is_err(), "{bad}");
-        }
-        for odd in ["\"", "a", "\\", "${", "$", "#"] {
-            let _ = parse(odd, |_| ());
-        }
-    }
 
     #[test]
     fn a_configuration_with_includes() {
@@ -269,7 +144,10 @@ mod tests {
             "server { listen 8443 ssl; ssl_certificate_key $host.key; }",
         );
         put("sites/.hidden", "env HIDDEN;");
-        let config = read(dir.path(), Path::new("/etc/nginx/nginx.conf"));
+        let config = read(
+            &Root::open(dir.path()).expect("folder"),
+            Path::new("/etc/nginx/nginx.conf"),
+        );
         assert_eq!(config.environment, ["OPENSSL_CONF", "LD_PRELOAD"]);
         assert_eq!(config.connections, Some(99));
         assert_eq!(
@@ -290,7 +168,10 @@ mod tests {
     fn a_file_that_includes_itself_ends() {
         let dir = tempfile::tempdir().expect("folder");
         fs::write(dir.path().join("a.conf"), "include a.conf;").expect("file");
-        let config = read(dir.path(), Path::new("/a.conf"));
+        let config = read(
+            &Root::open(dir.path()).expect("folder"),
+            Path::new("/a.conf"),
+        );
         assert!(
             config
                 .problems

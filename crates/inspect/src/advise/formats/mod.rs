@@ -48,17 +48,17 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A line, indented so many columns.
+    /// Adds a line, indented by `indent` columns.
     fn line(&mut self, indent: usize, line: &str) {
         self.text.push_str(&" ".repeat(indent));
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    /// A remark.
+    /// Adds a comment, wrapped.
     fn remark(&mut self, indent: usize, remark: &str) {
         let mut line = String::from("#");
-        // What a file of the machine said may hold anything, and must not end the comment.
+        // Text from a file of the machine may contain anything and must not end the comment.
         for word in remark.split(|c: char| c.is_whitespace() || c.is_control()) {
             if word.is_empty() {
                 continue;
@@ -74,7 +74,7 @@ impl<'a> Text<'a> {
         self.line(indent, &line);
     }
 
-    /// Why a choice was made.
+    /// Adds the reason for a choice as a comment.
     fn why(&mut self, indent: usize, topic: Topic) {
         let choice = self.choices.iter().find(|choice| choice.topic == topic);
         if let Some(choice) = choice {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! nginx, inside of `http` or `server`.
+//! nginx, inside `http` or `server`.
 
 use super::Text;
 use crate::advise::Topic;

@@ -19,7 +19,7 @@ pub(super) fn write(text: &mut Text<'_>, plan: &OpenvpnPlan) {
     if !plan.dco {
         text.remark(
             0,
-            "Nothing here stands in the way of DCO: no TAP, no compression, no fragment.",
+            "Nothing in this configuration excludes DCO: no TAP, no compression, no fragment.",
         );
     }
     text.why(0, Topic::Mtu);
@@ -40,7 +40,7 @@ pub(super) fn write(text: &mut Text<'_>, plan: &OpenvpnPlan) {
     text.line(0, &format!("tls-groups {}", groups.join(":")));
     text.remark(
         0,
-        "No Diffie-Hellman parameters are needed on the server beside them: dh none.",
+        "With these groups the server needs no Diffie-Hellman parameters: dh none.",
     );
     text.why(0, Topic::Authentication);
     text.why(0, Topic::Lifetime);

@@ -66,7 +66,7 @@ fn child(text: &mut Text<'_>, plan: &IpsecPlan) {
     }
 }
 
-/// Groups that are offered together, each set once: the hybrid one is a proposal of its own.
+/// Groups offered in one proposal; the hybrid group gets a separate proposal.
 fn sets(groups: &[Group]) -> Vec<String> {
     let hybrid = |group: &&Group| **group == Group::Curve25519MlKem768;
     let names = |chosen: Vec<&str>| (!chosen.is_empty()).then(|| chosen.join("-"));

@@ -14,7 +14,7 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     const PEER: &str = "set vpn ipsec site-to-site peer PEER";
     text.remark(
         0,
-        "Replace PEER and vti0 by your names, and add addresses and certificates.",
+        "Replace PEER and vti0 by your own names, and add addresses and certificates.",
     );
     let group = plan
         .groups
@@ -25,8 +25,8 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     if hybrid || plan.per_cpu || plan.card {
         text.remark(
             0,
-            "VyOS has no word for ML-KEM, security associations per processor, or a card's offload: \
-             what of them could be had here needs swanctl.conf.",
+            "VyOS has no setting for ML-KEM, security associations per processor, or a card's offload; \
+             to use them, write swanctl.conf.",
         );
     }
     text.why(0, Topic::Cipher);
@@ -36,7 +36,10 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
         let name = cipher.vyos();
         text.line(0, &format!("{ESP} proposal {number} encryption {name}"));
         if number == 1 {
-            text.remark(0, "A proposal without hash is left out silently, even where AES-GCM has no use for it.");
+            text.remark(
+                0,
+                "VyOS silently ignores a proposal without hash, although AES-GCM does not use it.",
+            );
         }
         text.line(0, &format!("{ESP} proposal {number} hash sha256"));
     }
@@ -95,7 +98,7 @@ pub(super) fn openvpn(text: &mut Text<'_>, plan: &OpenvpnPlan) {
         let names = names.collect::<Vec<_>>().join(":");
         text.remark(
             0,
-            "VyOS has no word for ChaCha20-Poly1305: OpenVPN's own option is passed on.",
+            "VyOS has no setting for ChaCha20-Poly1305, so this passes OpenVPN's own option.",
         );
         text.line(0, &format!("{TUN} openvpn-option '--data-ciphers {names}'"));
     } else {

@@ -1,31 +1,30 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! IPsec with IKEv2: the kernel carries the packets, so its implementations decide.
+//! IPsec with IKEv2: the kernel encrypts the packets, so its implementations matter.
 
 use super::super::algorithm::{Cipher, Group, Prf};
 use super::super::facts::{Facts, QatUse, words};
 use super::super::software::since;
-use super::super::{Choice, Goal, Topic, Wish};
+use super::super::{Choice, Goal, Request, Topic};
 use super::{choice, ciphers, groups, names, segment};
 
-/// Sequence numbers of a security association without extended ones end at 2^32: half of that leaves
-/// room for packets on their way.
+/// A security association without extended sequence numbers ends at 2^32 packets; half of that leaves room
+/// for packets in flight.
 const REKEY_PACKETS: u64 = 1 << 31;
-/// For one processor; strongSwan's own 32 is less than what one burst can turn around.
+/// For one processor; strongSwan's default of 32 is less than one burst can reorder.
 const NARROW_WINDOW: u32 = 128;
-/// Enough where processors or a device let packets overtake each other.
+/// Enough where several processors reorder packets.
 const WIDE_WINDOW: u32 = 1024;
-/// The most that VyOS allows; for a device that answers out of order.
+/// The maximum of VyOS; for a device that answers out of order.
 const WIDEST_WINDOW: u32 = 2040;
-/// The largest packet where no card says another.
+/// MTU where no card reports one.
 const ETHERNET_MTU: u32 = 1500;
-/// Outer IPv4 header, and UDP for those behind address translation.
+/// Outer IPv4 header, and UDP for peers behind address translation.
 const OUTER: u32 = 20 + 8;
-/// Length of padding and next header.
+/// The length field of the padding, and next header.
 const TRAILER: u32 = 2;
 
-/// The choices, as values.
 #[derive(Clone, Debug)]
 pub(crate) struct IpsecPlan {
     pub(crate) esp: Vec<Cipher>,
@@ -43,19 +42,18 @@ pub(crate) struct IpsecPlan {
     pub(crate) card: bool,
 }
 
-/// Decides.
-pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (IpsecPlan, Vec<Choice>) {
-    let (esp, cipher) = ciphers(facts, wish);
-    let (prf, prf_choice) = prf(wish.goal);
-    let (groups, group) = group(facts, wish.goal);
+pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice>) {
+    let (esp, cipher) = ciphers(facts, request);
+    let (prf, prf_choice) = prf(request.goal);
+    let (groups, group) = group(facts, request.goal);
     let (replay_window, window) = window(facts, &esp);
-    let (per_cpu, processors) = processors(facts, wish.goal);
+    let (per_cpu, processors) = processors(facts, request.goal);
     let (card, offload) = card(facts, &esp);
-    let (esp_rekey_s, ike_rekey_s) = match wish.goal {
+    let (esp_rekey_s, ike_rekey_s) = match request.goal {
         Goal::Security => (1_800, 7_200),
         Goal::Throughput | Goal::Latency => (3_600, 14_400),
     };
-    let dpd_delay_s = match wish.goal {
+    let dpd_delay_s = match request.goal {
         Goal::Latency => 10,
         Goal::Throughput | Goal::Security => 30,
     };
@@ -80,12 +78,12 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (IpsecPlan, Vec<Choice>) {
         choice(
             Topic::Protocol,
             "IKEv2",
-            "IKEv1 is deprecated (RFC 9395) and knows none of the choices below",
+            "IKEv1 is deprecated (RFC 9395) and supports none of the choices below",
         ),
         choice(
             Topic::Authentication,
             "certificates",
-            "a shared secret that people can remember can be guessed by a peer that is not who it seems",
+            "an impostor can guess a shared secret that people can remember",
         ),
         cipher,
         prf_choice,
@@ -93,23 +91,23 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (IpsecPlan, Vec<Choice>) {
         choice(
             Topic::Lifetime,
             format!("ESP {esp_rekey_s} s or 2^31 packets, IKE {ike_rekey_s} s"),
-            "a new key costs one exchange; packets are bounded because sequence numbers end, at \
+            "a new key costs one exchange; the bound on packets exists because sequence numbers run out, at \
              10 Gbit/s of small packets within minutes",
         ),
         choice(
             Topic::Mtu,
             format!("{mtu} bytes inside, TCP segments of {}", segment(mtu)),
-            "a packet that does not fit is cut in two, and each half costs as much as a whole one",
+            "a packet that does not fit is split in two, and each half costs as much as a whole packet",
         )
         .with(match facts.mtu {
-            Some(mtu) => format!("the cards' smallest MTU is {mtu}"),
-            None => format!("no card says its MTU: {ETHERNET_MTU} is assumed"),
+            Some(mtu) => format!("the smallest MTU of the cards is {mtu}"),
+            None => format!("no card reports its MTU: {ETHERNET_MTU} is assumed"),
         }),
         window,
         choice(
             Topic::DeadPeers,
-            format!("asked every {dpd_delay_s} s of silence"),
-            "only a silent tunnel is asked, so it costs nothing under load; IKEv2 gives up by its \
+            format!("probed after {dpd_delay_s} s of silence"),
+            "only silent tunnels are probed, so it costs nothing under load; IKEv2 gives up by its \
              retransmissions, not by a time-out of this check",
         ),
         processors,
@@ -127,8 +125,7 @@ fn prf(goal: Goal) -> (Prf, Choice) {
         Goal::Security => Prf::Sha384,
         Goal::Throughput | Goal::Latency => Prf::Sha256,
     };
-    let reason =
-        "AES-GCM and ChaCha20-Poly1305 bring integrity, but no function to derive keys with";
+    let reason = "AES-GCM and ChaCha20-Poly1305 provide integrity, but no function to derive keys";
     (prf, choice(Topic::Prf, prf.name(), reason))
 }
 
@@ -138,13 +135,13 @@ fn group(facts: &Facts, goal: Goal) -> (Vec<Group>, Choice) {
     let hybrid = can && goal != Goal::Latency && !facts.fips;
     let groups = groups(facts, goal, hybrid);
     let mut reason =
-        "keys are agreed on anew at every rekeying (perfect forward secrecy)".to_owned();
+        "every rekeying has a key exchange of its own (perfect forward secrecy)".to_owned();
     reason.push_str(match (can, goal) {
         (true, Goal::Latency) => {
-            "; ML-KEM would be possible, but is one exchange more before the first packet"
+            "; ML-KEM is possible, but adds an exchange before the first packet"
         }
-        (true, _) => "; with ML-KEM, so that what is recorded today stays secret",
-        (false, _) => "; ML-KEM beside it needs strongSwan 6.0 with OpenSSL 3.5",
+        (true, _) => "; with ML-KEM, so that traffic recorded today stays secret",
+        (false, _) => "; adding ML-KEM needs strongSwan 6.0 with OpenSSL 3.5",
     });
     let choice = choice(Topic::Group, names(&groups), reason)
         .with(words("strongSwan", strongswan))
@@ -156,15 +153,14 @@ fn window(facts: &Facts, esp: &[Cipher]) -> (u32, Choice) {
     let cbc = esp.first() == Some(&Cipher::Aes256CbcSha256);
     let by_qat = cbc && matches!(facts.qat, QatUse::Serves(_));
     let (window, reason) = if by_qat || facts.gcm_device.is_some() {
-        let reason = "the device answers out of order: with a narrow window late packets are thrown \
-             away as if they were replayed";
+        let reason = "the device answers out of order: a narrow window drops late packets as if they were \
+             replayed";
         (WIDEST_WINDOW, reason)
     } else if facts.processors > 1 {
-        let reason = "several processors let packets overtake each other; those outside of the window \
-             are thrown away";
+        let reason = "several processors reorder packets; packets outside the window are dropped";
         (WIDE_WINDOW, reason)
     } else {
-        let reason = "one processor keeps packets in order; the network may not";
+        let reason = "one processor keeps packets in order; the network may reorder them";
         (NARROW_WINDOW, reason)
     };
     let processors = facts.processors;
@@ -178,16 +174,16 @@ fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
     let useful = facts.processors > 1 && goal != Goal::Security;
     let (value, reason) = match (can, useful) {
         (true, true) => (
-            "a security association of its own for each",
-            "one association is one processor's work at a time (RFC 9611)",
+            "one security association per processor",
+            "only one processor at a time serves an association (RFC 9611)",
         ),
         (false, true) => (
             "one security association for all",
-            "one for each processor needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
+            "one per processor needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
         ),
         (_, false) => (
             "one security association for all",
-            "more would gain nothing that counts here",
+            "more would not help the priority of this request",
         ),
     };
     let choice = choice(Topic::Processors, value, reason)
@@ -200,20 +196,19 @@ fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
     let aead = esp.first().is_some_and(|first| is_aead(*first));
     match &facts.esp_card {
         Some(card) if aead => {
-            let reason =
-                "the card encrypts the packets itself, and the processor does where it cannot";
-            let choice = choice(Topic::Offload, "the card's, where it can", reason)
+            let reason = "the card encrypts packets itself; the processor encrypts those that the card cannot";
+            let choice = choice(Topic::Offload, "by the card, where possible", reason)
                 .with(format!("{card} offers esp-hw-offload"));
             (true, choice)
         }
         _ => {
-            let reason = "no card is known that encrypts IPsec's packets itself";
+            let reason = "no card is known to encrypt IPsec packets";
             (false, choice(Topic::Offload, "none by a card", reason))
         }
     }
 }
 
-/// The largest packet whose protected form fits the link, whichever proposal is agreed on.
+/// The largest packet whose encrypted form fits the link with any of the proposals.
 fn inner_mtu(link: u32, esp: &[Cipher]) -> u32 {
     let fits = esp.iter().map(|cipher| {
         let added = cipher.esp();
@@ -228,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_fit_the_link() {
+    fn inner_mtu_leaves_room_for_the_largest_overhead() {
         assert_eq!(inner_mtu(1500, &[Cipher::Aes128Gcm]), 1438);
         assert_eq!(inner_mtu(1500, &[Cipher::Aes256CbcSha256]), 1422);
         assert_eq!(inner_mtu(0, &[Cipher::Aes128Gcm]), 0);

@@ -1,25 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! OpenVPN: what it does per packet costs more than the cipher, so packet size and the kernel's data
-//! channel come before everything else.
+//! OpenVPN: its work per packet costs more than the cipher, so packet size and the kernel data channel come
+//! first.
 
 use super::super::algorithm::{Cipher, Group};
 use super::super::facts::{Facts, words};
 use super::super::software::since;
-use super::super::{Choice, Goal, Topic, Wish};
+use super::super::{Choice, Goal, Request, Topic};
 use super::{choice, ciphers, groups, names};
 
-/// What `tun` interfaces have unless somebody says another.
+/// Default MTU of `tun` interfaces.
 const USUAL_MTU: u32 = 1500;
-/// What paths of the Internet carry, behind PPPoE too: OpenVPN's own default for `mssfix`.
+/// Packet size that Internet paths carry, also behind PPPoE: OpenVPN's default for `mssfix`.
 const PATH: u32 = 1492;
-/// A link with at least this is one of jumbo frames.
+/// MTU from which a link has jumbo frames.
 const JUMBO: u32 = 4_000;
-/// Room for what OpenVPN, UDP and IPv6 add.
+/// Room for the headers of OpenVPN, UDP and IPv6.
 const OVERHEAD: u32 = 120;
 
-/// The choices, as values.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenvpnPlan {
     pub(crate) ciphers: Vec<Cipher>,
@@ -33,31 +32,29 @@ pub(crate) struct OpenvpnPlan {
     pub(crate) dco: bool,
 }
 
-/// Decides.
-pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (OpenvpnPlan, Vec<Choice>) {
-    let (ciphers, cipher) = ciphers(facts, wish);
-    let cipher = cipher.with(
-        "DCO knows these ciphers only: AES-GCM and ChaCha20-Poly1305, which carry their own integrity",
-    );
+pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choice>) {
+    let (ciphers, cipher) = ciphers(facts, request);
+    let cipher =
+        cipher.with("DCO supports only AES-GCM and ChaCha20-Poly1305, which include integrity");
     let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
-    let groups = groups(facts, wish.goal, hybrid);
+    let groups = groups(facts, request.goal, hybrid);
     let group = choice(
         Topic::Group,
         names(&groups),
         if hybrid {
-            "with ML-KEM, so that what is recorded today stays secret"
+            "with ML-KEM, so that traffic recorded today stays secret"
         } else {
-            "fast on every processor; ML-KEM beside it needs OpenSSL 3.5"
+            "fast on every processor; adding ML-KEM needs OpenSSL 3.5"
         },
     )
     .with(facts.openssl_words());
     let (dco, offload) = dco(facts);
     let (tun_mtu, mssfix, mtu) = mtu(facts);
-    let (ping_s, restart_s) = match wish.goal {
+    let (ping_s, restart_s) = match request.goal {
         Goal::Latency => (5, 20),
         Goal::Throughput | Goal::Security => (10, 60),
     };
-    let tls13_only = wish.goal == Goal::Security;
+    let tls13_only = request.goal == Goal::Security;
     let rekey_s = if tls13_only { 1_800 } else { 3_600 };
     let plan = OpenvpnPlan {
         ciphers,
@@ -86,25 +83,25 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (OpenvpnPlan, Vec<Choice>) {
         choice(
             Topic::Authentication,
             "certificates or fingerprints, with tls-crypt",
-            "keys of a session are agreed on, so that who steals one later cannot decrypt the past; \
-             packets of strangers are dropped before any public-key work",
+            "every session has a key exchange, so a key stolen later cannot decrypt earlier traffic; \
+             packets of strangers are dropped before any public-key operation",
         ),
         group,
         choice(
             Topic::Lifetime,
             format!("{rekey_s} s"),
-            "a new key costs one handshake, and the old one carries on meanwhile",
+            "a new key costs one handshake, during which the old key stays in use",
         ),
         choice(
             Topic::DeadPeers,
-            format!("asked every {ping_s} s of silence, given up after {restart_s} s"),
-            "only a silent tunnel is asked, so it costs nothing under load",
+            format!("probed after {ping_s} s of silence, dead after {restart_s} s"),
+            "only silent tunnels are probed, so it costs nothing under load",
         ),
         choice(
             Topic::Compression,
             "off",
-            "sizes of compressed packets tell what is in them (VORACLE), and DCO cannot; OpenVPN 2.7 \
-             never sends any",
+            "the sizes of compressed packets reveal their content (VORACLE), and DCO cannot compress; \
+             OpenVPN 2.7 never sends compressed packets",
         ),
     ];
     (plan, choices)
@@ -129,9 +126,9 @@ fn dco(facts: &Facts) -> (bool, Choice) {
     } else {
         (
             false,
-            "not yet: one process on one processor",
-            "DCO is the largest gain there is here: it needs Linux 6.16 with OpenVPN 2.7, or the module \
-             ovpn-dco-v2 with OpenVPN 2.6 (which cannot use the former)",
+            "none yet: one process on one processor",
+            "DCO is the largest possible gain here: it needs Linux 6.16 with OpenVPN 2.7, or the module \
+             ovpn-dco-v2 with OpenVPN 2.6 (which cannot use the kernel's own)",
         )
     };
     let choice = choice(Topic::Offload, value, reason)
@@ -140,24 +137,24 @@ fn dco(facts: &Facts) -> (bool, Choice) {
     (dco, choice)
 }
 
-/// MTU inside, largest packet outside for which segments of TCP are cut (0: they are not), and why.
+/// MTU inside, largest packet outside to which TCP segments are clamped (0: not clamped), and the choice.
 fn mtu(facts: &Facts) -> (u32, u32, Choice) {
     match facts.mtu {
         Some(link) if link >= JUMBO => {
             let inside = link - OVERHEAD;
-            let reason = "cost is per packet: with 9000 bytes a gigabyte cost 3.5 times less than with \
-                 1420. Only if every link on the way carries it";
+            let reason = "the cost is per packet: with 9000 bytes a gigabyte cost 3.5 times less than with \
+                 1420. Only if every link of the path carries it";
             let choice = choice(Topic::Mtu, format!("{inside} bytes inside"), reason)
-                .with(format!("the cards' smallest MTU is {link}"));
+                .with(format!("the smallest MTU of the cards is {link}"));
             (inside, 0, choice)
         }
         mtu => {
-            let reason = "the usual path carries no more; segments of TCP are made to fit. On a path \
-                 with jumbo frames a larger one is the cheapest gain there is";
+            let reason = "the usual path carries no more; TCP segments are clamped to fit. On a path \
+                 with jumbo frames a larger MTU is the cheapest gain";
             let choice = choice(Topic::Mtu, format!("{USUAL_MTU} bytes inside"), reason).with(
                 mtu.map_or_else(
-                    || "no card says its MTU".to_owned(),
-                    |mtu| format!("the cards' smallest MTU is {mtu}"),
+                    || "no card reports its MTU".to_owned(),
+                    |mtu| format!("the smallest MTU of the cards is {mtu}"),
                 ),
             );
             (USUAL_MTU, mtu.map_or(PATH, |mtu| mtu.min(PATH)), choice)

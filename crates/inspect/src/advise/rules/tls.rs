@@ -6,15 +6,14 @@
 use super::super::algorithm::{Cipher, Group};
 use super::super::facts::{Facts, words};
 use super::super::software::since;
-use super::super::{Choice, Goal, Topic, Wish};
+use super::super::{Choice, Goal, Request, Topic};
 use super::{choice, ciphers, groups, names};
 
-/// Largest record of TLS.
+/// Largest TLS record, in bytes.
 const LARGE_RECORD: u32 = 16_384;
-/// Below a segment of TCP on the usual path: what arrives can be used.
+/// Fits into one TCP segment on the usual path, so each arriving segment can be decrypted.
 const SMALL_RECORD: u32 = 1_370;
 
-/// The choices, as values.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsPlan {
     pub(crate) ciphers: Vec<Cipher>,
@@ -25,31 +24,30 @@ pub(crate) struct TlsPlan {
     pub(crate) lifetime_s: u32,
     pub(crate) record_bytes: u32,
     pub(crate) kernel_tls: bool,
-    /// nginx takes OpenSSL's own settings (1.19.4).
+    /// nginx accepts OpenSSL's own settings (1.19.4).
     pub(crate) conf_command: bool,
 }
 
-/// Decides.
-pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (TlsPlan, Vec<Choice>) {
-    let (ciphers, cipher) = ciphers(facts, wish);
+pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>) {
+    let (ciphers, cipher) = ciphers(facts, request);
     let nginx = facts.software.nginx.as_deref();
-    // One whose version is not known is of this decade, but is not asked for what came late in it.
+    // An nginx of unknown version is assumed to have 1.19.4's settings, but not later ones.
     let conf_command = nginx.is_none() || since(nginx, [1, 19, 4]);
     let server_order = ciphers.first() == Some(&Cipher::ChaCha20Poly1305);
-    let tls13_only = wish.goal == Goal::Security;
-    let (kernel_tls, offload) = kernel_tls(facts, wish.goal, conf_command);
-    let (tickets, resumption) = resumption(facts, wish.goal);
-    let (record_bytes, records) = match wish.goal {
+    let tls13_only = request.goal == Goal::Security;
+    let (kernel_tls, offload) = kernel_tls(facts, request.goal, conf_command);
+    let (tickets, resumption) = resumption(facts, request.goal);
+    let (record_bytes, records) = match request.goal {
         Goal::Latency => (
             SMALL_RECORD,
-            "a record is used when all of it is there: one in each segment is never waited for",
+            "a record is usable once all of it has arrived: one per segment never waits",
         ),
         Goal::Throughput | Goal::Security => {
-            (LARGE_RECORD, "fewer records, fewer check values and calls")
+            (LARGE_RECORD, "fewer records, check values and calls")
         }
     };
     let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
-    let groups = groups(facts, wish.goal, hybrid);
+    let groups = groups(facts, request.goal, hybrid);
     let choices = vec![
         choice(
             Topic::Protocol,
@@ -64,11 +62,7 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (TlsPlan, Vec<Choice>) {
             value: format!(
                 "{}, {} order",
                 cipher.value,
-                if server_order {
-                    "the server's"
-                } else {
-                    "the client's"
-                }
+                if server_order { "server" } else { "client" }
             ),
             ..cipher
         },
@@ -76,9 +70,9 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (TlsPlan, Vec<Choice>) {
             Topic::Group,
             names(&groups),
             if hybrid {
-                "with ML-KEM, so that what is recorded today stays secret"
+                "with ML-KEM, so that traffic recorded today stays secret"
             } else {
-                "fast on both sides; ML-KEM beside it needs OpenSSL 3.5"
+                "fast on both sides; adding ML-KEM needs OpenSSL 3.5"
             },
         )
         .with(facts.openssl_words()),
@@ -104,9 +98,9 @@ pub(crate) fn decide(facts: &Facts, wish: &Wish) -> (TlsPlan, Vec<Choice>) {
 fn keys() -> Choice {
     choice(
         Topic::Keys,
-        "ECDSA P-256 first, RSA-2048 beside it for old clients",
-        "a signature with P-256 costs a fraction of one with RSA-2048 by itself; pool the RSA key \
-         (`millrace gateway`): that is the one whose work a shared node takes off this machine",
+        "ECDSA P-256 first, RSA-2048 as well for old clients",
+        "a P-256 signature costs a fraction of an RSA-2048 signature; put the RSA key into a pool \
+         (`millrace gateway`): a node then computes its signatures instead of this machine",
     )
 }
 
@@ -116,7 +110,7 @@ fn resumption(facts: &Facts, goal: Goal) -> (bool, Choice) {
         (
             false,
             "by a cache, no tickets",
-            "a ticket's key opens all sessions that it was given to",
+            "a stolen ticket key decrypts all sessions that used it",
         )
     } else if since(nginx, [1, 23, 2]) {
         (

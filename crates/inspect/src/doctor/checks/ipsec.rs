@@ -1,13 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! IPsec: proposals, replay windows, dead peers, counters of errors.
+//! IPsec: proposals, replay windows, dead-peer detection, error counters.
 
-use super::super::{Facts, Found, Program, Setting, Severity, quote};
+use super::super::{Facts, Finding, Program, Setting, Severity, quote};
 
-/// What a proposal may not have: the word, and why. A word counts as a whole, or with digits behind.
-///
-/// Source: RFC 8221 (ESP), RFC 8247 (IKEv2): MUST NOT and SHOULD NOT.
+/// Words of a proposal that RFC 8221 (ESP) and RFC 8247 (IKEv2) forbid (MUST NOT).
 const BROKEN: &[&str] = &[
     "des",
     "3des",
@@ -19,226 +17,199 @@ const BROKEN: &[&str] = &[
     "cast128",
     "blowfish128",
 ];
+/// Words of a proposal that they advise against (SHOULD NOT).
 const WEAK: &[&str] = &["sha1", "sha", "modp1536", "modp1024s160"];
 
-fn proposals<'a>(facts: &Facts<'a>) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
-    let names = [
-        "proposals",
-        "esp_proposals",
-        "ah_proposals",
-        "ike",
-        "esp",
-        "ah",
-    ];
-    let facts = *facts;
-    names
-        .into_iter()
-        .flat_map(move |name| facts.settings(Program::Strongswan, name))
-}
-
-fn words(setting: &Setting) -> impl Iterator<Item = String> {
-    let value = setting.value.to_ascii_lowercase();
-    let words: Vec<String> = value
-        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .map(str::to_owned)
+/// strongSwan's settings of these names.
+fn settings<'a>(
+    facts: &Facts<'a>,
+    names: &[&'static str],
+) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+    let names: Vec<_> = names
+        .iter()
+        .map(|name| (Program::Strongswan, *name))
         .collect();
-    words.into_iter()
+    facts.settings_of(&names)
 }
 
-pub(super) fn weak(facts: &Facts<'_>) -> Option<Found> {
+fn proposals<'a>(facts: &Facts<'a>) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+    settings(
+        facts,
+        &[
+            "proposals",
+            "esp_proposals",
+            "ah_proposals",
+            "ike",
+            "esp",
+            "ah",
+        ],
+    )
+}
+
+fn words(setting: &Setting) -> Vec<String> {
+    let value = setting.value.to_ascii_lowercase();
+    let words = value.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.map(str::to_owned).collect()
+}
+
+pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
     let mut worst = Severity::Notice;
-    let mut seen = Vec::new();
+    let mut evidence = Vec::new();
     for pair in proposals(facts) {
         for word in words(pair.1) {
-            let broken = BROKEN.contains(&word.as_str());
-            if !broken && !WEAK.contains(&word.as_str()) {
-                continue;
-            }
-            worst = worst.min(if broken {
-                Severity::Critical
-            } else {
-                Severity::Warning
-            });
-            seen.push(format!("{}: {word}", quote(pair)));
+            let severity = match word.as_str() {
+                word if BROKEN.contains(&word) => Severity::Critical,
+                word if WEAK.contains(&word) => Severity::Warning,
+                _ => continue,
+            };
+            worst = worst.min(severity);
+            evidence.push(format!("{}: {word}", quote(pair)));
         }
     }
-    (!seen.is_empty()).then(|| {
-        Found::new(worst, "a proposal of IPsec has a broken or weak algorithm")
-            .seen(seen)
-            .means("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. A group of 1024 bits can be broken by states.")
-            .fix("proposals = aes256gcm16-prfsha384-ecp384; esp_proposals = aes256gcm16-ecp384")
-            .fix("millrace advise ipsec        # for this machine")
-    })
+    Finding::new(worst)
+        .evidence(evidence)
+        .impact("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. States can break a group of 1024 bits.")
+        .advise("proposals = aes256gcm16-prfsha384-ecp384; esp_proposals = aes256gcm16-ecp384")
+        .run("millrace advise ipsec        # for this machine")
+        .if_evident()
 }
 
-pub(super) fn short_tag(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn short_tag(facts: &Facts<'_>) -> Option<Finding> {
     let short = |word: &String| {
         let tag = ["gcm", "ccm"].iter().find_map(|mode| word.split_once(mode));
         tag.is_some_and(|(_, tag)| ["8", "12", "64", "96"].contains(&tag))
     };
-    let seen: Vec<String> = proposals(facts)
-        .filter(|(_, setting)| words(setting).any(|word| short(&word)))
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::warning("a proposal of IPsec has a short authentication tag")
-            .seen(seen)
-            .means("With a tag of 8 bytes a forged packet passes once in far fewer attempts, and each success helps to find the key of the check (NIST SP 800-38D, appendix C). It saves 8 of 1400 bytes; guides that recommend it for low latency have no measurement.")
-            .fix("aes256gcm16 or aes128gcm16 (VyOS: aes256gcm128, aes128gcm128)")
-    })
+    Finding::warning()
+        .evidence(proposals(facts).filter(|(_, setting)| words(setting).iter().any(short)).map(quote))
+        .impact("With a tag of 8 bytes an attacker needs far fewer attempts to forge a packet, and each success helps to find the authentication key (NIST SP 800-38D, appendix C). The short tag saves 8 of 1400 bytes; guides that recommend it for low latency give no measurement.")
+        .advise("aes256gcm16 or aes128gcm16 (VyOS: aes256gcm128, aes128gcm128)")
+        .if_evident()
 }
 
-pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Finding> {
     const GROUPS: [&str; 9] = [
         "modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope",
     ];
+    let has_group = |proposal: &str| {
+        let mut words = proposal.split('-');
+        words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
+    };
     let without = |setting: &Setting| {
         let mut proposals = setting.value.split(',').map(str::trim);
-        let has_group = |proposal: &str| {
-            let mut words = proposal.split('-');
-            words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
-        };
-        let named = |proposal: &str| proposal != "default" && !proposal.is_empty();
-        proposals.any(|proposal| named(proposal) && !has_group(&proposal.to_ascii_lowercase()))
+        let explicit = |proposal: &str| proposal != "default" && !proposal.is_empty();
+        proposals.any(|proposal| explicit(proposal) && !has_group(&proposal.to_ascii_lowercase()))
     };
-    let seen: Vec<String> = ["esp_proposals", "esp"]
-        .into_iter()
-        .flat_map(|name| facts.settings(Program::Strongswan, name))
-        .filter(|(_, setting)| without(setting))
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::notice("new keys of an IPsec tunnel are made from the old ones")
-            .seen(seen)
-            .means("Without a group in the ESP proposal a rekeying has no exchange of its own: who learns the keys of the IKE association once can read all that follows. An exchange an hour costs nothing that can be measured.")
-            .fix("esp_proposals = aes256gcm16-ecp384        # VyOS: set vpn ipsec esp-group NAME pfs dh-group20")
-    })
+    let esp = settings(facts, &["esp_proposals", "esp"]);
+    Finding::notice()
+        .evidence(esp.filter(|(_, setting)| without(setting)).map(quote))
+        .impact("Without a group in the ESP proposal, rekeying derives new keys from the old ones: an attacker who once learns the keys of the IKE association can read all later traffic. One exchange an hour has no measurable cost.")
+        .advise("esp_proposals = aes256gcm16-ecp384 (VyOS: set vpn ipsec esp-group NAME pfs dh-group20)")
+        .if_evident()
 }
 
-pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Found> {
-    let is_one = |(_, setting): &(&str, &Setting)| {
+pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Finding> {
+    let is_ikev1 = |(_, setting): &(&str, &Setting)| {
         let value = setting.value.trim();
         (setting.name == "version" && value == "1") || value == "ikev1"
     };
-    let seen: Vec<String> = ["version", "keyexchange"]
-        .into_iter()
-        .flat_map(|name| facts.settings(Program::Strongswan, name))
-        .filter(is_one)
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::warning("IPsec uses IKEv1")
-            .seen(seen)
-            .means("IKEv1 is deprecated (RFC 9395, 2023): weak defaults, aggressive mode gives away hashes of secrets, no protection against floods.")
-            .fix("version = 2        # ipsec.conf: keyexchange=ikev2")
-    })
+    Finding::warning()
+        .evidence(settings(facts, &["version", "keyexchange"]).filter(is_ikev1).map(quote))
+        .impact("IKEv1 is deprecated (RFC 9395, 2023): weak defaults, aggressive mode exposes hashes of secrets, no protection against floods.")
+        .advise("version = 2 (ipsec.conf: keyexchange=ikev2)")
+        .if_evident()
 }
 
-/// Packets that may be under way between a device and the socket: what four processors can have open.
+/// Packets that may be in flight between a device and the socket: four processors' open requests.
 const WIDE_WINDOW: u64 = 1_024;
 
-pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
     if !facts.configured(Program::Strongswan) {
         return None;
     }
-    let asynchronous: Vec<String> = facts
-        .kernel()?
-        .devices
-        .iter()
+    let devices = facts.kernel()?.devices.iter();
+    let mut reorders: Vec<String> = devices
         .filter(|device| device.taken_for.iter().any(|name| name.contains("aes")))
         .map(|device| {
             format!(
-                "proc/crypto: {} is taken for {}",
+                "proc/crypto: {} serves {}",
                 device.device,
                 device.taken_for.join(", ")
             )
         })
         .collect();
-    let per_cpu: Vec<String> = facts
-        .settings(Program::Strongswan, "per_cpu_sas")
-        .filter(|(_, setting)| setting.value.trim() != "no")
-        .map(quote)
-        .collect();
-    if asynchronous.is_empty() && per_cpu.is_empty() {
-        return None;
-    }
-    let set: Vec<(&str, &Setting)> = facts
-        .settings(Program::Strongswan, "replay_window")
-        .collect();
-    let small: Vec<String> = set
+    let per_cpu = settings(facts, &["per_cpu_sas"]);
+    reorders.extend(
+        per_cpu
+            .filter(|(_, setting)| setting.value.trim() != "no")
+            .map(quote),
+    );
+    let windows: Vec<_> = settings(facts, &["replay_window"]).collect();
+    let small = windows
         .iter()
-        .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW))
-        .map(|pair| quote(*pair))
-        .collect();
-    if !set.is_empty() && small.is_empty() {
+        .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW));
+    let mut small: Vec<String> = small.map(|pair| quote(*pair)).collect();
+    if windows.is_empty() {
+        small.push("no replay_window is set: the default is 32 packets".to_owned());
+    }
+    if reorders.is_empty() || small.is_empty() {
         return None;
     }
     Some(
-        Found::warning("the replay window is too small for what reorders packets here")
-            .seen(small)
-            .seen(set.is_empty().then(|| "no replay_window is set: the default is 32 packets".to_owned()))
-            .seen(asynchronous)
-            .seen(per_cpu)
-            .means("Packets that a device or several processors finish out of order fall out of the window and are dropped as replays: loss that grows with the load (XfrmInStateSeqError in /proc/net/xfrm_stat).")
-            .fix(format!("replay_window = {WIDE_WINDOW}        # in each child; then swanctl --load-conns and rekey")),
+        Finding::warning()
+            .evidence(small)
+            .evidence(reorders)
+            .impact("A device or several processors may finish packets out of order. Packets outside the window are dropped as replays: loss that grows with the load (XfrmInStateSeqError in /proc/net/xfrm_stat).")
+            .advise(format!("replay_window = {WIDE_WINDOW} in each child; then `swanctl --load-conns` and rekey.")),
     )
 }
 
-pub(super) fn replay_errors(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn replay_errors(facts: &Facts<'_>) -> Option<Finding> {
     let errors = facts.network()?.ipsec_errors.as_ref()?;
-    let count = errors.get("XfrmInStateSeqError").copied()?;
-    (count > 0).then(|| {
-        Found::warning("packets of IPsec were dropped as replayed or late")
-            .seen([format!("proc/net/xfrm_stat: XfrmInStateSeqError {count}")])
-            .means("An attacker who replays is rare; a device or several processors that reorder more than the replay window are common.")
-            .fix("replay_window = 1024        # swanctl.conf, in each child")
-            .fix("millrace watch        # does it grow under load?")
-    })
+    let count = errors
+        .get("XfrmInStateSeqError")
+        .filter(|count| **count > 0);
+    Finding::warning()
+        .evidence(count.map(|count| format!("proc/net/xfrm_stat: XfrmInStateSeqError {count}")))
+        .impact("An attacker who replays packets is rare; a device or several processors that reorder more than the replay window are common.")
+        .advise(format!("replay_window = {WIDE_WINDOW} in each child of swanctl.conf"))
+        .run("millrace watch        # does it grow under load?")
+        .if_evident()
 }
 
-pub(super) fn errors(facts: &Facts<'_>) -> Option<Found> {
-    let errors = facts.network()?.ipsec_errors.as_ref()?;
-    let seen: Vec<String> = errors
-        .iter()
-        .filter(|(name, count)| {
-            // The acquiring of a first key drops some packets: that is how it works.
-            let ordinary = [
-                "XfrmInStateSeqError",
-                "XfrmOutNoStates",
-                "XfrmInNoStates",
-                "XfrmAcquireError",
-            ];
-            **count > 0 && !ordinary.contains(&name.as_str())
-        })
-        .map(|(name, count)| format!("proc/net/xfrm_stat: {name} {count}"))
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::notice("packets of IPsec were dropped")
-            .seen(seen)
-            .means("Since boot. XfrmInStateProtoError: a wrong key or a damaged packet; …PolBlock: a policy; XfrmInBufferError, XfrmInError: memory; XfrmInStateInvalid: keys that were changed under way.")
-            .fix("millrace watch        # which of them grow")
-    })
+pub(super) fn errors(facts: &Facts<'_>) -> Option<Finding> {
+    // `ipsec-replay-errors` reports the first. The others drop packets while a first key is negotiated, as
+    // designed.
+    const IGNORED: [&str; 4] = [
+        "XfrmInStateSeqError",
+        "XfrmOutNoStates",
+        "XfrmInNoStates",
+        "XfrmAcquireError",
+    ];
+    let errors = facts.network()?.ipsec_errors.as_ref()?.iter();
+    Finding::notice()
+        .evidence(
+            errors
+                .filter(|(name, count)| **count > 0 && !IGNORED.contains(&name.as_str()))
+                .map(|(name, count)| format!("proc/net/xfrm_stat: {name} {count}")),
+        )
+        .impact("Counted since boot. XfrmInStateProtoError: a wrong key or a damaged packet; …PolBlock: a policy; XfrmInBufferError, XfrmInError: memory; XfrmInStateInvalid: keys that changed while a packet was on its way.")
+        .run("millrace watch        # which of them grow?")
+        .if_evident()
 }
 
-/// Bounds on looking for dead peers, in seconds: below, it is noise on a lossy path; above, a failed
-/// gateway stays unnoticed for minutes.
+/// Sensible intervals of dead-peer detection, in seconds. Below, a lossy path causes false alarms; above, a
+/// failed gateway stays unnoticed for minutes.
 const DPD: std::ops::RangeInclusive<u64> = 10..=120;
 
-pub(super) fn dpd(facts: &Facts<'_>) -> Option<Found> {
-    let odd: Vec<String> = ["dpd_delay", "dpddelay"]
-        .into_iter()
-        .flat_map(|name| facts.settings(Program::Strongswan, name))
-        .filter(|(_, setting)| {
-            setting
-                .seconds()
-                .is_some_and(|seconds| !DPD.contains(&seconds))
-        })
-        .map(quote)
-        .collect();
-    (!odd.is_empty()).then(|| {
-        Found::notice("dead peers are looked for too often, too seldom, or not at all")
-            .seen(odd)
-            .means("Seldom or never: traffic goes into a dead tunnel until the keys run out. Every few seconds: with thousands of peers a load of its own, and a short loss tears tunnels down. (It has nothing to do with throughput, as is claimed; only an idle tunnel is asked at all.)")
-            .fix("dpd_delay = 30s        # IKEv2 gives up by its retransmissions, after 165 s by default; dpd_timeout is for IKEv1")
-    })
+pub(super) fn dpd(facts: &Facts<'_>) -> Option<Finding> {
+    let out_of_range = |(_, setting): &(&str, &Setting)| {
+        setting
+            .seconds()
+            .is_some_and(|seconds| !DPD.contains(&seconds))
+    };
+    Finding::notice()
+        .evidence(settings(facts, &["dpd_delay", "dpddelay"]).filter(out_of_range).map(quote))
+        .impact("Too long or off: traffic goes into a dead tunnel until its keys expire. Too short: thousands of peers cause noticeable load, and a short loss of packets closes tunnels. (It does not affect throughput, as some claim: only idle tunnels are probed.)")
+        .advise("dpd_delay = 30s. IKEv2 gives up by its retransmissions, after 165 s by default; dpd_timeout is for IKEv1.")
+        .if_evident()
 }

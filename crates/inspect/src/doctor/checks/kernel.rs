@@ -1,76 +1,58 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which implementation the kernel takes, and whether that is the one that people think.
+//! The implementation that the kernel prefers for an algorithm.
 
-use super::super::{Facts, Found, Program};
+use super::super::{Facts, Finding, Program, Severity, quote};
 use crate::cpu::State;
 use crate::kernel::crypto::Engine;
-use crate::kernel::{DeviceDriver, PassedOver};
+use crate::kernel::{Candidate, DeviceDriver, PassedOver};
 
-/// The name that the kernel section gives QAT's implementations.
+/// The kernel section's name for QAT's implementations.
 const QAT: &str = "Intel QAT";
 
 fn lines(device: &DeviceDriver) -> impl Iterator<Item = String> + '_ {
     device.passed_over_for.iter().map(|passed| {
-        let PassedOver {
-            algorithm,
-            priority,
-            instead,
-            instead_priority,
-        } = passed;
-        format!(
-            "proc/crypto: {algorithm}: {instead} (priority {instead_priority}) before {} ({priority})",
-            device.device
-        )
+        let PassedOver { algorithm, priority, instead, instead_priority } = passed;
+        let device = &device.device;
+        format!("proc/crypto: {algorithm}: {instead} (priority {instead_priority}) before {device} ({priority})")
     })
 }
 
-pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Found> {
-    let kernel = facts.kernel()?;
-    let device = kernel
-        .devices
-        .iter()
-        .find(|device| device.device == QAT && !device.passed_over_for.is_empty())?;
-    let ipsec = device
-        .passed_over_for
+pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
+    let mut devices = facts.kernel()?.devices.iter();
+    let device = devices.find(|one| one.device == QAT && !one.passed_over_for.is_empty())?;
+    let passed_over = &device.passed_over_for;
+    let ipsec = passed_over
         .iter()
         .any(|passed| passed.algorithm.starts_with("authenc"));
     let vaes = facts
         .cpu()
         .is_some_and(|cpu| cpu.state("vaes") == State::Present);
-    let title = "the kernel takes the processor before QAT";
-    let found = if ipsec && !vaes {
-        Found::warning(title)
-    } else {
-        Found::notice(title)
-    };
-    let found = found.seen(lines(device)).means(format!(
-        "The device gets nothing to do for these, although it is up. Kernels since August 2025 (and 6.12, \
-         6.16 stable) lowered QAT from 4001 to 100: one thread gets about 0.5 Gbit/s through the device at \
-         4 KiB, VAES 18 to 35 GB/s (maintainers, linux-crypto, June 2025). {}",
-        if vaes {
-            "This processor has VAES: leave it, unless it has nothing to spare."
-        } else {
-            "Which is faster here, with many tunnels at once, only a measurement tells."
-        }
-    ));
-    let names: Vec<String> = device
-        .passed_over_for
+    let finding = Finding::new(if ipsec && !vaes { Severity::Warning } else { Severity::Notice })
+        .evidence(lines(device))
+        .impact(format!(
+            "The device is up but idle for these algorithms. Kernels since August 2025 (and 6.12, 6.16 stable) \
+             lowered QAT's priority from 4001 to 100: one thread gets about 0.5 Gbit/s through the device at \
+             4 KiB, VAES 18 to 35 GB/s (maintainers, linux-crypto, June 2025). {}",
+            if vaes {
+                "This processor has VAES: leave the priority, unless the processor has no time to spare."
+            } else {
+                "Only a measurement shows which is faster here with many tunnels at once."
+            }
+        ))
+        .run("millrace inspect used --seconds 10        # measure CPU seconds per GB through a tunnel, before and after");
+    let commands = passed_over
         .iter()
-        .filter_map(|passed| driver_name(&passed.algorithm))
-        .collect();
-    let found = found.fix(
-        "measure: CPU seconds per GB through a tunnel, before and after (millrace inspect used --seconds 10)",
-    );
-    Some(names.iter().fold(found, |found, name| found.fix(name)).fix(
-        "the change holds until the module is loaded again; back: the same with priority 100 (crconf needs CONFIG_CRYPTO_USER and root; it sends CRYPTO_MSG_UPDATEALG)",
+        .filter_map(|passed| raise_priority(&passed.algorithm));
+    Some(commands.fold(finding, Finding::run).advise(
+        "The change holds until the module is loaded again. To undo it, repeat the command with priority 100. crconf needs CONFIG_CRYPTO_USER and root; it sends CRYPTO_MSG_UPDATEALG.",
     ))
 }
 
-/// The command that raises an implementation: its netlink message wants the driver's name and its type
-/// (3: AEAD, 5: cipher; `include/linux/crypto.h`).
-fn driver_name(algorithm: &str) -> Option<String> {
+/// The command that raises an implementation's priority. Its netlink message needs the driver's name and
+/// type (3: AEAD, 5: cipher; `include/linux/crypto.h`).
+fn raise_priority(algorithm: &str) -> Option<String> {
     let (driver, kind) = match algorithm {
         "authenc(hmac(sha1),cbc(aes))" => ("qat_aes_cbc_hmac_sha1", 3),
         "authenc(hmac(sha256),cbc(aes))" => ("qat_aes_cbc_hmac_sha256", 3),
@@ -85,81 +67,75 @@ fn driver_name(algorithm: &str) -> Option<String> {
     ))
 }
 
-pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
     // Intel's package for the kernel has no AES-GCM of its own either: what is registered counts.
     facts.devices().next()?;
-    let kernel = facts.kernel()?;
-    let has_gcm = kernel.choices.iter().any(|choice| {
-        let of_qat =
-            |candidate: &crate::kernel::Candidate| candidate.device.as_deref() == Some(QAT);
+    let has_gcm = facts.kernel()?.choices.iter().any(|choice| {
+        let of_qat = |candidate: &Candidate| candidate.device.as_deref() == Some(QAT);
         choice.algorithm.contains("gcm") && choice.candidates.iter().any(of_qat)
     });
-    let proposals: Vec<String> = ["esp_proposals", "esp"]
-        .into_iter()
-        .flat_map(|name| facts.settings(Program::Strongswan, name))
+    let proposals: Vec<String> = facts
+        .settings_of(&[
+            (Program::Strongswan, "esp_proposals"),
+            (Program::Strongswan, "esp"),
+        ])
         .filter(|(_, setting)| setting.value.to_ascii_lowercase().contains("gcm"))
-        .map(super::super::quote)
+        .map(quote)
         .collect();
     if has_gcm || proposals.is_empty() {
         return None;
     }
     Some(
-        Found::warning("IPsec is set to AES-GCM, which never reaches QAT here")
-            .seen(proposals)
-            .seen(["proc/crypto: no driver of QAT has gcm".to_owned()])
-            .means(
-                "The kernel's driver has AES-CBC with HMAC, CTR and XTS only. With AES-GCM every packet is \
-                 encrypted by the processor, and the device idles. Guides that name AES-GCM first for QAT \
-                 are wrong for the kernel.",
+        Finding::warning()
+            .evidence(proposals)
+            .evidence(["proc/crypto: no QAT driver has gcm".to_owned()])
+            .impact(
+                "The kernel's driver has AES-CBC with HMAC, CTR and XTS only. With AES-GCM the processor \
+                 encrypts every packet, and the device is idle. Guides that name AES-GCM first for QAT are wrong \
+                 about the kernel.",
             )
-            .fix("with AES instructions (VAES above all): keep AES-GCM, and do without the device for IPsec")
-            .fix("without: esp_proposals = aes256-sha256-ecp256        # HMAC is mandatory with CBC")
-            .fix("millrace advise ipsec        # chooses by what is here"),
+            .advise("With AES instructions (VAES above all): keep AES-GCM and do without the device for IPsec.")
+            .advise("Without them: esp_proposals = aes256-sha256-ecp256 (CBC needs the HMAC).")
+            .run("millrace advise ipsec        # chooses for this machine"),
     )
 }
 
-pub(super) fn device_passed_over(facts: &Facts<'_>) -> Option<Found> {
-    let kernel = facts.kernel()?;
-    let devices: Vec<&DeviceDriver> = kernel
-        .devices
-        .iter()
-        .filter(|device| device.device != QAT && !device.passed_over_for.is_empty())
-        .collect();
-    let first = devices.first()?;
+pub(super) fn device_passed_over(facts: &Facts<'_>) -> Option<Finding> {
+    let devices = &facts.kernel()?.devices;
+    let passed_over = |one: &&DeviceDriver| one.device != QAT && !one.passed_over_for.is_empty();
+    let first = devices.iter().find(passed_over)?;
     Some(
-        Found::notice(format!("the kernel takes the processor before {}", first.device))
-            .seen(devices.iter().flat_map(|device| lines(device)))
-            .means("The engine gets nothing to do for these. For packets of 1400 bytes the processor is often the faster one.")
-            .fix("measure: millrace inspect used --seconds 10, under load")
-            .fix("crconf update driver \"NAME\" type 5 priority 500        # NAME from /proc/crypto; reversible"),
+        Finding::notice()
+            .title(format!("the kernel prefers the processor to {}", first.device))
+            .evidence(devices.iter().filter(passed_over).flat_map(lines))
+            .impact("The engine is idle for these algorithms. For packets of 1400 bytes the processor is often faster.")
+            .run("millrace inspect used --seconds 10        # measure under load")
+            .advise("crconf update driver \"NAME\" type 5 priority 500 (NAME from /proc/crypto) prefers the engine; it can be undone."),
     )
 }
 
-pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Found> {
-    let has = |name| {
-        facts
-            .cpu()
-            .is_some_and(|cpu| cpu.state(name) == State::Present)
-    };
-    if !has("aes-ni") && !has("aes") {
+pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
+    let cpu = facts.cpu()?;
+    if cpu.state("aes-ni") != State::Present && cpu.state("aes") != State::Present {
         return None;
     }
-    let portable: Vec<String> = facts
-        .kernel()?
-        .choices
-        .iter()
+    let choices = facts.kernel()?.choices.iter();
+    let portable = choices
         .filter(|choice| choice.algorithm.contains("aes"))
         .filter_map(|choice| {
             let first = choice.candidates.first()?;
             (first.engine == Engine::Generic)
                 .then(|| format!("proc/crypto: {}: {}", choice.algorithm, first.driver))
+        });
+    let arm = cpu.state("aes") == State::Present;
+    Finding::warning()
+        .evidence(portable)
+        .impact("AES is many times slower than with the processor's instructions, and its time depends on the data.")
+        .run(if arm {
+            "modprobe -a aes_ce_blk ghash_ce"
+        } else {
+            "modprobe -a aesni_intel ghash_clmulni_intel"
         })
-        .collect();
-    (!portable.is_empty()).then(|| {
-        Found::warning("the kernel computes AES in portable code")
-            .seen(portable)
-            .means("The processor has instructions for it: without them AES takes many times as long, and its time depends on the data.")
-            .fix("x86: modprobe aesni_intel ghash_clmulni_intel; Arm: modprobe aes_ce_blk ghash_ce")
-            .fix("new associations take it; if the module is missing, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK)")
-    })
+        .advise("New associations use the module. If it does not exist, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK).")
+        .if_evident()
 }

@@ -3,190 +3,155 @@
 
 //! The crypto libraries, and settings that slow them down or break with the next version.
 
-use super::super::{Facts, Found, Program};
+use super::super::{Facts, Finding, Program, Severity, quote};
 use crate::libcrypto::{Assembly, Library, Maker};
 
-fn used(library: &Library) -> String {
-    let users = library.used_by.as_deref().unwrap_or_default();
-    if users.is_empty() {
-        return String::new();
-    }
-    let names: Vec<&str> = users.iter().map(|user| user.program.as_str()).collect();
-    format!(" (used by {})", names.join(", "))
-}
-
+/// The library with its version and its users, as evidence.
 fn named(library: &Library) -> String {
     let version = library.identity.version.as_deref().unwrap_or("");
+    let users = library.used_by.as_deref().unwrap_or_default();
+    let users: Vec<&str> = users.iter().map(|user| user.program.as_str()).collect();
+    let users = match users[..] {
+        [] => String::new(),
+        _ => format!(" (used by {})", users.join(", ")),
+    };
     format!(
-        "{}: {} {version}{}",
+        "{}: {} {version}{users}",
         library.path,
-        library.identity.maker.name(),
-        used(library)
+        library.identity.maker.name()
     )
 }
 
-pub(super) fn no_assembly(facts: &Facts<'_>) -> Option<Found> {
-    let plain: Vec<&Library> = facts
-        .libraries()?
-        .libraries
-        .iter()
-        .filter(|library| library.assembly == Assembly::None)
-        .collect();
-    if plain.is_empty() {
-        return None;
-    }
-    Some(
-        Found::warning("a crypto library is built without assembly")
-            .seen(plain.iter().map(|library| {
-                let line = library.build.compiler.as_deref().unwrap_or_default();
-                format!("{}; {line}", named(library))
-            }))
-            .means(
-                "Neither vector nor crypto instructions are used. On a Cortex-A15 a full build made AES-CBC a \
-                 third, SHA-512 three times and RSA four times as fast (Andreev, Khlupina 2019); with AES \
-                 instructions the factor is far larger.",
-            )
-            .fix("a firmware or package built with assembly (OpenWrt: OPENSSL_WITH_ASM=y and OPENSSL_OPTIMIZE_SPEED=y)")
-            .fix("until then: another libcrypto for the one service (LD_LIBRARY_PATH), or a provider that brings its own assembly")
-            .fix("millrace inspect openssl        # module by module"),
-    )
+/// The libraries for which `is` holds.
+fn libraries<'a>(
+    facts: &Facts<'a>,
+    is: impl Fn(&Library) -> bool,
+) -> impl Iterator<Item = &'a Library> {
+    let all = facts.libraries().map_or(&[][..], |found| &found.libraries);
+    all.iter().filter(move |library| is(library))
 }
 
-pub(super) fn slow(facts: &Facts<'_>) -> Option<Found> {
-    let slow: Vec<String> = facts
-        .libraries()?
-        .libraries
-        .iter()
-        .filter(|library| library.assembly != Assembly::None)
-        .flat_map(|library| {
-            library
-                .slow
-                .iter()
-                .map(move |slow| format!("{}: {}: {}", library.path, slow.what, slow.evidence))
+pub(super) fn no_assembly(facts: &Facts<'_>) -> Option<Finding> {
+    let plain = libraries(facts, |library| library.assembly == Assembly::None);
+    Finding::warning()
+        .evidence(plain.map(|library| {
+            let line = library.build.compiler.as_deref().unwrap_or_default();
+            format!("{}; {line}", named(library))
+        }))
+        .impact(
+            "The library uses neither vector nor crypto instructions. On a Cortex-A15 a full build made AES-CBC a \
+             third, SHA-512 three times and RSA four times as fast (Andreev, Khlupina 2019); with AES \
+             instructions the factor is far larger.",
+        )
+        .advise("Install a firmware or package built with assembly (OpenWrt: OPENSSL_WITH_ASM=y and OPENSSL_OPTIMIZE_SPEED=y).")
+        .advise("Until then: another libcrypto for the one service (LD_LIBRARY_PATH), or a provider with its own assembly.")
+        .run("millrace inspect openssl        # module by module")
+        .if_evident()
+}
+
+pub(super) fn slow(facts: &Facts<'_>) -> Option<Finding> {
+    let assembled = libraries(facts, |library| library.assembly != Assembly::None);
+    Finding::warning()
+        .evidence(assembled.flat_map(|library| {
+            let path = &library.path;
+            let slow = library.slow.iter();
+            slow.map(move |slow| format!("{path}: {}: {}", slow.what, slow.evidence))
+        }))
+        .impact("Each algorithm named above runs slower than this processor allows.")
+        .run("millrace inspect openssl --timed        # measures the difference")
+        .advise("Remove the mask, or install a newer or fuller build (-O3 instead of -Os, with the assembly modules).")
+        .if_evident()
+}
+
+pub(super) fn unsupported(facts: &Facts<'_>) -> Option<Finding> {
+    let old = libraries(facts, |library| {
+        let identity = &library.identity;
+        identity.maker == Maker::OpenSsl && identity.version.is_some() && !identity.since((3, 0, 0))
+    });
+    Finding::warning()
+        .evidence(old.map(named))
+        .impact("It gets no public security fixes: OpenSSL 1.1.1 ended on 11 September 2023, 1.0.2 at the end of 2019. Guides to QAT that build 1.1.1 for its engine date from that time.")
+        .advise("Use the distribution's OpenSSL 3; for QAT its provider (qatprovider), not its engine.")
+        .if_evident()
+}
+
+pub(super) fn replaced(facts: &Facts<'_>) -> Option<Finding> {
+    let old = libraries(facts, |_| true).flat_map(|library| {
+        let users = library.used_by.as_deref().unwrap_or_default();
+        users.iter().filter(|user| user.deleted).map(|user| {
+            let (program, count, path) = (&user.program, user.processes, &library.path);
+            format!("{program} ({count} processes): still maps the earlier {path}")
         })
-        .collect();
-    (!slow.is_empty()).then(|| {
-        Found::warning("a crypto library is slower than this processor")
-            .seen(slow)
-            .means("Each algorithm that is named runs in a slower form than the processor has.")
-            .fix("millrace inspect openssl --timed        # how much it is, measured")
-            .fix("take the mask away, or install a newer or fuller build (-O3, no -Os, assembly modules present)")
-    })
+    });
+    Finding::warning()
+        .evidence(old)
+        .impact("These processes lack the repairs and the speed of the update.")
+        .advise("Restart each service (`systemctl restart SERVICE`); a reload is not enough.")
+        .if_evident()
 }
 
-pub(super) fn unsupported(facts: &Facts<'_>) -> Option<Found> {
-    let old: Vec<String> = facts
-        .libraries()?
-        .libraries
-        .iter()
-        .filter(|library| library.identity.maker == Maker::OpenSsl)
-        .filter(|library| library.identity.version.is_some() && !library.identity.since((3, 0, 0)))
-        .map(named)
-        .collect();
-    (!old.is_empty()).then(|| {
-        Found::warning("an OpenSSL is installed that gets no public security fixes")
-            .seen(old)
-            .means("OpenSSL 1.1.1 ended on 11 September 2023, 1.0.2 at the end of 2019. Guides to QAT that build 1.1.1 for its engine are of that time.")
-            .fix("OpenSSL 3 of the distribution; for QAT its provider (qatprovider), not its engine")
-    })
-}
-
-pub(super) fn replaced(facts: &Facts<'_>) -> Option<Found> {
-    let libraries = &facts.libraries()?.libraries;
-    let old: Vec<String> = libraries
-        .iter()
-        .flat_map(|library| {
-            let users = library.used_by.as_deref().unwrap_or_default();
-            let old = users.iter().filter(|user| user.deleted);
-            old.map(move |user| {
-                let (program, count) = (&user.program, user.processes);
-                format!(
-                    "{program} ({count} processes): has {} of before",
-                    library.path
-                )
-            })
-        })
-        .collect();
-    (!old.is_empty()).then(|| {
-        Found::warning("a server runs with a crypto library that was replaced since")
-            .seen(old)
-            .means("What the update repaired is not repaired in these processes, and what it sped up is not sped up.")
-            .fix("systemctl restart SERVICE        # a reload is not enough")
-    })
-}
-
-pub(super) fn mask(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn mask(facts: &Facts<'_>) -> Option<Finding> {
     let masks = &facts.libraries()?.masks;
-    if masks.is_empty() {
-        return None;
-    }
     let one_word = masks
         .iter()
         .any(|mask| mask.variable == "OPENSSL_ia32cap" && !mask.value.contains(':'));
-    let found = Found::warning("instructions are masked for services")
-        .seen(
-            masks
-                .iter()
-                .map(|mask| format!("{}: {}={}", mask.file, mask.variable, mask.value)),
-        )
-        .means(if one_word {
-            "A mask of one word also zeroes the second: AVX2, AVX-512, BMI, ADX and SHA are off as well as \
-             what it names. Measured on a Cascade Lake: ChaCha20 1.36 to 0.53 GB/s, SHA-256 0.36 to 0.19, \
-             AES-256-GCM 0.17 to 0.10."
+    let finding = Finding::warning()
+        .evidence(masks.iter().map(|mask| format!("{}: {}={}", mask.file, mask.variable, mask.value)))
+        .impact(if one_word {
+            "A mask of one word also zeroes the second: AVX2, AVX-512, BMI, ADX and SHA are off, besides the \
+             instructions that it names. Measured on a Cascade Lake: ChaCha20 drops from 1.36 to 0.53 GB/s, \
+             SHA-256 from 0.36 to 0.19, AES-256-GCM from 0.17 to 0.10."
         } else {
-            "Programs that get this environment compute without these instructions."
-        });
-    let found = found.fix("remove the line, and restart the services");
+            "Programs with this environment compute without these instructions."
+        })
+        .advise("Remove the line and restart the services.")
+        .if_evident()?;
     Some(if one_word {
-        found.fix("if it is meant as a comparison without AES-NI: OPENSSL_ia32cap=~0x200000200000000:~0x0")
+        finding.advise(
+            "To compare with a processor without AES-NI: OPENSSL_ia32cap=~0x200000200000000:~0x0",
+        )
     } else {
-        found
+        finding
     })
 }
 
-pub(super) fn engine(facts: &Facts<'_>) -> Option<Found> {
-    let lines: Vec<String> = [
+pub(super) fn engine(facts: &Facts<'_>) -> Option<Finding> {
+    let names = [
         (Program::Openssl, "engines"),
         (Program::Openssl, "engine_id"),
         (Program::Nginx, "ssl_engine"),
         (Program::Nginx, "use_engine"),
         (Program::Haproxy, "ssl-engine"),
         (Program::Openvpn, "engine"),
-    ]
-    .into_iter()
-    .flat_map(|(program, name)| facts.settings(program, name))
-    .map(super::super::quote)
-    .collect();
-    if lines.is_empty() {
-        return None;
-    }
-    let newest: Vec<String> = facts
-        .libraries()
-        .map_or(&[][..], |libraries| &libraries.libraries)
-        .iter()
-        .filter(|library| {
-            library.identity.maker == Maker::OpenSsl && library.identity.since((4, 0, 0))
-        })
-        .map(named)
-        .collect();
+    ];
+    let without_engines = libraries(facts, |library| {
+        library.identity.maker == Maker::OpenSsl && library.identity.since((4, 0, 0))
+    });
+    let newest: Vec<String> = without_engines.map(named).collect();
     let gone = !newest.is_empty();
-    let found = if gone {
-        Found::critical("an ENGINE is configured, and this OpenSSL has none")
+    let finding = Finding::new(if gone {
+        Severity::Critical
     } else {
-        Found::notice("an ENGINE is configured, which OpenSSL 4 does not have")
-    };
+        Severity::Notice
+    })
+    .title(if gone {
+        "an ENGINE is configured, but this OpenSSL has no ENGINEs"
+    } else {
+        "an ENGINE is configured; OpenSSL 4 has no ENGINEs"
+    })
+    .evidence(facts.settings_of(&names).map(quote))
+    .if_evident()?;
     Some(
-        found
-            .seen(lines)
-            .seen(newest)
-            .means(if gone {
-                "OpenSSL 4.0 (April 2026) removed ENGINE: the setting is an error or has no effect, and the \
+        finding
+            .evidence(newest)
+            .impact(if gone {
+                "OpenSSL 4.0 (April 2026) removed ENGINEs: the setting is an error or has no effect, and the \
                  accelerator is not used."
             } else {
-                "It works until OpenSSL 4.0 comes with the next release of the system; then devcrypto, afalg, \
-                 padlock and qatengine are gone."
+                "It works until the system's next release brings OpenSSL 4.0, which has no devcrypto, afalg, padlock \
+                 and qatengine."
             })
-            .fix("QAT: qatprovider (openssl.cnf, [provider_sect]); AF_ALG and /dev/crypto have no provider: use the processor, or the kernel's own data path (DCO, IPsec, WireGuard)")
-            .fix("private keys: a pool (millrace gateway)"),
+            .advise("QAT: qatprovider (openssl.cnf, [provider_sect]). AF_ALG and /dev/crypto have no provider: use the processor, or the kernel's own data path (DCO, IPsec, WireGuard).")
+            .advise("Private keys: a pool (millrace gateway)."),
     )
 }

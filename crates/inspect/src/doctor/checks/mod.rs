@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The checks, one file per area. A check that cannot know is silent.
+//! The checks, one file per area. A check without the facts that it needs reports nothing.
 
 mod boot;
 mod devices;
@@ -15,340 +15,93 @@ mod processor;
 mod qat;
 mod tls;
 
-use super::{Check, Facts, Found};
+use super::{Check, Facts, Finding};
 
 const fn check(
     id: &'static str,
-    about: &'static str,
-    run: fn(&Facts<'_>) -> Option<Found>,
+    title: &'static str,
+    run: fn(&Facts<'_>) -> Option<Finding>,
 ) -> Check {
-    Check { id, about, run }
+    Check { id, title, run }
 }
 
-/// Every check there is, by area.
+/// All checks, by area.
+#[rustfmt::skip]
 pub const CHECKS: &[Check] = &[
-    // The device itself.
+    // QAT devices.
     check("qat-down", "a QAT device is down", qat::down),
-    check(
-        "qat-driver",
-        "a QAT device has no driver, or its driver is blacklisted",
-        qat::driver,
-    ),
-    check(
-        "qat-absent",
-        "the processor has QAT and no device is seen",
-        qat::absent,
-    ),
-    check(
-        "qat-function-driver",
-        "a virtual function of QAT was given to this machine and has no driver",
-        qat::function_driver,
-    ),
-    check(
-        "qat-firmware",
-        "a QAT device is not up and its firmware file is not there",
-        qat::firmware,
-    ),
-    check(
-        "qat-heartbeat",
-        "the firmware of a QAT device does not answer",
-        qat::heartbeat,
-    ),
-    check(
-        "qat-heartbeats-failed",
-        "the firmware of a QAT device did not answer at times",
-        qat::heartbeats_failed,
-    ),
-    check(
-        "qat-stuck",
-        "a QAT device has requests that it does not answer",
-        qat::stuck,
-    ),
-    check(
-        "qat-ring-pressure",
-        "a QAT device has as many open requests as a ring holds",
-        qat::ring_pressure,
-    ),
-    check(
-        "qat-errors-fatal",
-        "a QAT device counts fatal (uncorrectable) errors",
-        qat::errors_fatal,
-    ),
-    check(
-        "qat-errors-nonfatal",
-        "a QAT device counts errors that it could not correct",
-        qat::errors_nonfatal,
-    ),
-    check(
-        "qat-errors-correctable",
-        "a QAT device counts errors that it corrected",
-        qat::errors_correctable,
-    ),
-    check(
-        "qat-auto-reset",
-        "a QAT device stays down after a fatal error",
-        qat::auto_reset,
-    ),
-    check(
-        "qat-link",
-        "the bus of a QAT device is slower or narrower than it could be",
-        qat::link,
-    ),
-    check(
-        "qat-numa",
-        "no QAT device is on the NUMA node of a network card",
-        qat::numa,
-    ),
-    check(
-        "qat-idle",
-        "one QAT device works and another that could help does not",
-        qat::idle,
-    ),
-    check(
-        "qat-unread",
-        "the counters of a QAT device cannot be read",
-        qat::unread,
-    ),
-    // Whether anything reaches it.
-    check(
-        "qat-no-kernel-instances",
-        "a QAT device is up and serves no IPsec as it is set up",
-        qat::no_kernel_instances,
-    ),
-    check(
-        "qat-passed-over",
-        "the kernel takes another implementation before QAT",
-        kernel::qat_passed_over,
-    ),
-    check(
-        "qat-gcm",
-        "IPsec is set to AES-GCM, which the kernel's QAT driver does not have",
-        kernel::qat_gcm,
-    ),
-    check(
-        "qat-small-packets",
-        "QAT's engine leaves packets of a VPN to the processor",
-        qat::small_packets,
-    ),
-    check(
-        "qat-hugepages",
-        "QAT's user-space memory driver is there and no huge pages are",
-        qat::hugepages,
-    ),
-    check(
-        "device-passed-over",
-        "the kernel takes another implementation before a crypto engine",
-        kernel::device_passed_over,
-    ),
-    check(
-        "devcrypto-small-packets",
-        "/dev/crypto is used for packets that are too small to gain",
-        devices::devcrypto,
-    ),
-    check(
-        "kernel-portable-aes",
-        "the kernel computes AES in portable code although the processor has instructions",
-        kernel::portable_aes,
-    ),
-    check(
-        "gpu-driver",
-        "a GPU has no driver that computes",
-        devices::gpu_driver,
-    ),
-    check(
-        "virtio-crypto-driver",
-        "a virtio-crypto device has no driver",
-        devices::virtio_driver,
-    ),
+    check("qat-driver", "a QAT device has no driver, or its driver is blacklisted", qat::driver),
+    check("qat-absent", "the processor has QAT, but no QAT device is visible", qat::absent),
+    check("qat-function-driver", "a virtual function of QAT has no driver in this guest", qat::function_driver),
+    check("qat-firmware", "the firmware file of a QAT device is missing", qat::firmware),
+    check("qat-heartbeat", "the firmware of a QAT device does not answer its heartbeat", qat::heartbeat),
+    check("qat-heartbeats-failed", "the firmware of a QAT device missed heartbeats earlier", qat::heartbeats_failed),
+    check("qat-stuck", "a QAT device has unanswered requests", qat::stuck),
+    check("qat-ring-pressure", "a QAT device has as many open requests as a ring holds", qat::ring_pressure),
+    check("qat-errors-fatal", "a QAT device counts fatal (uncorrectable) errors", qat::errors_fatal),
+    check("qat-errors-nonfatal", "a QAT device counts uncorrectable errors that were not fatal", qat::errors_nonfatal),
+    check("qat-errors-correctable", "a QAT device counts corrected errors", qat::errors_correctable),
+    check("qat-auto-reset", "a QAT device stays down after a fatal error", qat::auto_reset),
+    check("qat-link", "the PCIe link of a QAT device is slower or narrower than possible", qat::link),
+    check("qat-numa", "no QAT device is on the NUMA node of a network card", qat::numa),
+    check("qat-idle", "one QAT device works while a second one is idle", qat::idle),
+    check("qat-unread", "the counters of a QAT device cannot be read", qat::unread),
+    // The way to a device.
+    check("qat-no-kernel-instances", "a QAT device has no instances for the kernel (IPsec)", qat::no_kernel_instances),
+    check("qat-passed-over", "the kernel prefers the processor to QAT", kernel::qat_passed_over),
+    check("qat-gcm", "IPsec uses AES-GCM, which the kernel's QAT driver lacks", kernel::qat_gcm),
+    check("qat-small-packets", "QAT's engine leaves all packets of OpenVPN to the processor", qat::small_packets),
+    check("qat-hugepages", "QAT's user-space memory driver has no huge pages", qat::hugepages),
+    check("device-passed-over", "the kernel prefers the processor to a crypto engine", kernel::device_passed_over),
+    check("devcrypto-small-packets", "/dev/crypto is used for packets too small to gain from it", devices::devcrypto),
+    check("kernel-portable-aes", "the kernel computes AES in portable code although the processor has instructions", kernel::portable_aes),
+    check("gpu-driver", "a GPU has no driver for computing", devices::gpu_driver),
+    check("virtio-crypto-driver", "a virtio-crypto device has no driver", devices::virtio_driver),
     // Libraries.
-    check(
-        "libcrypto-no-assembly",
-        "a crypto library is built without assembly",
-        libraries::no_assembly,
-    ),
-    check(
-        "libcrypto-slow",
-        "a crypto library ignores what the processor can do",
-        libraries::slow,
-    ),
-    check(
-        "libcrypto-unsupported",
-        "an OpenSSL is installed that gets no security fixes",
-        libraries::unsupported,
-    ),
-    check(
-        "libcrypto-replaced",
-        "a server runs with a crypto library that was replaced since",
-        libraries::replaced,
-    ),
-    check(
-        "openssl-mask",
-        "instructions are masked for services",
-        libraries::mask,
-    ),
-    check(
-        "openssl-engine",
-        "an ENGINE is configured, and OpenSSL 4 has none",
-        libraries::engine,
-    ),
+    check("libcrypto-no-assembly", "a crypto library is built without assembly", libraries::no_assembly),
+    check("libcrypto-slow", "a crypto library does not use all of this processor's instructions", libraries::slow),
+    check("libcrypto-unsupported", "an installed OpenSSL is end-of-life", libraries::unsupported),
+    check("libcrypto-replaced", "a server still runs a crypto library that was replaced on disk", libraries::replaced),
+    check("openssl-mask", "an environment variable masks processor instructions for services", libraries::mask),
+    check("openssl-engine", "an ENGINE is configured; OpenSSL 4 has no ENGINEs", libraries::engine),
     // The processor and the machine.
-    check(
-        "cpu-hidden",
-        "the hypervisor, the firmware or the kernel hides crypto instructions",
-        processor::hidden,
-    ),
-    check(
-        "cpu-no-aes",
-        "the processor has no instructions for AES",
-        processor::no_aes,
-    ),
-    check("cpu-governor", "the clock is kept low", processor::governor),
-    check(
-        "temperature",
-        "something is about as warm as it may become",
-        processor::temperature,
-    ),
+    check("cpu-hidden", "the hypervisor, the firmware or the kernel hides crypto instructions", processor::hidden),
+    check("cpu-no-aes", "the processor has no AES instructions", processor::no_aes),
+    check("cpu-governor", "the processors stay at their lowest clock", processor::governor),
+    check("temperature", "a temperature is near its limit", processor::temperature),
     check("memory-low", "memory is almost used up", limits::memory),
-    check(
-        "boot-mitigations-off",
-        "protection against attacks by side channels is switched off",
-        boot::mitigations,
-    ),
+    check("boot-mitigations-off", "mitigations of side-channel attacks are switched off", boot::mitigations),
     check("boot-idle-poll", "idle processors spin", boot::idle_poll),
-    check(
-        "boot-cstates",
-        "processors may not sleep deeply",
-        boot::cstates,
-    ),
+    check("boot-cstates", "a kernel parameter restricts deep sleep states", boot::cstates),
     check("boot-iommu-off", "the IOMMU is switched off", boot::iommu),
-    check(
-        "boot-clearcpuid",
-        "instructions are hidden by a kernel parameter",
-        boot::clearcpuid,
-    ),
+    check("boot-clearcpuid", "a kernel parameter hides processor instructions", boot::clearcpuid),
     // Limits.
-    check(
-        "limit-open-files",
-        "a server may open fewer files than its configuration needs",
-        limits::open_files,
-    ),
-    check(
-        "limit-file-handles",
-        "the system's file handles are almost used up",
-        limits::file_handles,
-    ),
-    check(
-        "limit-core-dumps",
-        "a server that has keys leaves its memory on disk when it crashes",
-        limits::core_dumps,
-    ),
-    check(
-        "limit-somaxconn",
-        "the kernel cuts the queue of new connections",
-        limits::somaxconn,
-    ),
-    check(
-        "limit-conntrack",
-        "the table of tracked connections is almost full",
-        limits::conntrack,
-    ),
+    check("limit-open-files", "a server's limit of open files is below what its configuration needs", limits::open_files),
+    check("limit-file-handles", "the system's file handles are almost used up", limits::file_handles),
+    check("limit-core-dumps", "a crashing server writes its private keys to disk", limits::core_dumps),
+    check("limit-somaxconn", "the kernel shortens a server's queue of new connections", limits::somaxconn),
+    check("limit-conntrack", "the connection tracking table is almost full", limits::conntrack),
     // IPsec.
-    check(
-        "ipsec-weak-algorithms",
-        "a proposal of IPsec has a broken or weak algorithm",
-        ipsec::weak,
-    ),
-    check(
-        "ipsec-short-tag",
-        "a proposal of IPsec has a short authentication tag",
-        ipsec::short_tag,
-    ),
-    check(
-        "ipsec-no-pfs",
-        "new keys of an IPsec tunnel are made from the old ones",
-        ipsec::no_pfs,
-    ),
+    check("ipsec-weak-algorithms", "an IPsec proposal contains a broken or weak algorithm", ipsec::weak),
+    check("ipsec-short-tag", "an IPsec proposal has a short authentication tag", ipsec::short_tag),
+    check("ipsec-no-pfs", "an IPsec tunnel rekeys without a new key exchange", ipsec::no_pfs),
     check("ipsec-ikev1", "IPsec uses IKEv1", ipsec::ikev1),
-    check(
-        "ipsec-replay-window",
-        "the replay window is too small for a device that reorders",
-        ipsec::replay_window,
-    ),
-    check(
-        "ipsec-replay-errors",
-        "packets were dropped as replayed or late",
-        ipsec::replay_errors,
-    ),
-    check(
-        "ipsec-errors",
-        "packets of IPsec were dropped",
-        ipsec::errors,
-    ),
-    check(
-        "ipsec-dpd",
-        "dead peers are looked for too often or too seldom",
-        ipsec::dpd,
-    ),
+    check("ipsec-replay-window", "the IPsec replay window is too small for a device that reorders packets", ipsec::replay_window),
+    check("ipsec-replay-errors", "IPsec dropped packets as replayed or late", ipsec::replay_errors),
+    check("ipsec-errors", "IPsec dropped packets", ipsec::errors),
+    check("ipsec-dpd", "the dead-peer-detection interval is out of range", ipsec::dpd),
     // OpenVPN.
-    check(
-        "openvpn-no-protection",
-        "OpenVPN does not encrypt, or not authenticate",
-        openvpn::no_protection,
-    ),
-    check(
-        "openvpn-static-key",
-        "OpenVPN uses a static key",
-        openvpn::static_key,
-    ),
-    check(
-        "openvpn-weak-algorithms",
-        "OpenVPN uses a weak cipher, hash or version of TLS",
-        openvpn::weak,
-    ),
-    check(
-        "openvpn-compression",
-        "OpenVPN compresses",
-        openvpn::compression,
-    ),
-    check(
-        "openvpn-tap",
-        "OpenVPN uses TAP, which keeps its data channel out of the kernel",
-        openvpn::tap,
-    ),
-    check(
-        "openvpn-dco-disabled",
-        "OpenVPN's data channel in the kernel is switched off",
-        openvpn::dco_disabled,
-    ),
-    check(
-        "openvpn-user-space",
-        "OpenVPN works in user space although the kernel could",
-        openvpn::user_space,
-    ),
-    check(
-        "openvpn-keepalive",
-        "OpenVPN looks for dead peers too often or too seldom",
-        openvpn::keepalive,
-    ),
-    check(
-        "tunnel-mtu",
-        "packets of a tunnel do not fit below it",
-        network::tunnel_mtu,
-    ),
+    check("openvpn-no-protection", "OpenVPN runs without encryption or authentication", openvpn::no_protection),
+    check("openvpn-static-key", "OpenVPN uses a static key", openvpn::static_key),
+    check("openvpn-weak-algorithms", "OpenVPN uses a weak cipher, hash or TLS version", openvpn::weak),
+    check("openvpn-compression", "OpenVPN compresses traffic", openvpn::compression),
+    check("openvpn-tap", "OpenVPN uses TAP, which keeps its data channel out of the kernel", openvpn::tap),
+    check("openvpn-dco-disabled", "OpenVPN's kernel data channel (DCO) is switched off", openvpn::dco_disabled),
+    check("openvpn-user-space", "OpenVPN runs in user space although the kernel has a data channel", openvpn::user_space),
+    check("openvpn-keepalive", "OpenVPN's keepalive interval is out of range", openvpn::keepalive),
+    check("tunnel-mtu", "full packets of a tunnel do not fit into the MTU of the card below", network::tunnel_mtu),
     // TLS.
-    check(
-        "tls-old-versions",
-        "a server is set to versions of TLS that are not safe",
-        tls::old_versions,
-    ),
-    check(
-        "tls-weak-ciphers",
-        "a server offers ciphers that are not safe",
-        tls::weak_ciphers,
-    ),
-    check(
-        "tls-ktls-unused",
-        "kernel TLS is there and nginx does not use it",
-        tls::ktls_unused,
-    ),
+    check("tls-old-versions", "a server is configured for insecure TLS versions", tls::old_versions),
+    check("tls-weak-ciphers", "a server offers insecure ciphers", tls::weak_ciphers),
+    check("tls-ktls-unused", "nginx does not use kernel TLS although the kernel has it", tls::ktls_unused),
 ];

@@ -1,218 +1,182 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! OpenVPN: what its configuration gives away, in safety and in speed.
+//! OpenVPN: settings that cost safety or speed.
 
-use super::super::{Facts, Found, Program, Setting, Severity, quote};
+use super::super::{Facts, Finding, Program, Setting, Severity, quote};
 use crate::network::InterfaceKind;
 
-fn all<'a>(facts: &Facts<'a>, names: &[&'static str]) -> Vec<(&'a str, &'a Setting)> {
-    let pairs = names
-        .iter()
-        .flat_map(|name| facts.settings(Program::Openvpn, name));
-    pairs.collect()
+/// OpenVPN's settings of these names.
+fn settings<'a>(
+    facts: &Facts<'a>,
+    names: &[&'static str],
+) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+    let names: Vec<_> = names.iter().map(|name| (Program::Openvpn, *name)).collect();
+    facts.settings_of(&names)
 }
 
-pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Found> {
-    let none = |setting: &Setting| {
+pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
+    let none = |(_, setting): &(&str, &Setting)| {
         setting
             .words()
             .any(|word| word.eq_ignore_ascii_case("none"))
     };
-    let pairs = all(
-        facts,
-        &["cipher", "data-ciphers", "data-ciphers-fallback", "auth"],
-    );
-    let seen: Vec<String> = pairs
-        .into_iter()
-        .filter(|(_, setting)| none(setting))
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::critical("OpenVPN does not encrypt, or not authenticate")
-            .seen(seen)
-            .means("Anybody on the path reads or changes what is in the tunnel. It gains about a tenth of the processor time only (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI): the cost of OpenVPN is not the cipher.")
-            .fix("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305        # and no line `auth`, `cipher`")
-    })
+    let names = ["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
+    Finding::critical()
+        .evidence(settings(facts, &names).filter(none).map(quote))
+        .impact("Anyone on the path can read or change the traffic. It saves only about a tenth of the processor time (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI), because OpenVPN's cost is not the cipher.")
+        .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305, without lines `auth` and `cipher`")
+        .if_evident()
 }
 
-pub(super) fn static_key(facts: &Facts<'_>) -> Option<Found> {
-    let seen: Vec<String> = all(facts, &["secret", "<secret>"])
-        .into_iter()
-        .map(|(file, setting)| format!("{file}: {}", setting.name))
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::critical("OpenVPN uses a static key")
-            .seen(seen)
-            .means("Who gets the key once reads everything that was ever sent: no forward secrecy, no renewal. OpenVPN 2.7 refuses it by default, and the data channel in the kernel does not have it.")
-            .fix("TLS between two ends needs no authority: tls-server (tls-client), --peer-fingerprint SHA256 of the other's certificate, dh none")
-            .fix("millrace advise openvpn")
-    })
+pub(super) fn static_key(facts: &Facts<'_>) -> Option<Finding> {
+    let secrets = settings(facts, &["secret", "<secret>"]);
+    Finding::critical()
+        .evidence(secrets.map(|(file, setting)| format!("{file}: {}", setting.name)))
+        .impact("An attacker who gets the key can read all traffic, also recorded traffic: no forward secrecy, no renewal. OpenVPN 2.7 refuses static keys by default, and the kernel data channel does not support them.")
+        .advise("TLS between two ends needs no certificate authority: tls-server (tls-client), --peer-fingerprint with the SHA256 of the other end's certificate, dh none.")
+        .run("millrace advise openvpn")
+        .if_evident()
 }
 
-/// Ciphers with blocks of 64 bits, and broken hashes.
+/// Families of ciphers with blocks of 64 bits, and RC4.
 const WEAK: &[&str] = &["BF", "DES", "CAST5", "RC2", "IDEA", "SEED", "RC4", "DESX"];
 
-pub(super) fn weak(facts: &Facts<'_>) -> Option<Found> {
-    let mut worst = Severity::Notice;
-    let mut seen = Vec::new();
-    for pair in all(facts, &["cipher", "data-ciphers", "data-ciphers-fallback"]) {
-        let is_weak = |word: &str| {
-            let family = word.trim_start_matches('?').to_ascii_uppercase();
-            let family = family.split('-').next().unwrap_or_default().to_owned();
-            WEAK.contains(&family.as_str())
-        };
-        if pair.1.words().any(is_weak) {
-            worst = worst.min(Severity::Critical);
-            seen.push(quote(pair));
+/// The severity of one setting, if it is weak.
+fn weakness(setting: &Setting) -> Option<Severity> {
+    match setting.name.as_str() {
+        "auth" => match setting.value.to_ascii_uppercase().trim() {
+            "MD4" | "MD5" | "RSA-MD5" => Some(Severity::Critical),
+            "SHA1" | "SHA" | "RSA-SHA1" => Some(Severity::Notice),
+            _ => None,
+        },
+        "tls-version-min" => {
+            let first = setting.words().next();
+            matches!(first, Some("1.0" | "1.1")).then_some(Severity::Warning)
+        }
+        "ncp-disable" => Some(Severity::Warning),
+        _ => {
+            let is_weak = |word: &str| {
+                let cipher = word.trim_start_matches('?').to_ascii_uppercase();
+                WEAK.contains(&cipher.split('-').next().unwrap_or_default())
+            };
+            setting.words().any(is_weak).then_some(Severity::Critical)
         }
     }
-    for pair in all(facts, &["auth"]) {
-        let hash = pair.1.value.to_ascii_uppercase();
-        if ["MD4", "MD5", "RSA-MD5"].contains(&hash.trim()) {
-            worst = worst.min(Severity::Critical);
-            seen.push(quote(pair));
-        } else if ["SHA1", "SHA", "RSA-SHA1"].contains(&hash.trim()) {
-            seen.push(quote(pair));
-        }
-    }
-    for pair in all(facts, &["tls-version-min"]) {
-        if pair
-            .1
-            .words()
-            .next()
-            .is_some_and(|word| word == "1.0" || word == "1.1")
-        {
-            worst = worst.min(Severity::Warning);
-            seen.push(quote(pair));
-        }
-    }
-    for pair in all(facts, &["ncp-disable"]) {
-        worst = worst.min(Severity::Warning);
-        seen.push(quote(pair));
-    }
-    (!seen.is_empty()).then(|| {
-        Found::new(worst, "OpenVPN uses a weak cipher, hash or version of TLS")
-            .seen(seen)
-            .means("Blocks of 64 bits give away plaintext after some gigabytes under one key (SWEET32). HMAC with SHA-1 is not broken, but needless: AEAD ciphers need no `auth`, cost less and are the only ones in the kernel's data channel.")
-            .fix("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305")
-            .fix("tls-version-min 1.2")
-    })
 }
 
-pub(super) fn compression(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
+    let names = [
+        "cipher",
+        "data-ciphers",
+        "data-ciphers-fallback",
+        "auth",
+        "tls-version-min",
+        "ncp-disable",
+    ];
+    let weak: Vec<_> = settings(facts, &names)
+        .filter_map(|pair| Some((weakness(pair.1)?, pair)))
+        .collect();
+    let worst = weak.iter().map(|(severity, _)| *severity).min()?;
+    Finding::new(worst)
+        .evidence(weak.iter().map(|(_, pair)| quote(*pair)))
+        .impact("Ciphers with blocks of 64 bits leak plaintext after a few gigabytes under one key (SWEET32). HMAC with SHA-1 is not broken, but unnecessary: AEAD ciphers need no `auth`, cost less, and are the only ciphers of the kernel data channel.")
+        .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305")
+        .advise("tls-version-min 1.2")
+        .if_evident()
+}
+
+pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
     // `compress migrate`, `compress stub-v2` and `comp-lzo no` compress nothing.
-    let harmless = |setting: &Setting| {
+    let compresses = |(_, setting): &(&str, &Setting)| {
         let value = setting.value.trim();
-        ["no", "migrate", "stub", "stub-v2"].contains(&value)
-            || (setting.name == "allow-compression" && value != "yes")
+        let harmless = ["no", "migrate", "stub", "stub-v2"].contains(&value)
+            || (setting.name == "allow-compression" && value != "yes");
+        !harmless
     };
-    let seen: Vec<String> = all(facts, &["comp-lzo", "compress", "allow-compression"])
-        .into_iter()
-        .filter(|(_, setting)| !harmless(setting))
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::warning("OpenVPN compresses")
-            .seen(seen)
-            .means("Sizes of compressed packets give away what is in them (VORACLE); what goes over a tunnel is compressed or encrypted already; the data channel cannot go into the kernel. OpenVPN 2.7 never sends compressed packets.")
-            .fix("server: compress migrate        # and no comp-lzo; clients that still send it are told")
-            .fix("allow-compression no")
-    })
+    let names = ["comp-lzo", "compress", "allow-compression"];
+    Finding::warning()
+        .evidence(settings(facts, &names).filter(compresses).map(quote))
+        .impact("The sizes of compressed packets reveal their content (VORACLE), most traffic is compressed or encrypted already, and the data channel cannot run in the kernel. OpenVPN 2.7 never sends compressed packets.")
+        .advise("On the server: `compress migrate` and no comp-lzo; it switches clients that still ask for compression.")
+        .advise("allow-compression no")
+        .if_evident()
 }
 
-pub(super) fn tap(facts: &Facts<'_>) -> Option<Found> {
-    let seen: Vec<String> = all(facts, &["dev", "dev-type"])
-        .into_iter()
-        .filter(|(_, setting)| setting.value.starts_with("tap"))
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::notice("OpenVPN uses TAP")
-            .seen(seen)
-            .means("The data channel in the kernel has TUN only: one process does everything, about 1.9 Gbit/s where the kernel does 7.8 (datazone.de 2026, Xeon E-2488). Every frame also carries 14 bytes and every broadcast.")
-            .fix("dev tun, and routes. For several paths: equal-cost routes over tun devices instead of a bond of tap devices")
-    })
+pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
+    let devices = settings(facts, &["dev", "dev-type"]);
+    Finding::notice()
+        .evidence(devices.filter(|(_, setting)| setting.value.starts_with("tap")).map(quote))
+        .impact("The kernel data channel supports TUN only. With TAP one process forwards everything: about 1.9 Gbit/s where the kernel reaches 7.8 (datazone.de 2026, Xeon E-2488). Every frame also carries 14 bytes more, and every broadcast is sent.")
+        .advise("Use `dev tun` and routes. For several paths: equal-cost routes over tun devices instead of a bond of tap devices.")
+        .if_evident()
 }
 
-pub(super) fn dco_disabled(facts: &Facts<'_>) -> Option<Found> {
-    let seen: Vec<String> = all(facts, &["disable-dco"])
-        .into_iter()
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::notice("OpenVPN's data channel in the kernel is switched off")
-            .seen(seen)
-            .means("All packets go through one process: about a fourth of what the kernel does (1.91 against 7.84 Gbit/s, datazone.de 2026).")
-            .fix("remove disable-dco; OpenVPN says in its log what else keeps it off: fragment, compression, TAP, ciphers without AEAD, topology net30")
-    })
+pub(super) fn dco_disabled(facts: &Facts<'_>) -> Option<Finding> {
+    Finding::notice()
+        .evidence(settings(facts, &["disable-dco"]).map(quote))
+        .impact("All packets go through one process: about a fourth of the kernel's throughput (1.91 against 7.84 Gbit/s, datazone.de 2026).")
+        .advise("Remove disable-dco. OpenVPN logs other reasons against DCO: fragment, compression, TAP, ciphers without AEAD, topology net30.")
+        .if_evident()
 }
 
-pub(super) fn user_space(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn user_space(facts: &Facts<'_>) -> Option<Finding> {
     let network = facts.network()?;
-    let module = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
-        (true, _) => "ovpn",
-        (_, true) => "ovpn-dco-v2",
+    let (module, remedy) = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
+        (true, _) => (
+            "ovpn",
+            "The kernel's own `ovpn` (Linux 6.16 and later) needs OpenVPN 2.7 or later; 2.6 needs ovpn-dco-v2.",
+        ),
+        (_, true) => (
+            "ovpn-dco-v2",
+            "ovpn-dco-v2 needs OpenVPN 2.6; 2.7 and later need the kernel's own `ovpn` (Linux 6.16).",
+        ),
         _ => return None,
     };
     let of = |kind| {
         network
             .interfaces
             .iter()
-            .filter(move |interface| interface.kind == kind)
+            .filter(move |one| one.kind == kind)
     };
     if of(InterfaceKind::Ovpn).next().is_some() {
         return None;
     }
     let tunnels: Vec<String> = of(InterfaceKind::Tun)
-        .filter(|interface| interface.name.starts_with("tun") || interface.name.starts_with("vtun"))
-        .map(|interface| format!("sys/class/net/{}: a program serves it", interface.name))
+        .filter(|one| one.name.starts_with("tun") || one.name.starts_with("vtun"))
+        .map(|one| format!("sys/class/net/{}: served by a process", one.name))
         .collect();
     (!tunnels.is_empty()).then(|| {
-        Found::warning("OpenVPN works in user space although the kernel could")
-            .seen([format!("the module {module} is loaded")])
-            .seen(tunnels)
-            .means("One process on one core: measured elsewhere 374 Mbit/s against 1230 on the same machine (ovpn-dco #31), 1.91 against 7.84 Gbit/s (datazone.de 2026).")
-            .fix(if module == "ovpn" {
-                "the kernel's own `ovpn` (Linux 6.16 and later) wants OpenVPN 2.7 or later; 2.6 wants ovpn-dco-v2"
-            } else {
-                "ovpn-dco-v2 wants OpenVPN 2.6; 2.7 and later want the kernel's own `ovpn` (Linux 6.16)"
-            })
-            .fix("journalctl -u 'openvpn*' | grep -i dco        # it says why: disable-dco, compression, fragment, TAP, a cipher without AEAD")
+        Finding::warning()
+            .evidence([format!("the module {module} is loaded")])
+            .evidence(tunnels)
+            .impact("One process on one core forwards all packets: measured elsewhere 374 Mbit/s against 1230 on the same machine (ovpn-dco #31), 1.91 against 7.84 Gbit/s (datazone.de 2026).")
+            .advise(remedy)
+            .run("journalctl -u 'openvpn*' | grep -i dco        # shows the reason: disable-dco, compression, fragment, TAP, a cipher without AEAD")
     })
 }
 
-/// Sensible seconds between signs of life, and until a peer is given up.
+/// Sensible seconds between keepalive packets, and until a peer counts as dead.
 const PING: std::ops::RangeInclusive<u64> = 5..=60;
 const GIVE_UP: std::ops::RangeInclusive<u64> = 20..=300;
 
-pub(super) fn keepalive(facts: &Facts<'_>) -> Option<Found> {
-    let odd = |(_, setting): &(&str, &Setting)| {
+pub(super) fn keepalive(facts: &Facts<'_>) -> Option<Finding> {
+    let out_of_range = |(_, setting): &(&str, &Setting)| {
         let mut numbers = setting.words().filter_map(|word| word.parse::<u64>().ok());
         let Some(first) = numbers.next() else {
             return false;
         };
-        match setting.name.as_str() {
-            "ping-restart" => !GIVE_UP.contains(&first),
-            // The second number is the time until a peer is given up: three signs of life at least.
-            _ => {
-                let give_up = numbers.next();
-                !PING.contains(&first)
-                    || give_up.is_some_and(|seconds| {
-                        !GIVE_UP.contains(&seconds) || seconds < first.saturating_mul(3)
-                    })
-            }
+        if setting.name == "ping-restart" {
+            return !GIVE_UP.contains(&first);
         }
+        // The second number is the time until a peer counts as dead: at least three keepalive packets.
+        let too_soon = |seconds| !GIVE_UP.contains(&seconds) || seconds < first.saturating_mul(3);
+        !PING.contains(&first) || numbers.next().is_some_and(too_soon)
     };
-    let seen: Vec<String> = all(facts, &["keepalive", "ping", "ping-restart"])
-        .into_iter()
-        .filter(odd)
-        .map(quote)
-        .collect();
-    (!seen.is_empty()).then(|| {
-        Found::notice("OpenVPN looks for dead peers too often, too seldom, or gives up too soon")
-            .seen(seen)
-            .means("Seldom: a dead end goes unnoticed for minutes, and NAT forgets the path. Often: every client wakes the one process. Fewer than three signs of life until a peer is given up: one lost packet restarts the tunnel.")
-            .fix("keepalive 10 60        # on the server; it tells the clients")
-    })
+    let names = ["keepalive", "ping", "ping-restart"];
+    Finding::notice()
+        .evidence(settings(facts, &names).filter(out_of_range).map(quote))
+        .impact("Too long: a dead peer stays unnoticed for minutes, and NAT forgets the path. Too short: every client wakes the one process. Less than three keepalive packets until a peer counts as dead: one lost packet restarts the tunnel.")
+        .advise("keepalive 10 60 on the server, which pushes it to the clients")
+        .if_evident()
 }

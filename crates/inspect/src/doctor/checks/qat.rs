@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! QAT devices: whether they are there, up, healthy, and in the right place.
+//! QAT devices: presence, state, health, place in the machine.
 
-use super::super::{Facts, Found, Program};
+use super::super::{Facts, Finding, Program, Severity, quote};
 use crate::qat::Device;
 use crate::qat::formats::Heartbeat;
 use crate::qat::ids::{Generation, IDENTITIES};
@@ -12,561 +12,475 @@ use crate::qat::ids::{Generation, IDENTITIES};
 /// (`Cy0NumConcurrentSymRequests = 512`).
 const RING: u64 = 512;
 
-pub(super) fn down(facts: &Facts<'_>) -> Option<Found> {
-    let down: Vec<&Device> = facts
-        .devices()
-        .filter(|device| device.up == Some(false))
-        .collect();
-    let first = down.first()?;
-    Some(
-        Found::critical(format!("{} QAT device(s) are down", down.len()))
-            .seen(
-                down.iter()
-                    .map(|device| format!("{}: {} is down", folder(device), device.model)),
-            )
-            .means(
-                "Nothing reaches the device: everything is computed by the processor, if the program \
-                 falls back at all.",
-            )
-            .fix("dmesg | grep -i -e qat -e adf        # why: firmware, power management, errors")
-            .fix(restart(first)),
-    )
-}
-
 fn folder(device: &Device) -> String {
     format!("sys/bus/pci/devices/{}", device.address)
 }
 
-fn restart(device: &Device) -> String {
+/// The devices for which `is` holds, virtual functions excluded.
+fn devices<'a>(facts: &Facts<'a>, is: impl Fn(&Device) -> bool) -> Vec<&'a Device> {
+    facts.devices().filter(|device| is(device)).collect()
+}
+
+fn start_command(device: &Device) -> String {
     match device.generation {
         Generation::Gen1 | Generation::Gen2 => {
-            "adf_ctl restart        # Intel's driver; drops the tunnels that use it".to_owned()
+            "adf_ctl restart        # Intel's driver; closes the tunnels that use the device"
+                .to_owned()
         }
         _ => format!("echo up > /{}/qat/state", folder(device)),
     }
 }
 
-pub(super) fn driver(facts: &Facts<'_>) -> Option<Found> {
-    let bare: Vec<&Device> = facts
-        .devices()
-        .filter(|device| device.driver.is_none())
-        .collect();
-    let first = bare.first()?;
-    let module = IDENTITIES
+fn driver_missing(devices: &[&Device]) -> impl Iterator<Item = String> {
+    devices
         .iter()
-        .find(|row| row.device == first.device_id)
-        .map_or_else(
-            || "intel_qat".to_owned(),
-            |row| format!("qat_{}", row.class),
-        );
-    let blacklisted: Vec<String> = ["blacklist", "install"]
-        .into_iter()
-        .flat_map(|name| facts.settings(Program::Modprobe, name))
+        .map(|device| format!("{}: {}, no driver", folder(device), device.model))
+}
+
+pub(super) fn down(facts: &Facts<'_>) -> Option<Finding> {
+    let down = devices(facts, |device| device.up == Some(false));
+    let first = down.first()?;
+    Finding::critical()
+        .title(format!("{} QAT device(s) are down", down.len()))
+        .evidence(down.iter().map(|device| format!("{}: {} is down", folder(device), device.model)))
+        .impact("No request reaches the device: the processor computes everything, if the program falls back at all.")
+        .run("dmesg | grep -i -e qat -e adf        # the reason: firmware, power management, errors")
+        .run(start_command(first))
+        .if_evident()
+}
+
+pub(super) fn driver(facts: &Facts<'_>) -> Option<Finding> {
+    let bare = devices(facts, |device| device.driver.is_none());
+    let first = bare.first()?;
+    let row = IDENTITIES.iter().find(|row| row.device == first.device_id);
+    let module = row.map_or_else(
+        || "intel_qat".to_owned(),
+        |row| format!("qat_{}", row.class),
+    );
+    let blacklisted: Vec<String> = facts
+        .settings_of(&[
+            (Program::Modprobe, "blacklist"),
+            (Program::Modprobe, "install"),
+        ])
         .filter(|(_, setting)| {
-            let what = setting.words().next().unwrap_or_default();
-            what == module || what == "intel_qat"
+            let name = setting.words().next().unwrap_or_default();
+            name == module || name == "intel_qat"
         })
-        .map(super::super::quote)
+        .map(quote)
         .collect();
     let is_blacklisted = !blacklisted.is_empty();
-    let found = Found::warning(format!("{} QAT device(s) have no driver", bare.len()))
-        .seen(
-            bare.iter()
-                .map(|device| format!("{}: {}, no driver", folder(device), device.model)),
-        )
-        .seen(blacklisted)
-        .means("The device is plugged in and does nothing.");
+    let finding = Finding::warning()
+        .title(format!("{} QAT device(s) have no driver", bare.len()))
+        .evidence(driver_missing(&bare))
+        .evidence(blacklisted)
+        .impact("The device is plugged in and idle.");
     Some(if !first.driver_in_tree {
-        found.fix(format!(
-            "Linux has no driver for {}: install Intel's package (hardware version 1.x)",
+        finding.advise(format!(
+            "Linux has no driver for {}: install Intel's package (hardware version 1.x).",
             first.model
         ))
     } else if is_blacklisted {
-        found.fix(
-            "remove the line unless Intel's own package is meant to take the device: then \
-             `systemctl start qat`",
+        finding.advise(
+            "Remove the line, unless Intel's own package shall drive the device: then run `systemctl start qat`.",
         )
     } else {
-        found
-            .fix(format!("modprobe {module}"))
-            .fix("if it fails: dmesg | grep -i qat; firmware in /lib/firmware; in the BIOS, QuickAssist enabled")
+        finding.run(format!("modprobe {module}")).advise(
+            "If it fails: read dmesg, look for the firmware in /lib/firmware, enable QuickAssist in the BIOS.",
+        )
     })
 }
 
-/// Processors with QAT on the chip, whichever model: by a part of what `/proc/cpuinfo` calls them.
+/// Processors with QAT on the chip in every model, by part of their name in `/proc/cpuinfo`.
 ///
 /// Source: Intel's product pages of the Atom C3000 family. Models of the Xeon line differ.
 const WITH_QAT: [&str; 4] = ["C3558", "C3758", "C3858", "C3958"];
 
-pub(super) fn absent(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn absent(facts: &Facts<'_>) -> Option<Finding> {
     let cpu = facts.cpu()?;
     let model = cpu.model.as_deref()?;
-    let qat = facts.qat()?;
     let has = WITH_QAT.iter().any(|name| model.contains(name));
-    if !has || cpu.hypervisor.is_some() || !qat.devices.is_empty() {
+    if !has || cpu.hypervisor.is_some() || !facts.qat()?.devices.is_empty() {
         return None;
     }
     Some(
-        Found::notice("the processor has QAT and no device is seen")
-            .seen([
+        Finding::notice()
+            .evidence([
                 format!("proc/cpuinfo: {model}"),
-                "sys/bus/pci/devices: no device of QAT".to_owned(),
+                "sys/bus/pci/devices: no QAT device".to_owned(),
             ])
-            .means("It is switched off in the firmware's setup, or hidden.")
-            .fix("BIOS: Advanced, Chipset or Socket Configuration: Intel QuickAssist Technology, enabled")
-            .fix("lspci -nn | grep 0b40        # class of co-processors"),
+            .impact("QAT is switched off in the firmware setup, or hidden.")
+            .advise("BIOS: Advanced, Chipset or Socket Configuration: enable Intel QuickAssist Technology.")
+            .run("lspci -nn | grep 0b40        # lists co-processors"),
     )
 }
 
-pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
     // On the host, functions without a driver wait for a guest.
     if facts.devices().next().is_some() {
         return None;
     }
-    let bare: Vec<&Device> = facts
-        .qat()
-        .map_or(&[][..], |qat| &qat.devices)
-        .iter()
-        .collect();
-    let bare: Vec<&Device> = bare
-        .into_iter()
-        .filter(|device| device.driver.is_none())
-        .collect();
+    let all = facts.qat()?.devices.iter();
+    let bare: Vec<&Device> = all.filter(|device| device.driver.is_none()).collect();
     let first = bare.first()?;
     let row = IDENTITIES
         .iter()
         .find(|row| row.device == first.device_id)?;
-    Some(
-        Found::notice("a virtual function of QAT was given to this machine and has no driver")
-            .seen(bare.iter().map(|device| format!("{}: {}, no driver", folder(device), device.model)))
-            .means("The host set it aside for this machine, and nothing uses it.")
-            .fix(if row.in_tree {
-                format!("modprobe qat_{}", row.class)
-            } else {
-                "modprobe vfio-pci; user space (qatlib, qatprovider) drives it: the kernel has no driver for functions of this generation".to_owned()
-            }),
-    )
+    let finding = Finding::notice()
+        .evidence(driver_missing(&bare))
+        .impact("The host reserved it for this machine, and nothing uses it.");
+    Some(if row.in_tree {
+        finding.run(format!("modprobe qat_{}", row.class))
+    } else {
+        finding.run("modprobe vfio-pci").advise(
+            "User space (qatlib, qatprovider) then drives it: the kernel has no driver for virtual functions of this generation.",
+        )
+    })
 }
 
-pub(super) fn firmware(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn firmware(facts: &Facts<'_>) -> Option<Finding> {
     let names = facts.system.qat_firmware.as_ref()?;
-    let lacking: Vec<(&Device, &str)> = facts
+    // Source: MODULE_FIRMWARE of the drivers.
+    let file = |device: &Device| match device.device_id {
+        0x0435 => Some("qat_895xcc.bin"),
+        0x37c8 => Some("qat_c62x.bin"),
+        0x19e2 => Some("qat_c3xxx.bin"),
+        0x4940 | 0x4942 => Some("qat_4xxx.bin"),
+        0x4944 => Some("qat_402xx.bin"),
+        0x4946 => Some("qat_420xx.bin"),
+        0x4948 => Some("qat_6xxx.bin"),
+        _ => None,
+    };
+    let missing: Vec<(&Device, &str)> = facts
         .devices()
         .filter(|device| device.up != Some(true) && device.driver_in_tree)
-        .filter_map(|device| {
-            // Source: MODULE_FIRMWARE of the drivers.
-            let file = match device.device_id {
-                0x0435 => "qat_895xcc.bin",
-                0x37c8 => "qat_c62x.bin",
-                0x19e2 => "qat_c3xxx.bin",
-                0x4940 | 0x4942 => "qat_4xxx.bin",
-                0x4944 => "qat_402xx.bin",
-                0x4946 => "qat_420xx.bin",
-                0x4948 => "qat_6xxx.bin",
-                _ => return None,
-            };
-            let there = names.iter().any(|name| name.starts_with(file));
-            (!there).then_some((device, file))
-        })
+        .filter_map(|device| Some((device, file(device)?)))
+        .filter(|(_, file)| !names.iter().any(|name| name.starts_with(file)))
         .collect();
-    let (_, file) = lacking.first()?;
-    Some(
-        Found::critical("the firmware of a QAT device is not installed")
-            .seen(
-                lacking
-                    .iter()
-                    .map(|(device, file)| format!("{}: wants lib/firmware/{file}", folder(device))),
-            )
-            .means("The driver cannot start the device without it.")
-            .fix(format!(
-                "install the distribution's package with {file} (Debian: firmware-misc-nonfree or \
-                 firmware-intel-misc; others: linux-firmware)"
-            ))
-            .fix("update-initramfs -u; modprobe the driver again, or reboot"),
-    )
+    let (_, file) = missing.first()?;
+    Finding::critical()
+        .evidence(
+            missing
+                .iter()
+                .map(|(device, file)| format!("{}: needs lib/firmware/{file}", folder(device))),
+        )
+        .impact("The driver cannot start the device without it.")
+        .advise(format!(
+            "Install the distribution's package with {file} (Debian: firmware-misc-nonfree or \
+             firmware-intel-misc; others: linux-firmware)."
+        ))
+        .run("update-initramfs -u        # then load the driver again, or reboot")
+        .if_evident()
 }
 
-pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Found> {
-    let silent: Vec<&Device> = facts
-        .devices()
-        // A driver without heartbeat says the same, and counts no failed queries.
-        .filter(|device| {
-            device.heartbeat == Some(Heartbeat::Silent) && device.heartbeats_failed != Some(0)
-        })
-        .collect();
+pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Finding> {
+    // A driver without heartbeat also says "silent", but counts no failed queries.
+    let silent = devices(facts, |device| {
+        device.heartbeat == Some(Heartbeat::Silent) && device.heartbeats_failed != Some(0)
+    });
     let first = silent.first()?;
-    Some(
-        Found::critical("the firmware of a QAT device does not answer its heartbeat")
-            .seen(silent.iter().map(|device| {
-                let failed = device.heartbeats_failed.unwrap_or(0);
-                format!(
-                    "{}: heartbeat/status -1, queries_failed {failed}",
-                    device.address
-                )
-            }))
-            .means(
-                "Requests that it has taken are not answered: tunnels stall until the device is reset.",
-            )
-            .fix(format!("echo down > /{}/qat/state", folder(first)))
-            .fix(restart(first))
-            .fix("if it comes again: newer firmware (package linux-firmware), then the hardware's maker"),
-    )
+    Finding::critical()
+        .evidence(silent.iter().map(|device| {
+            let (address, failed) = (&device.address, device.heartbeats_failed.unwrap_or(0));
+            format!("{address}: heartbeat/status -1, queries_failed {failed}")
+        }))
+        .impact("Requests already accepted by the device stay unanswered: tunnels stall until the device is reset.")
+        .run(format!("echo down > /{}/qat/state", folder(first)))
+        .run(start_command(first))
+        .advise("If it happens again: install newer firmware (package linux-firmware), then ask the hardware's maker.")
+        .if_evident()
 }
 
-pub(super) fn heartbeats_failed(facts: &Facts<'_>) -> Option<Found> {
-    let failed: Vec<String> = facts
+pub(super) fn heartbeats_failed(facts: &Facts<'_>) -> Option<Finding> {
+    let answering = facts
         .devices()
-        .filter(|device| device.heartbeat != Some(Heartbeat::Silent))
-        .filter_map(|device| {
+        .filter(|device| device.heartbeat != Some(Heartbeat::Silent));
+    Finding::warning()
+        .evidence(answering.filter_map(|device| {
             let failed = device.heartbeats_failed.filter(|failed| *failed > 0)?;
             Some(format!(
                 "{}: heartbeat/queries_failed {failed}",
                 device.address
             ))
-        })
-        .collect();
-    (!failed.is_empty()).then(|| {
-        Found::warning("the firmware of a QAT device did not answer at times")
-            .seen(failed)
-            .means("It answers now. It has hung or been reset since the driver was loaded.")
-            .fix("dmesg | grep -i qat        # when, and whether it was reset")
-            .fix("newer firmware, if there is some (package linux-firmware)")
-    })
+        }))
+        .impact("The firmware answers now. It hung or was reset since the driver was loaded.")
+        .run("dmesg | grep -i qat        # shows when, and whether it was reset")
+        .advise("Install newer firmware, if there is any (package linux-firmware).")
+        .if_evident()
 }
 
-pub(super) fn stuck(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn stuck(facts: &Facts<'_>) -> Option<Finding> {
     let mut proven = false;
-    let open: Vec<String> = facts
-        .devices()
-        .flat_map(|device| {
-            let earlier = facts.earlier.and_then(|qat| {
-                let mut devices = qat.devices.iter();
-                devices.find(|earlier| earlier.address == device.address)
+    let mut open = Vec::new();
+    for device in facts.devices() {
+        let earlier = facts.earlier.and_then(|qat| {
+            let mut devices = qat.devices.iter();
+            devices.find(|earlier| earlier.address == device.address)
+        });
+        for engine in &device.engines {
+            let unanswered = engine.requests.saturating_sub(engine.responses);
+            let before = earlier.and_then(|earlier| {
+                let mut engines = earlier.engines.iter();
+                engines.find(|before| before.engine == engine.engine)
             });
-            device.engines.iter().filter_map(move |engine| {
-                let open = engine.requests.saturating_sub(engine.responses);
-                if open == 0 {
-                    return None;
-                }
-                let before = earlier.and_then(|earlier| {
-                    let mut engines = earlier.engines.iter();
-                    engines.find(|before| before.engine == engine.engine)
-                });
-                // Answers came meanwhile: they are on their way.
-                if before.is_some_and(|before| before.responses != engine.responses) {
-                    return None;
-                }
-                let text = format!(
-                    "{}: engine {}: {} requests, {} responses, {open} open",
-                    device.address, engine.engine, engine.requests, engine.responses
-                );
-                Some((
-                    text,
-                    before.is_some_and(|before| before.requests > before.responses),
-                ))
-            })
-        })
-        .map(|(text, still)| {
-            proven |= still;
-            text
-        })
-        .collect();
-    if open.is_empty() {
-        return None;
+            // Responses between the two readings show that the others are in progress.
+            let moves = before.is_some_and(|before| before.responses != engine.responses);
+            if unanswered == 0 || moves {
+                continue;
+            }
+            proven |= before.is_some_and(|before| before.requests > before.responses);
+            open.push(format!(
+                "{}: engine {}: {} requests, {} responses, {unanswered} open",
+                device.address, engine.engine, engine.requests, engine.responses
+            ));
+        }
     }
-    let found = if proven {
-        Found::critical("a QAT device does not answer requests that it has taken")
+    let finding = if proven {
+        Finding::critical()
+            .title("a QAT device does not answer requests that it has accepted")
+            .impact("No response came between two readings: packets of these requests are lost, and their buffers are not freed.")
     } else {
-        Found::warning("a QAT device has requests that are not answered")
+        Finding::warning()
+            .impact("The requests are in progress if the device is busy; they are lost if they stay open while nothing runs.")
     };
-    Some(
-        found
-            .seen(open)
-            .means(if proven {
-                "No answer came between two looks: packets of these requests are lost, and their buffers \
-                 are not given back."
-            } else {
-                "On their way, if it is busy; lost, if they are still open when nothing runs."
-            })
-            .fix("millrace inspect qat --seconds 5        # do the open ones go away?")
-            .fix("if not: reset the device (echo down, then up, > /sys/bus/pci/devices/…/qat/state; Intel's driver: adf_ctl reset)"),
-    )
+    finding
+        .evidence(open)
+        .run("millrace inspect qat --seconds 5        # do the open requests go away?")
+        .advise("If not, reset the device (write down, then up, to /sys/bus/pci/devices/ADDRESS/qat/state; Intel's driver: adf_ctl reset).")
+        .if_evident()
 }
 
-pub(super) fn ring_pressure(facts: &Facts<'_>) -> Option<Found> {
-    let full: Vec<String> = facts
-        .devices()
-        .filter(|device| device.unanswered() >= RING)
-        .map(|device| {
-            format!(
-                "{}: {} requests open at once",
-                device.address,
-                device.unanswered()
-            )
-        })
-        .collect();
-    (!full.is_empty()).then(|| {
-        Found::warning("a QAT device has as many open requests as a ring holds")
-            .seen(full)
-            .means(format!(
-                "A ring of a kernel instance holds {RING} requests; what comes when it is full is sent \
-                 back to the caller (\"ring full\"), who queues or drops."
-            ))
-            .fix("spread the work: another device, or more instances (NumberCyInstances; one per processor that sends)")
-            .fix("Intel's driver: raise CyNumConcurrentSymRequests in /etc/*_dev*.conf, then adf_ctl restart")
-    })
+pub(super) fn ring_pressure(facts: &Facts<'_>) -> Option<Finding> {
+    let full = facts.devices().filter(|device| device.unanswered() >= RING);
+    Finding::warning()
+        .evidence(full.map(|device| {
+            format!("{}: {} requests open at once", device.address, device.unanswered())
+        }))
+        .impact(format!(
+            "A ring of a kernel instance holds {RING} requests; once it is full, the device rejects new requests \
+             (\"ring full\") and the caller queues or drops them."
+        ))
+        .advise("Spread the load: another device, or more instances (NumberCyInstances; one per sending processor).")
+        .advise("Intel's driver: raise CyNumConcurrentSymRequests in /etc/*_dev*.conf, then `adf_ctl restart`.")
+        .if_evident()
 }
 
+/// Evidence of one error counter.
 fn counted(facts: &Facts<'_>, name: &str, count: impl Fn(&Device) -> Option<u64>) -> Vec<String> {
-    facts
-        .devices()
-        .filter_map(|device| {
-            let count = count(device).filter(|count| *count > 0)?;
-            Some(format!("{}/qat_ras/{name}: {count}", folder(device)))
-        })
-        .collect()
-}
-
-pub(super) fn errors_fatal(facts: &Facts<'_>) -> Option<Found> {
-    let seen = counted(facts, "errors_fatal", |device| {
-        // Intel's driver counts in its table of firmware counters, and tells no kinds apart.
-        let events = device.engines.iter().filter_map(|engine| engine.ras_events);
-        let events = events.reduce(u64::saturating_add);
-        device.errors.map(|errors| errors.fatal).or(events)
+    let counted = facts.devices().filter_map(|device| {
+        let count = count(device).filter(|count| *count > 0)?;
+        Some(format!("{}/qat_ras/{name}: {count}", folder(device)))
     });
-    (!seen.is_empty()).then(|| {
-        Found::critical("a QAT device counts fatal errors")
-            .seen(seen)
-            .means("Each took the device down, with every request that it had: a hardware fault, or memory or a bus that damages data.")
-            .fix("dmesg | grep -i -e qat -e AER -e EDAC")
-            .fix("if they come again after a reset: exchange the device; until then take its services away from it")
-            .fix("echo 1 > /sys/bus/pci/devices/…/qat_ras/reset_error_counters        # once it is dealt with")
-    })
+    counted.collect()
 }
 
-pub(super) fn errors_nonfatal(facts: &Facts<'_>) -> Option<Found> {
-    let seen = counted(facts, "errors_nonfatal", |device| {
-        device.errors.map(|errors| errors.nonfatal)
-    });
-    (!seen.is_empty()).then(|| {
-        Found::warning("a QAT device counts errors that it could not correct")
-            .seen(seen)
-            .means("Requests failed; the device went on.")
-            .fix("dmesg | grep -i -e qat -e AER")
-            .fix("echo 1 > /sys/bus/pci/devices/…/qat_ras/reset_error_counters, and watch whether they come again")
-    })
-}
-
-pub(super) fn errors_correctable(facts: &Facts<'_>) -> Option<Found> {
-    let seen = counted(facts, "errors_correctable", |device| {
-        device.errors.map(|errors| errors.correctable)
-    });
-    (!seen.is_empty()).then(|| {
-        Found::notice("a QAT device counts errors that it corrected")
-            .seen(seen)
-            .means("Nothing was lost. Many of them announce those that cannot be corrected.")
-            .fix("watch whether they grow: millrace watch")
-    })
-}
-
-pub(super) fn auto_reset(facts: &Facts<'_>) -> Option<Found> {
-    let off: Vec<&Device> = facts
+/// Adds the commands that reset the error counters; Intel's own driver has none.
+fn with_reset(finding: Finding, facts: &Facts<'_>) -> Finding {
+    let counting = facts
         .devices()
-        .filter(|device| device.resets_itself == Some(false))
-        .collect();
-    let first = off.first()?;
-    Some(
-        Found::notice("a QAT device stays down after a fatal error")
-            .seen(
-                off.iter()
-                    .map(|device| format!("{}/qat/auto_reset: off", folder(device))),
-            )
-            .means("The default: it is down until somebody resets it by hand.")
-            .fix(format!("echo on > /{}/qat/auto_reset", folder(first))),
-    )
+        .filter(|device| device.errors.is_some_and(|errors| errors.any()));
+    let commands = counting.map(|device| {
+        format!(
+            "echo 1 > /{}/qat_ras/reset_error_counters        # once the cause is removed",
+            folder(device)
+        )
+    });
+    commands.fold(finding, Finding::run)
 }
 
-pub(super) fn link(facts: &Facts<'_>) -> Option<Found> {
-    let slow: Vec<String> = facts
-        .devices()
-        .filter_map(|device| {
-            let link = device
-                .link
-                .as_ref()
-                .filter(|link| link.below_its_possibilities())?;
-            Some(format!(
-                "{}: {} x{}, could be {} x{}",
-                folder(device),
-                link.speed,
-                link.width,
-                link.possible_speed,
-                link.possible_width
-            ))
-        })
-        .collect();
-    (!slow.is_empty()).then(|| {
-        Found::warning("the bus of a QAT device is slower than the device")
-            .seen(slow)
-            .means("Bulk encryption is bound by the bus: half the lanes are half the bytes. Private-key operations do not notice.")
-            .fix("another slot (all lanes wired, directly at a processor), or the slot's speed in the BIOS (not \"Gen1\")")
-    })
+pub(super) fn errors_fatal(facts: &Facts<'_>) -> Option<Finding> {
+    let finding = Finding::critical()
+        .evidence(counted(facts, "errors_fatal", |device| {
+            // Intel's driver counts in its table of firmware counters and does not distinguish kinds.
+            let events = device.engines.iter().filter_map(|engine| engine.ras_events);
+            let events = events.reduce(u64::saturating_add);
+            device.errors.map(|errors| errors.fatal).or(events)
+        }))
+        .impact("Each error took the device down with all of its requests: a hardware fault, or memory or a bus that damages data.")
+        .run("dmesg | grep -i -e qat -e aer -e edac")
+        .advise("If errors come again after a reset: replace the device; until then stop using it.")
+        .if_evident()?;
+    Some(with_reset(finding, facts))
 }
 
-pub(super) fn numa(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn errors_nonfatal(facts: &Facts<'_>) -> Option<Finding> {
+    let finding = Finding::warning()
+        .evidence(counted(facts, "errors_nonfatal", |device| {
+            device.errors.map(|errors| errors.nonfatal)
+        }))
+        .impact("Requests failed; the device continued.")
+        .run("dmesg | grep -i -e qat -e aer")
+        .advise("Reset the counters, and watch whether errors come again (millrace watch).")
+        .if_evident()?;
+    Some(with_reset(finding, facts))
+}
+
+pub(super) fn errors_correctable(facts: &Facts<'_>) -> Option<Finding> {
+    Finding::notice()
+        .evidence(counted(facts, "errors_correctable", |device| {
+            device.errors.map(|errors| errors.correctable)
+        }))
+        .impact("No data was lost. Many corrected errors announce uncorrectable ones.")
+        .run("millrace watch        # do they grow?")
+        .if_evident()
+}
+
+pub(super) fn auto_reset(facts: &Facts<'_>) -> Option<Finding> {
+    let off = devices(facts, |device| device.resets_itself == Some(false));
+    let finding = Finding::notice()
+        .evidence(off.iter().map(|device| format!("{}/qat/auto_reset: off", folder(device))))
+        .impact("This is the default: after a fatal error the device is down until it is reset by hand.")
+        .if_evident()?;
+    let commands = off
+        .iter()
+        .map(|device| format!("echo on > /{}/qat/auto_reset", folder(device)));
+    Some(commands.fold(finding, Finding::run))
+}
+
+pub(super) fn link(facts: &Facts<'_>) -> Option<Finding> {
+    let slow = facts.devices().filter_map(|device| {
+        let link = device
+            .link
+            .as_ref()
+            .filter(|link| link.below_its_possibilities())?;
+        Some(format!(
+            "{}: {} x{}, could be {} x{}",
+            folder(device),
+            link.speed,
+            link.width,
+            link.possible_speed,
+            link.possible_width
+        ))
+    });
+    Finding::warning()
+        .evidence(slow)
+        .impact("The bus limits bulk encryption: half the lanes carry half the bytes. Private-key operations are not affected.")
+        .advise("Use another slot (all lanes wired, directly at a processor), or raise the slot's speed in the BIOS (not \"Gen1\").")
+        .if_evident()
+}
+
+pub(super) fn numa(facts: &Facts<'_>) -> Option<Finding> {
     let nodes: Vec<u32> = facts
         .devices()
         .filter_map(|device| device.numa_node)
         .collect();
-    if nodes.is_empty() {
-        return None;
-    }
-    let far: Vec<String> = facts
-        .system
-        .card_nodes
-        .iter()
-        .filter(|(_, node)| !nodes.contains(node))
-        .map(|(name, node)| format!("sys/class/net/{name}/device/numa_node: {node}"))
-        .collect();
-    (!far.is_empty()).then(|| {
-        Found::notice("no QAT device is on the NUMA node of a network card")
-            .seen(far)
-            .seen(nodes.iter().map(|node| format!("a QAT device is on node {node}")))
-            .means("Packets cross the sockets' link twice: once to the device and once back.")
-            .fix("put the card and the device at one socket, or steer the card's queues and the program to the device's node (numactl, RPS)")
-    })
+    let cards = facts.system.card_nodes.iter();
+    let far = cards.filter(|(_, node)| !nodes.is_empty() && !nodes.contains(node));
+    let finding = Finding::notice()
+        .evidence(far.map(|(name, node)| format!("sys/class/net/{name}/device/numa_node: {node}")))
+        .if_evident()?;
+    Some(
+        finding
+            .evidence(nodes.iter().map(|node| format!("a QAT device is on node {node}")))
+            .impact("Packets cross the link between the sockets twice: to the device and back.")
+            .advise("Put the card and the device at one socket, or steer the card's queues and the program to the device's node (numactl, RPS)."),
+    )
 }
 
-pub(super) fn idle(facts: &Facts<'_>) -> Option<Found> {
-    let up: Vec<&Device> = facts
-        .devices()
-        .filter(|device| device.up == Some(true) && !device.engines.is_empty())
-        .collect();
+pub(super) fn idle(facts: &Facts<'_>) -> Option<Finding> {
+    let up = devices(facts, |device| {
+        device.up == Some(true) && !device.engines.is_empty()
+    });
     let busy = up.iter().find(|device| device.requests() > 0)?;
-    // The start of a device already takes some; a device for compression is not for this work.
-    let same = |device: &&&Device| {
+    // Starting a device takes a few requests; a device for compression cannot share this load.
+    let idle = up.iter().filter(|device| {
         device.requests() == 0 && device.serves_the_kernel() == busy.serves_the_kernel()
-    };
-    let idle: Vec<&&Device> = up.iter().filter(same).collect();
+    });
+    let idle: Vec<String> = idle
+        .map(|device| format!("{}: 0 requests", device.address))
+        .collect();
     (!idle.is_empty()).then(|| {
-        Found::notice("one QAT device does all the work")
-            .seen([format!("{}: {} requests", busy.address, busy.requests())])
-            .seen(idle.iter().map(|device| format!("{}: 0 requests", device.address)))
-            .means("The other one is up and idle: the capacity is that of one device.")
-            .fix("kernel (IPsec): an association stays at the device that was near and least used when it was made; more associations, made on processors of both nodes, spread")
-            .fix("user space: instances of every device in the program's section of /etc/*_dev*.conf, or a virtual function of each")
+        Finding::notice()
+            .evidence([format!("{}: {} requests", busy.address, busy.requests())])
+            .evidence(idle)
+            .impact("The second device is up and idle: the capacity is that of one device.")
+            .advise("Kernel (IPsec): an association stays at the device that was nearest and least used at its creation. More associations, created on processors of both nodes, spread.")
+            .advise("User space: instances of every device in the program's section of /etc/*_dev*.conf, or a virtual function of each device.")
     })
 }
 
-pub(super) fn unread(facts: &Facts<'_>) -> Option<Found> {
-    let blind: Vec<&Device> = facts
-        .devices()
-        .filter(|device| {
-            device.driver.is_some() && device.up != Some(false) && device.engines.is_empty()
-        })
-        .collect();
-    if blind.is_empty() {
-        return None;
-    }
+pub(super) fn unread(facts: &Facts<'_>) -> Option<Finding> {
+    let blind = facts.devices().filter(|device| {
+        device.driver.is_some() && device.up != Some(false) && device.engines.is_empty()
+    });
     let lockdown = facts.system.lockdown.as_deref();
     let locked = lockdown.filter(|mode| *mode != "none");
-    let found = Found::notice("the counters of a QAT device cannot be read")
-        .seen(
-            blind
-                .iter()
-                .map(|device| format!("sys/kernel/debug/qat_*_{}: not readable", device.address)),
+    let finding = Finding::notice()
+        .evidence(
+            blind.map(|device| format!("sys/kernel/debug/qat_*_{}: not readable", device.address)),
         )
-        .seen(locked.map(|mode| format!("sys/kernel/security/lockdown: {mode}")))
-        .means("Whether the device does anything, answers its heartbeat or has lost requests is not known.");
+        .if_evident()?
+        .evidence(locked.map(|mode| format!("sys/kernel/security/lockdown: {mode}")))
+        .impact("Whether the device works, answers its heartbeat or lost requests is unknown.");
     Some(if locked.is_some() {
-        found.fix("the kernel is locked down (secure boot): on kernels that forbid files of mode 0400 in debugfs there is no other way to the counters")
+        finding.advise("The kernel is locked down (secure boot): kernels that forbid files of mode 0400 in debugfs give no other access to the counters.")
     } else {
-        found.fix("run it as root; mount -t debugfs none /sys/kernel/debug if it is not mounted")
+        finding
+            .advise("Run millrace as root.")
+            .run("mount -t debugfs none /sys/kernel/debug        # if it is not mounted")
     })
 }
 
-pub(super) fn no_kernel_instances(facts: &Facts<'_>) -> Option<Found> {
-    let all: Vec<&Device> = facts.devices().collect();
-    let barren: Vec<&&Device> = all
-        .iter()
-        .filter(|device| device.serves_the_kernel() == Some(false))
-        .collect();
-    let first = barren.first()?;
-    let some_serve = all
-        .iter()
+pub(super) fn no_kernel_instances(facts: &Facts<'_>) -> Option<Finding> {
+    let without = devices(facts, |device| device.serves_the_kernel() == Some(false));
+    let first = without.first()?;
+    let some_serve = facts
+        .devices()
         .any(|device| device.serves_the_kernel() == Some(true));
-    let title = "a QAT device is set up without instances for the kernel";
-    let found = if some_serve {
-        Found::notice(title)
-    } else {
-        Found::warning(title)
-    };
-    let found = found
-        .seen(barren.iter().map(|device| {
-            format!(
-                "{}/qat/cfg_services: {}",
-                folder(device),
-                device.services.join(";")
-            )
+    let finding = Finding::new(if some_serve { Severity::Notice } else { Severity::Warning })
+        .evidence(without.iter().map(|device| {
+            format!("{}/qat/cfg_services: {}", folder(device), device.services.join(";"))
         }))
-        .means(
-            "IPsec and disk encryption do not reach it, though it is \"up\": `sym` alone is for user space \
-             and virtual functions, `dc` is compression. By default every second device is `dc`.",
+        .impact(
+            "IPsec and disk encryption cannot use it, although it is \"up\": `sym` alone is for user space and \
+             virtual functions, `dc` is compression. By default every second device is `dc`.",
         );
     Some(match first.generation {
-        Generation::Gen1 | Generation::Gen2 => found.fix(
-            "/etc/*_dev*.conf: ServicesEnabled = cy, NumberCyInstances in [KERNEL] above 0; adf_ctl restart",
+        Generation::Gen1 | Generation::Gen2 => finding.advise(
+            "/etc/*_dev*.conf: ServicesEnabled = cy, NumberCyInstances in [KERNEL] above 0; then `adf_ctl restart`.",
         ),
         _ => {
             let folder = folder(first);
-            found
-                .fix(format!("echo down > /{folder}/qat/state        # refused while virtual functions are in use"))
-                .fix(format!("echo 'sym;asym' > /{folder}/qat/cfg_services"))
-                .fix(format!("echo up > /{folder}/qat/state"))
+            finding
+                .run(format!("echo down > /{folder}/qat/state        # refused while virtual functions are in use"))
+                .run(format!("echo 'sym;asym' > /{folder}/qat/cfg_services"))
+                .run(format!("echo up > /{folder}/qat/state"))
         }
     })
 }
 
-pub(super) fn small_packets(facts: &Facts<'_>) -> Option<Found> {
-    let qat = facts.qat()?;
-    let module: Vec<&String> = qat
-        .user_space
-        .iter()
-        .filter(|file| file.contains("qatengine") || file.contains("qatprovider"))
-        .collect();
-    let set = facts
-        .settings(
-            Program::Openssl,
-            "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD",
-        )
-        .next();
-    if module.is_empty() || set.is_some() || !facts.configured(Program::Openvpn) {
+pub(super) fn small_packets(facts: &Facts<'_>) -> Option<Finding> {
+    const THRESHOLD: &str = "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD";
+    let set = facts.settings(Program::Openssl, THRESHOLD).next().is_some();
+    if set || !facts.configured(Program::Openvpn) {
         return None;
     }
+    let files = facts.qat()?.user_space.iter();
+    let modules = files.filter(|file| file.contains("qatengine") || file.contains("qatprovider"));
+    let finding = Finding::warning().evidence(modules.cloned()).if_evident()?;
     Some(
-        Found::warning("QAT's engine leaves every packet of OpenVPN to the processor")
-            .seen(module.into_iter().cloned())
-            .seen(["no SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD in openssl.cnf: the default is 2048 bytes".to_owned()])
-            .means(
-                "A packet of a VPN has at most about 1500 bytes. By default AES-GCM and ChaCha20-Poly1305 are \
-                 not given to the device at all (QAT_Engine, docs/qat_hw_algo.md). Below the threshold the \
-                 processor is also faster: lowering it is no gain by itself.",
+        finding
+            .evidence([format!("no {THRESHOLD} in openssl.cnf: the default is 2048 bytes")])
+            .impact(
+                "A packet of a VPN has at most about 1500 bytes. By default AES-GCM and ChaCha20-Poly1305 are not \
+                 sent to the device at all (QAT_Engine, docs/qat_hw_algo.md). Below the threshold the processor is \
+                 also faster: lowering it is no gain by itself.",
             )
-            .fix("measure first: millrace inspect ceiling; OpenVPN's own cost is the tunnel, not the cipher")
-            .fix("prefer the kernel's data channel (DCO) to an engine"),
+            .run("millrace inspect ceiling        # measure first; OpenVPN's own cost is the tunnel, not the cipher")
+            .advise("Prefer the kernel data channel (DCO) to an engine."),
     )
 }
 
-pub(super) fn hugepages(facts: &Facts<'_>) -> Option<Found> {
+pub(super) fn hugepages(facts: &Facts<'_>) -> Option<Finding> {
     let qat = facts.qat()?;
     let module = qat.modules.iter().find(|name| *name == "usdm_drv");
     let library = qat.user_space.iter().find(|file| file.contains("libusdm"));
     let total = facts.system.memory.get("HugePages_Total")?;
     let user = module.or(library).filter(|_| *total == 0)?;
     Some(
-        Found::notice("QAT's memory driver has no huge pages")
-            .seen([user.clone(), "proc/meminfo: HugePages_Total 0".to_owned()])
-            .means("User-space requests use memory in pages of 4 KiB: more translations per request. It works without.")
-            .fix("sysctl vm.nr_hugepages=1024        # 2 GiB; in /etc/sysctl.d to keep it")
-            .fix("modprobe usdm_drv max_huge_pages=1024 max_huge_pages_per_process=16"),
+        Finding::notice()
+            .evidence([user.clone(), "proc/meminfo: HugePages_Total 0".to_owned()])
+            .impact("User-space requests use pages of 4 KiB: more address translations per request. It works without huge pages.")
+            .run("sysctl vm.nr_hugepages=1024        # 2 GiB; put it into /etc/sysctl.d to keep it")
+            .run("modprobe usdm_drv max_huge_pages=1024 max_huge_pages_per_process=16"),
     )
 }

@@ -1,0 +1,321 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Keys inside the library that backends compute with (AWS-LC), and its operations called directly:
+//! the peer that everything else is compared with. AWS-LC's interface has no DH and no DSA; keys of
+//! these types are made, and their outputs verified, by the system's OpenSSL.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use aws_lc_rs::agreement::{self, UnparsedPublicKey as PeerKey};
+use aws_lc_rs::digest::{Digest, SHA256};
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::rsa::{
+    KeySize, OAEP_SHA256_MGF1SHA256, OaepPrivateDecryptingKey, OaepPublicEncryptingKey,
+    Pkcs1PrivateDecryptingKey, Pkcs1PublicEncryptingKey, PrivateDecryptingKey,
+};
+use aws_lc_rs::signature::{
+    self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, PqdsaKeyPair, RsaKeyPair,
+    UnparsedPublicKey, VerificationAlgorithm,
+};
+use millrace_engine::{OperationKind, PrivateKey};
+use zeroize::Zeroizing;
+
+use super::BenchKey;
+use crate::error::LibraryError;
+use crate::libcrypto::{self, Libcrypto};
+
+/// Keys of each type. They take turns, so that neighbours in a batch share nothing.
+pub(crate) const KEYS: usize = 4;
+
+/// The fixed bytes in front of the 32 of an X25519 private key in PKCS#8 (RFC 8410 section 7).
+const X25519_PKCS8_PREFIX: [u8; 16] =
+    *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x6e\x04\x22\x04\x20";
+
+/// The keys of one type, made once for all operations on them.
+pub(crate) struct Keys {
+    pub(super) key: BenchKey,
+    pkcs8: Vec<Zeroizing<Vec<u8>>>,
+    pub(super) library: Vec<Library>,
+}
+
+impl Keys {
+    pub(crate) fn generate(key: BenchKey) -> Result<Self, LibraryError> {
+        let made: Result<Vec<_>, _> = (0..KEYS).map(|_| Library::generate(key)).collect();
+        let (pkcs8, library) = made?.into_iter().unzip();
+        Ok(Self {
+            key,
+            pkcs8,
+            library,
+        })
+    }
+
+    /// The keys as a backend takes them.
+    pub(crate) fn private_keys(&self) -> impl Iterator<Item = PrivateKey> {
+        self.pkcs8
+            .iter()
+            .map(|der| PrivateKey::from_pkcs8(der.clone()))
+    }
+}
+
+/// A key inside the library.
+pub(crate) enum Library {
+    Rsa(Box<Rsa>),
+    Ec {
+        pair: EcdsaKeyPair,
+        agreement: agreement::PrivateKey,
+    },
+    X25519(agreement::PrivateKey),
+    Ed25519(Ed25519KeyPair),
+    MlDsa(PqdsaKeyPair),
+    /// A key of the system's OpenSSL.
+    OpenSsl(RefCell<libcrypto::Key>),
+}
+
+/// An RSA key in the forms that the library has for each operation.
+pub(crate) struct Rsa {
+    pub(super) pair: RsaKeyPair,
+    oaep: OaepPrivateDecryptingKey,
+    pkcs1: Pkcs1PrivateDecryptingKey,
+    to_oaep: OaepPublicEncryptingKey,
+    to_pkcs1: Pkcs1PublicEncryptingKey,
+}
+
+type Generated = Result<(Zeroizing<Vec<u8>>, Library), LibraryError>;
+
+impl Library {
+    /// A new key, in PKCS#8 and inside the library.
+    pub(crate) fn generate(key: BenchKey) -> Generated {
+        let random = SystemRandom::new();
+        match key {
+            BenchKey::Rsa2048 => rsa(KeySize::Rsa2048),
+            BenchKey::Rsa3072 => rsa(KeySize::Rsa3072),
+            BenchKey::Rsa4096 => rsa(KeySize::Rsa4096),
+            BenchKey::P256 => ec(
+                &signature::ECDSA_P256_SHA256_ASN1_SIGNING,
+                &agreement::ECDH_P256,
+            ),
+            BenchKey::P384 => ec(
+                &signature::ECDSA_P384_SHA384_ASN1_SIGNING,
+                &agreement::ECDH_P384,
+            ),
+            BenchKey::X25519 => {
+                let mut pkcs8 = Zeroizing::new(X25519_PKCS8_PREFIX.to_vec());
+                let mut bytes = Zeroizing::new([0_u8; 32]);
+                random.fill(bytes.as_mut()).map_err(failed)?;
+                pkcs8.extend_from_slice(bytes.as_ref());
+                let key =
+                    agreement::PrivateKey::from_private_key(&agreement::X25519, bytes.as_ref());
+                Ok((pkcs8, Self::X25519(key.map_err(failed)?)))
+            }
+            BenchKey::Ed25519 => {
+                let pkcs8 = Ed25519KeyPair::generate_pkcs8v1(&random).map_err(failed)?;
+                let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8.as_ref());
+                let pkcs8 = Zeroizing::new(pkcs8.as_ref().to_vec());
+                Ok((pkcs8, Self::Ed25519(pair.map_err(failed)?)))
+            }
+            BenchKey::MlDsa65 => {
+                let pair = PqdsaKeyPair::generate(&signature::ML_DSA_65_SIGNING).map_err(failed)?;
+                let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der().map_err(failed)?;
+                Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), Self::MlDsa(pair)))
+            }
+            BenchKey::Dh2048 | BenchKey::Dsa2048 => {
+                let key = Libcrypto::open(Path::new(libcrypto::SYSTEM))?.key(key)?;
+                Ok((key.pkcs8()?, Self::OpenSsl(RefCell::new(key))))
+            }
+            BenchKey::MlKem768 => Err(LibraryError::Missing(format!("{key} as a private key"))),
+        }
+    }
+
+    /// Signs a message, hashing included where the algorithm signs a digest.
+    pub(crate) fn sign_message(
+        &self,
+        message: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<(), LibraryError> {
+        let random = SystemRandom::new();
+        match self {
+            Self::Rsa(rsa) => {
+                into.resize(rsa.pair.public_modulus_len(), 0);
+                let padding = &signature::RSA_PKCS1_SHA256;
+                return rsa
+                    .pair
+                    .sign(padding, &random, message, into)
+                    .map_err(failed);
+            }
+            Self::MlDsa(pair) => {
+                into.resize(pair.algorithm().signature_len(), 0);
+                return pair.sign(message, into).map(drop).map_err(failed);
+            }
+            _ => into.clear(),
+        }
+        match self {
+            Self::Ec { pair, .. } => {
+                into.extend_from_slice(pair.sign(&random, message).map_err(failed)?.as_ref());
+            }
+            Self::Ed25519(pair) => into.extend_from_slice(pair.sign(message).as_ref()),
+            _ => return Err(LibraryError::Missing("signatures with this key".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Signs a digest, as a node does, or the whole message where the algorithm hashes by itself.
+    pub(super) fn sign(
+        &self,
+        operation: OperationKind,
+        digest: &Digest,
+    ) -> Result<Vec<u8>, LibraryError> {
+        match self {
+            Self::Rsa(rsa) => {
+                let padding = match operation {
+                    OperationKind::RsaPssSign => &signature::RSA_PSS_SHA256,
+                    _ => &signature::RSA_PKCS1_SHA256,
+                };
+                let mut signature = vec![0; rsa.pair.public_modulus_len()];
+                rsa.pair
+                    .sign_digest(padding, digest, &mut signature)
+                    .map_err(failed)?;
+                Ok(signature)
+            }
+            Self::Ec { pair, .. } => {
+                Ok(pair.sign_digest(digest).map_err(failed)?.as_ref().to_vec())
+            }
+            _ => {
+                let mut signature = Vec::new();
+                self.sign_message(digest.as_ref(), &mut signature)?;
+                Ok(signature)
+            }
+        }
+    }
+
+    /// Verifies a signature over a message.
+    pub(crate) fn verify_message(&self, message: &[u8], signature: &[u8]) -> bool {
+        if let Self::OpenSsl(key) = self {
+            return key.borrow_mut().verify(message, signature);
+        }
+        let Some((algorithm, public)) = self.verifier(&signature::RSA_PKCS1_2048_8192_SHA256)
+        else {
+            return false;
+        };
+        UnparsedPublicKey::new(algorithm, public)
+            .verify(message, signature)
+            .is_ok()
+    }
+
+    /// Verifies a randomised signature over the digest of `message`: PSS, ECDSA, DSA.
+    pub(super) fn verify(&self, message: &[u8], digest: &Digest, signature: &[u8]) -> bool {
+        if let Self::OpenSsl(key) = self {
+            return key.borrow_mut().verify(message, signature);
+        }
+        let Some((algorithm, public)) = self.verifier(&signature::RSA_PSS_2048_8192_SHA256) else {
+            return false;
+        };
+        UnparsedPublicKey::new(algorithm, public)
+            .verify_digest(digest, signature)
+            .is_ok()
+    }
+
+    fn verifier(
+        &self,
+        rsa: &'static dyn VerificationAlgorithm,
+    ) -> Option<(&'static dyn VerificationAlgorithm, &[u8])> {
+        Some(match self {
+            Self::Rsa(key) => (rsa, key.pair.public_key().as_ref()),
+            Self::Ec { pair, agreement } if *agreement.algorithm() == agreement::ECDH_P256 => (
+                &signature::ECDSA_P256_SHA256_ASN1,
+                pair.public_key().as_ref(),
+            ),
+            Self::Ec { pair, .. } => (
+                &signature::ECDSA_P384_SHA384_ASN1,
+                pair.public_key().as_ref(),
+            ),
+            Self::Ed25519(pair) => (&signature::ED25519, pair.public_key().as_ref()),
+            Self::MlDsa(pair) => (&signature::ML_DSA_65, pair.public_key().as_ref()),
+            Self::X25519(_) | Self::OpenSsl(_) => return None,
+        })
+    }
+
+    pub(crate) fn agreement(&self) -> Result<&agreement::PrivateKey, LibraryError> {
+        match self {
+            Self::Ec { agreement, .. } | Self::X25519(agreement) => Ok(agreement),
+            _ => Err(LibraryError::Missing("agreement with this key".to_owned())),
+        }
+    }
+}
+
+impl Rsa {
+    pub(super) fn seal_oaep(&self, secret: &[u8]) -> Result<Vec<u8>, LibraryError> {
+        let mut sealed = vec![0; self.to_oaep.ciphertext_size()];
+        let done = self
+            .to_oaep
+            .encrypt(&OAEP_SHA256_MGF1SHA256, secret, &mut sealed, None);
+        done.map_err(failed)?;
+        Ok(sealed)
+    }
+
+    pub(super) fn seal_pkcs1(&self, secret: &[u8]) -> Result<Vec<u8>, LibraryError> {
+        let mut sealed = vec![0; self.to_pkcs1.ciphertext_size()];
+        self.to_pkcs1.encrypt(secret, &mut sealed).map_err(failed)?;
+        Ok(sealed)
+    }
+
+    pub(super) fn open(
+        &self,
+        operation: OperationKind,
+        sealed: &[u8],
+    ) -> Result<Vec<u8>, LibraryError> {
+        let mut output = vec![0; self.pair.public_modulus_len()];
+        let opened = match operation {
+            OperationKind::RsaOaepDecrypt => {
+                self.oaep
+                    .decrypt(&OAEP_SHA256_MGF1SHA256, sealed, &mut output, None)
+            }
+            _ => self.pkcs1.decrypt(sealed, &mut output),
+        };
+        Ok(opened.map_err(failed)?.to_vec())
+    }
+}
+
+fn rsa(size: KeySize) -> Generated {
+    let key = PrivateDecryptingKey::generate(size).map_err(failed)?;
+    let der = AsDer::as_der(&key).map_err(failed)?;
+    let pkcs8 = Zeroizing::new(der.as_ref().to_vec());
+    let rsa = Rsa {
+        pair: RsaKeyPair::from_pkcs8(&pkcs8).map_err(failed)?,
+        to_oaep: OaepPublicEncryptingKey::new(key.public_key()).map_err(failed)?,
+        to_pkcs1: Pkcs1PublicEncryptingKey::new(key.public_key()).map_err(failed)?,
+        oaep: OaepPrivateDecryptingKey::new(key.clone()).map_err(failed)?,
+        pkcs1: Pkcs1PrivateDecryptingKey::new(key).map_err(failed)?,
+    };
+    Ok((pkcs8, Library::Rsa(Box::new(rsa))))
+}
+
+fn ec(
+    signing: &'static EcdsaSigningAlgorithm,
+    agreeing: &'static agreement::Algorithm,
+) -> Generated {
+    let pkcs8 = EcdsaKeyPair::generate_pkcs8(signing, &SystemRandom::new()).map_err(failed)?;
+    let pair = EcdsaKeyPair::from_pkcs8(signing, pkcs8.as_ref()).map_err(failed)?;
+    let agreement = agreement::PrivateKey::from_private_key_der(agreeing, pkcs8.as_ref());
+    let library = Library::Ec {
+        pair,
+        agreement: agreement.map_err(failed)?,
+    };
+    Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), library))
+}
+
+/// The secret that a key agrees on with a public value.
+pub(crate) fn agree(key: &agreement::PrivateKey, peer: &[u8]) -> Result<Vec<u8>, LibraryError> {
+    let failed = LibraryError::Failed("key agreement failed".to_owned());
+    let peer = PeerKey::new(key.algorithm(), peer);
+    agreement::agree(key, peer, failed, |secret| Ok(secret.to_vec()))
+}
+
+fn failed(error: impl std::fmt::Display) -> LibraryError {
+    LibraryError::Failed(format!("AWS-LC refused: {error}"))
+}
+
+/// The digest that the fixed-digest cases use, but for P-384.
+pub(super) const DIGEST: &aws_lc_rs::digest::Algorithm = &SHA256;

@@ -1,0 +1,34 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What benchmarks compute, who computes it, and how the outputs are verified. Every benchmark of
+//! private-key operations uses these types, so two benchmarks that name the same case do the same work.
+//!
+//! ```text
+//!  BenchKey ─► Keys (4 of a type, in PKCS#8 and inside the library)
+//!                │
+//!  Case ─────────┴─► Requests: operation, inputs, expected outputs ─► Checks: every output verified
+//!                       │
+//!                       └─► Contender: the library called directly, or a backend's queue
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `key.rs` | names of key types |
+//! | `cases.rs` | the table of operations and keys that are measured |
+//! | `library.rs` | AWS-LC called directly; OpenSSL where AWS-LC has no interface (DH, DSA) |
+//! | `requests.rs` | inputs, expected outputs, verification |
+//! | `contender.rs` | implementations: the library, or a backend that is handed batches |
+
+mod cases;
+mod contender;
+mod key;
+mod library;
+mod requests;
+
+pub(crate) use self::cases::{CASES, Case};
+pub use self::contender::LanesKind;
+pub(crate) use self::contender::{Contender, Subject, batches};
+pub use self::key::BenchKey;
+pub(crate) use self::library::{Keys, Library, agree};
+pub(crate) use self::requests::{Checks, Requests};

@@ -1,0 +1,322 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Jobs under way, and the table that holds them.
+//!
+//! A [`Job`] has an [`Outcome`], which says who waits for its answer, and up to two [`Attempt`]s: the
+//! first, and a hedge at another node. Opening a key is a job too, whose request is
+//! [`Request::OpenKey`].
+//!
+//! ```text
+//! outcome   Pending(owner) ──► Ready(answer) ──► Delivered     (a blocked caller takes the answer)
+//!                 └────────────────────────────►               (a callback gets it at once)
+//!
+//! attempt   none ──► AwaitingKey ──► Sent ──► none                    the node completed it
+//!                                     └─► AwaitingLateReply ──► none  the job ended before that
+//! ```
+//!
+//! An entry leaves the table when its outcome is `Delivered` and it has no attempt: until then its id
+//! must not be given to another job, since a node may still answer it.
+
+use std::sync::{Arc, Condvar};
+use std::time::{Duration, Instant};
+
+use millrace_engine::BackendKind;
+use millrace_engine::operation::{Operation, Output};
+use millrace_wire::{JobId, KeyHandle};
+
+use crate::error::ClientError;
+use crate::key::KeyData;
+
+/// The result of a job, with the backend and the node that computed it.
+#[derive(Debug)]
+pub struct Reply {
+    /// The result bytes, zeroised on drop.
+    pub output: Output,
+    /// The backend that computed it, if the node said so.
+    pub served_by: Option<BackendKind>,
+    /// The name that the node gave itself in its `Welcome`.
+    pub node: Arc<str>,
+    /// Time that the job waited in the node.
+    pub queue_time: Duration,
+    /// Time that the backend worked on it.
+    pub service_time: Duration,
+}
+
+/// How a job ended. Opening a key has no reply.
+pub(crate) type Answer = Result<Option<Reply>, ClientError>;
+
+/// The function given to [`crate::Pool::submit`].
+pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, ClientError>) + Send>;
+
+/// What a node is asked to do.
+pub(crate) enum Request {
+    /// Open the key at some node.
+    OpenKey,
+    /// An operation with the key.
+    Operation {
+        operation: Operation,
+        input: Vec<u8>,
+    },
+}
+
+/// How the answer reaches the code that submitted the job.
+pub(crate) enum Owner {
+    /// A blocked caller takes it. If the caller sleeps, the condition variable wakes it.
+    Caller { waiter: Option<Arc<Condvar>> },
+    /// A callback is called with it.
+    Callback(Callback),
+}
+
+/// Whether a job has ended, and whether its owner has the answer.
+pub(crate) enum Outcome {
+    Pending(Owner),
+    /// The blocked caller has not taken the answer yet.
+    Ready(Answer),
+    Delivered,
+}
+
+/// One try of a job at one node.
+pub(crate) struct Attempt {
+    /// Last byte of the job's id on the wire: an answer to an earlier attempt must not count for this one.
+    pub(crate) number: u8,
+    pub(crate) node: usize,
+    pub(crate) stage: Stage,
+}
+
+/// How far an attempt is.
+#[derive(Clone, Copy)]
+pub(crate) enum Stage {
+    /// The node was asked to open the key. The connection counts the job as in flight already.
+    AwaitingKey,
+    Sent {
+        handle: KeyHandle,
+        at: Instant,
+    },
+    /// The job ended before the node answered; the answer, when it comes, is only counted.
+    AwaitingLateReply,
+}
+
+/// Index of the first attempt in [`Job::attempts`].
+pub(crate) const FIRST: usize = 0;
+
+/// Index of the hedge in [`Job::attempts`].
+pub(crate) const HEDGE: usize = 1;
+
+/// A request with its key, deadline, owner and attempts.
+pub(crate) struct Job {
+    pub(crate) key: Arc<KeyData>,
+    pub(crate) request: Request,
+    pub(crate) deadline: Instant,
+    pub(crate) outcome: Outcome,
+    /// At [`FIRST`] and [`HEDGE`]. A pending job without any waits for a node. One with a hedge alone
+    /// has lost its first attempt and is not tried elsewhere before the hedge fails, too.
+    pub(crate) attempts: [Option<Attempt>; 2],
+    /// Attempts made so far: the number of the next one. A job has at most two for each node that refuses
+    /// its key and for each retry, far fewer than 256.
+    pub(crate) attempts_made: u8,
+    pub(crate) retries: u8,
+    /// Bit per node that is not to be asked again.
+    pub(crate) tried: u64,
+    /// Start of the present first attempt, if the job waits in the queue of hedges.
+    pub(crate) hedge_from: Option<Instant>,
+}
+
+impl Job {
+    pub(crate) fn new(
+        key: Arc<KeyData>,
+        request: Request,
+        owner: Owner,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            key,
+            request,
+            deadline,
+            outcome: Outcome::Pending(owner),
+            attempts: [None, None],
+            attempts_made: 0,
+            retries: 0,
+            tried: 0,
+            hedge_from: None,
+        }
+    }
+
+    pub(crate) fn is_operation(&self) -> bool {
+        matches!(self.request, Request::Operation { .. })
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(self.outcome, Outcome::Pending(_))
+    }
+
+    /// Whether a callback will be called with its answer.
+    pub(crate) fn has_callback(&self) -> bool {
+        matches!(self.outcome, Outcome::Pending(Owner::Callback(_)))
+    }
+
+    /// Whether it is to be given to a node as soon as there is one.
+    pub(crate) fn is_unassigned(&self) -> bool {
+        self.is_pending() && self.attempts.iter().all(Option::is_none)
+    }
+
+    /// Whether the entry can leave the table.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.outcome, Outcome::Delivered) && self.attempts.iter().all(Option::is_none)
+    }
+
+    /// Index of the attempt at this node. There is one at most: a hedge goes to another node.
+    pub(crate) fn attempt_at(&self, node: usize) -> Option<usize> {
+        self.attempts
+            .iter()
+            .position(|attempt| attempt.as_ref().is_some_and(|a| a.node == node))
+    }
+
+    /// Whether an attempt waits for this node to open the key.
+    pub(crate) fn awaits_key_at(&self, node: usize) -> bool {
+        self.attempts
+            .iter()
+            .flatten()
+            .any(|attempt| attempt.node == node && matches!(attempt.stage, Stage::AwaitingKey))
+    }
+}
+
+/// Names a job in the table. A name is not reused while a node could answer the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct JobRef {
+    index: u32,
+    serial: u32,
+}
+
+/// Bits of a job's id on the wire that hold [`Attempt::number`].
+const ATTEMPT_BITS: u32 = 8;
+
+/// Bits of a job's id on the wire that hold its index in the table: more than the bound on
+/// `max_in_flight`.
+const INDEX_BITS: u32 = 24;
+
+impl JobRef {
+    /// The id on the wire.
+    pub(crate) fn job_id(self, attempt: u8) -> JobId {
+        (u64::from(self.serial) << (INDEX_BITS + ATTEMPT_BITS))
+            | (u64::from(self.index) << ATTEMPT_BITS)
+            | u64::from(attempt)
+    }
+
+    /// The job and the attempt that an id on the wire names.
+    pub(crate) fn from_job_id(job: JobId) -> (Self, u8) {
+        let field = |shift: u32, bits: u32| (job >> shift) & ((1 << bits) - 1);
+        // Each field is narrower than its type.
+        let serial = u32::try_from(field(INDEX_BITS + ATTEMPT_BITS, 32)).unwrap_or(0);
+        let index = u32::try_from(field(ATTEMPT_BITS, INDEX_BITS)).unwrap_or(0);
+        let attempt = u8::try_from(field(0, ATTEMPT_BITS)).unwrap_or(0);
+        (Self { index, serial }, attempt)
+    }
+}
+
+struct Entry {
+    serial: u32,
+    job: Option<Job>,
+}
+
+/// The jobs of one process. Producer: callers. Consumer: the leader of the I/O. Bound: `max_in_flight`,
+/// kept by [`crate::dispatch`].
+#[derive(Default)]
+pub(crate) struct JobTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl JobTable {
+    /// Entries in use.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, job: Job) -> JobRef {
+        if let Some(index) = self.free.pop() {
+            let entry = &mut self.entries[index as usize];
+            entry.serial = entry.serial.wrapping_add(1);
+            entry.job = Some(job);
+            return JobRef {
+                index,
+                serial: entry.serial,
+            };
+        }
+        let index = u32::try_from(self.entries.len()).expect("bounded by max_in_flight");
+        self.entries.push(Entry {
+            serial: 0,
+            job: Some(job),
+        });
+        JobRef { index, serial: 0 }
+    }
+
+    pub(crate) fn get(&mut self, id: JobRef) -> Option<&mut Job> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.serial == id.serial {
+            entry.job.as_mut()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: JobRef) -> Option<Job> {
+        self.get(id)?;
+        self.free.push(id.index);
+        self.entries[id.index as usize].job.take()
+    }
+
+    /// The names of all jobs for which `wanted` holds.
+    pub(crate) fn select(&self, wanted: impl Fn(&Job) -> bool) -> Vec<JobRef> {
+        let name = |(index, entry): (usize, &Entry)| {
+            let index = u32::try_from(index).ok()?;
+            let chosen = entry.job.as_ref().is_some_and(&wanted);
+            chosen.then_some(JobRef {
+                index,
+                serial: entry.serial,
+            })
+        };
+        self.entries.iter().enumerate().filter_map(name).collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.entries.iter().filter_map(|entry| entry.job.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::KeySource;
+    use millrace_wire::KeySelector;
+
+    fn job() -> Job {
+        let source = KeySource::Selector(KeySelector::Name("k".to_owned()));
+        let key = Arc::new(KeyData::new(source));
+        let owner = Owner::Caller { waiter: None };
+        Job::new(key, Request::OpenKey, owner, Instant::now())
+    }
+
+    #[test]
+    fn reused_entry_has_another_name() {
+        let mut table = JobTable::default();
+        let first = table.insert(job());
+        assert!(table.remove(first).is_some());
+        let second = table.insert(job());
+        assert_eq!(first.index, second.index);
+        assert!(table.get(first).is_none());
+        assert!(table.remove(first).is_none());
+        assert!(table.get(second).is_some());
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn name_survives_the_wire() {
+        let id = JobRef {
+            index: 0x00ab_cdef,
+            serial: 0x8765_4321,
+        };
+        assert_eq!(JobRef::from_job_id(id.job_id(3)), (id, 3));
+        assert_eq!(id.job_id(3), 0x8765_4321_abcd_ef03);
+    }
+}

@@ -1,0 +1,177 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Variables as systemd reads them: files that `EnvironmentFile=` names, and the words of `Environment=`
+//! (systemd.exec(5), systemd.syntax(7)). The rules are those of systemd 254 and later; in earlier versions a
+//! comment that ends in a backslash continued in the next line.
+
+use crate::lexer::{self, Quoting};
+
+/// The part of an assignment that a character belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    LineStart,
+    Name,
+    ValueStart,
+    Value,
+    ValueEscape,
+    Single,
+    Double,
+    DoubleEscape,
+    Comment,
+    CommentEscape,
+}
+
+#[derive(Debug, Default)]
+struct Reader {
+    state: State,
+    name: String,
+    value: String,
+    /// Length of the value without the blanks at its end.
+    trimmed_length: usize,
+    found: Vec<(String, String)>,
+}
+
+/// The assignments in the text of a file, in their order. A name is everything before `=`, valid or not.
+#[must_use]
+pub fn parse(text: &str) -> Vec<(String, String)> {
+    let mut reader = Reader::default();
+    for character in text.chars() {
+        reader.state = reader.take(character);
+    }
+    if !matches!(
+        reader.state,
+        State::LineStart | State::Name | State::Comment | State::CommentEscape
+    ) {
+        let _ = reader.end();
+    }
+    reader.found
+}
+
+impl Reader {
+    /// Takes a character and returns the state for the next one.
+    fn take(&mut self, character: char) -> State {
+        match (self.state, character) {
+            (State::LineStart, '#' | ';') => State::Comment,
+            (State::LineStart, ' ' | '\t' | '\n' | '\r') => State::LineStart,
+            (State::Name, '\n' | '\r') => {
+                self.name.clear();
+                State::LineStart
+            }
+            (State::Name, '=') => State::ValueStart,
+            (State::LineStart | State::Name, _) => {
+                self.name.push(character);
+                State::Name
+            }
+            (State::ValueStart | State::Value, '\n' | '\r') => self.end(),
+            (State::ValueStart | State::Value, '\\') => {
+                self.trimmed_length = self.value.len();
+                State::ValueEscape
+            }
+            (State::ValueStart, '\'') => State::Single,
+            (State::ValueStart, '"') => State::Double,
+            (State::ValueStart, ' ' | '\t') => State::ValueStart,
+            (State::Value, ' ' | '\t') => {
+                self.value.push(character);
+                State::Value
+            }
+            (State::ValueEscape, '\n' | '\r') => State::Value,
+            (State::ValueStart | State::Value | State::ValueEscape, _) => {
+                self.keep(character, State::Value)
+            }
+            (State::Single, '\'') | (State::Double, '"') => State::ValueStart,
+            (State::Double, '\\') => State::DoubleEscape,
+            (State::DoubleEscape, '\n') => State::Double,
+            (State::DoubleEscape, '"' | '\\' | '`' | '$') => self.keep(character, State::Double),
+            (State::DoubleEscape, _) => {
+                self.value.push('\\');
+                self.keep(character, State::Double)
+            }
+            (State::Single | State::Double, _) => self.keep(character, self.state),
+            (State::Comment | State::CommentEscape, '\n' | '\r') => State::LineStart,
+            (State::Comment, '\\') => State::CommentEscape,
+            (State::Comment | State::CommentEscape, _) => State::Comment,
+        }
+    }
+
+    fn keep(&mut self, character: char, next: State) -> State {
+        self.value.push(character);
+        self.trimmed_length = self.value.len();
+        next
+    }
+
+    fn end(&mut self) -> State {
+        self.value.truncate(self.trimmed_length);
+        self.trimmed_length = 0;
+        let name = std::mem::take(&mut self.name);
+        let name = name.trim_end_matches([' ', '\t']).to_owned();
+        self.found.push((name, std::mem::take(&mut self.value)));
+        State::LineStart
+    }
+}
+
+/// The words of a line of a unit file: separated by blanks, in quotes or with backslashes.
+#[must_use]
+pub fn words(line: &str) -> Vec<String> {
+    const QUOTING: Quoting = Quoting {
+        separators: &[' ', '\t'],
+        quotes: &['"', '\''],
+        verbatim: None,
+        comment: None,
+        escape: |character| match character {
+            's' => ' ',
+            't' => '\t',
+            'n' => '\n',
+            other => other,
+        },
+    };
+    lexer::words(line, &QUOTING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_file_values_follow_systemd() {
+        for (text, value) in [
+            ("A=1", "1"),
+            ("  A = 1 2 \t\r\n", "1 2"),
+            ("A=\n", ""),
+            ("A=b\\ \\\\c\\\nd", "b \\cd"),
+            ("A=b'c' \"d\"", "b'c' \"d\""),
+            ("A= 'b\\c\n d' ", "b\\c\n d"),
+            ("A=\"b\\\"\\$\\x\\\nc # d\"", "b\"$\\xc # d"),
+            ("A=\"b\" 'c' d", "bcd"),
+            ("A=b # c", "b # c"),
+            ("#A=0\n;A=0\n# A=0\\\nA=1", "1"),
+            ("A\nA=1", "1"),
+            ("A=\"1\nB=2", "1\nB=2"),
+        ] {
+            let expected = ("A".to_owned(), value.to_owned());
+            assert_eq!(parse(text), [expected], "{text}");
+        }
+        let two = parse("A=1\r\nexport B=2\n=3\n");
+        let names: Vec<&str> = two.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["A", "export B"]);
+        for none in ["", "A", "=", "# A=1", "#\\", "\n\n"] {
+            assert_eq!(parse(none), [], "{none}");
+        }
+        for odd in ["A=\\", "A='", "A=\"\\", "A=\"\\x"] {
+            assert_eq!(parse(odd).len(), 1, "{odd}");
+        }
+    }
+
+    #[test]
+    fn unit_file_words_follow_systemd() {
+        assert_eq!(
+            words("A=b#c \"D=e f\"\t'G=h\\'i' J=k\\sl"),
+            ["A=b#c", "D=e f", "G=h'i", "J=k l"]
+        );
+        assert_eq!(words(" \"\" "), [""]);
+        for odd in ["", "\\", "\"", "'\\"] {
+            let _ = words(odd);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Processes as `/proc` shows them (proc(5)). A process of another user shows little.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::maps::{self, MappedFile};
+use crate::{OpenError, ReadResult, Root, Unavailable};
+
+/// Bound on `status` and the like, which have 2 KiB, and on a command line, in bytes.
+const MAX_SMALL: usize = 256 * 1024;
+/// Bound on an environment in bytes: it may have megabytes.
+const MAX_ENVIRONMENT: usize = 4 << 20;
+/// Bound on memory maps in bytes: 60,000 mappings, the kernel's default bound, have 8 MiB.
+const MAX_MAPS: usize = 32 << 20;
+
+/// The target of the link in `/proc/PID/fd` of an eventfd.
+const EVENTFD: &str = "anon_inode:[eventfd]";
+
+/// The process ids among the names of `/proc`, in ascending order.
+#[must_use]
+pub fn pids(root: &Root) -> Vec<u32> {
+    let mut pids: Vec<u32> = root
+        .names("proc")
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A soft limit in the text of `/proc/PID/limits`, such as `Max open files`.
+#[must_use]
+pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
+    let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()
+}
+
+/// `/proc` of the running machine; tests have a folder of their own.
+#[derive(Debug)]
+pub struct Proc {
+    folder: PathBuf,
+    root: Root,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Name (`comm`), at most 15 bytes.
+    pub name: String,
+    /// Process id of its parent.
+    pub parent: u32,
+    /// Arguments; nginx overwrites them with its title.
+    pub arguments: Vec<String>,
+    /// The user and groups that it runs as.
+    pub user: User,
+}
+
+/// The credentials of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Ids of the supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Proc {
+    /// Opens `/proc` or a folder of the same form.
+    ///
+    /// # Errors
+    /// There is no such folder.
+    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        Ok(Self {
+            folder: folder.to_owned(),
+            root: Root::open(folder)?,
+        })
+    }
+
+    /// All processes whose name is `wanted`, by id.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn named(&self, wanted: impl Fn(&str) -> bool) -> ReadResult<Vec<Process>> {
+        let pids = self.root.list("")?.names;
+        let processes = pids
+            .iter()
+            .filter_map(|name| self.process(name.parse().ok()?));
+        let mut found: Vec<Process> = processes.filter(|process| wanted(&process.name)).collect();
+        found.sort_by_key(|process| process.pid);
+        Ok(found)
+    }
+
+    /// One process; `None` if it has ended.
+    #[must_use]
+    pub fn process(&self, pid: u32) -> Option<Process> {
+        let status = self
+            .root
+            .lossy_text(&format!("{pid}/status"), MAX_SMALL)
+            .ok()?;
+        let (name, parent, user) = parse_status(&status)?;
+        let arguments = self.strings(pid, "cmdline", MAX_SMALL).unwrap_or_default();
+        Some(Process {
+            pid,
+            name,
+            parent,
+            arguments,
+            user,
+        })
+    }
+
+    /// A variable in the environment with which a process was started; `None` if it was not set.
+    ///
+    /// # Errors
+    /// The process belongs to another user, or has overwritten its environment, as nginx does with its title.
+    pub fn variable(&self, pid: u32, name: &str) -> ReadResult<Option<String>> {
+        let variables = self.strings(pid, "environ", MAX_ENVIRONMENT)?;
+        // A title is padded with NULs, and variables are not empty.
+        if variables.iter().any(String::is_empty) {
+            return Err(Unavailable::unreadable(
+                "the process has overwritten it with its title",
+            ));
+        }
+        let found = variables.iter().find_map(|variable| {
+            let (known, value) = variable.split_once('=')?;
+            (known == name).then(|| value.to_owned())
+        });
+        Ok(found)
+    }
+
+    /// The files that are mapped into a process.
+    ///
+    /// # Errors
+    /// The process belongs to another user.
+    pub fn mapped(&self, pid: u32) -> ReadResult<Vec<MappedFile>> {
+        match self.root.lossy_text(&format!("{pid}/maps"), MAX_MAPS)? {
+            text if text.is_empty() => Err(Unavailable::Denied),
+            text => Ok(maps::files(&text)),
+        }
+    }
+
+    /// A soft limit of a process, by its name in `limits`; `None` if it is unlimited or not known.
+    #[must_use]
+    pub fn soft_limit(&self, pid: u32, name: &str) -> Option<u64> {
+        let limits = self
+            .root
+            .lossy_text(&format!("{pid}/limits"), MAX_SMALL)
+            .ok()?;
+        soft_limit(&limits, name)?.parse().ok()
+    }
+
+    /// The number of eventfds that a process has open.
+    ///
+    /// # Errors
+    /// The process belongs to another user.
+    pub fn eventfds(&self, pid: u32) -> ReadResult<usize> {
+        let folder = format!("{pid}/fd");
+        let names = self.root.list(&folder)?.names;
+        let links = names
+            .iter()
+            .map(|name| self.root.link(&format!("{folder}/{name}")));
+        Ok(links
+            .filter(|link| matches!(link, Ok(Some(target)) if target == EVENTFD))
+            .count())
+    }
+
+    /// The text of `/proc/PID/cgroup`; empty if it cannot be read.
+    #[must_use]
+    pub fn control_groups(&self, pid: u32) -> String {
+        let text = self.root.lossy_text(&format!("{pid}/cgroup"), MAX_SMALL);
+        text.unwrap_or_default()
+    }
+
+    /// The target of a link of a process: `exe`, `cwd`, `root`.
+    ///
+    /// # Errors
+    /// The process belongs to another user.
+    pub fn link(&self, pid: u32, name: &str) -> ReadResult<PathBuf> {
+        let target = self.root.link(&format!("{pid}/{name}"))?;
+        target.map(PathBuf::from).ok_or(Unavailable::Missing)
+    }
+
+    /// The path to the file system as a process sees it: of a container or a chroot.
+    #[must_use]
+    pub fn root_of(&self, pid: u32) -> PathBuf {
+        self.folder.join(pid.to_string()).join("root")
+    }
+
+    /// The NUL-terminated strings in a file. The file is opened past the record of [`Root`]: environments and
+    /// command lines may hold secrets.
+    fn strings(&self, pid: u32, name: &str, limit_bytes: usize) -> ReadResult<Vec<String>> {
+        let file = self.root.open_file(&format!("{pid}/{name}"))?;
+        let mut bytes = Vec::new();
+        let read = file.take(limit_bytes as u64).read_to_end(&mut bytes);
+        let _ = read.map_err(|error| Unavailable::unreadable(error.to_string()))?;
+        let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        if bytes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let strings = bytes.split(|byte| *byte == 0);
+        Ok(strings
+            .map(|string| String::from_utf8_lossy(string).into_owned())
+            .collect())
+    }
+}
+
+fn parse_status(text: &str) -> Option<(String, u32, User)> {
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    };
+    // Real, effective, saved, file system.
+    let effective = |name| field(name)?.split_whitespace().nth(1)?.parse().ok();
+    let groups = field("Groups").unwrap_or_default();
+    Some((
+        field("Name")?.to_owned(),
+        field("PPid")?.parse().ok()?,
+        User {
+            uid: effective("Uid")?,
+            gid: effective("Gid")?,
+            groups: groups
+                .split_whitespace()
+                .filter_map(|id| id.parse().ok())
+                .collect(),
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const STATUS: &str = "Name:\tnginx\nUmask:\t0022\nState:\tS (sleeping)\nPid:\t42\nPPid:\t7\n\
+        Uid:\t33\t33\t33\t33\nGid:\t33\t33\t33\t33\nGroups:\t33 112 \n";
+
+    #[test]
+    fn process_is_read_with_environment_and_limits() {
+        let dir = tempfile::tempdir().expect("folder");
+        let one = dir.path().join("42");
+        fs::create_dir(&one).expect("folder");
+        fs::write(one.join("status"), STATUS).expect("file");
+        fs::write(one.join("cmdline"), "nginx: worker process\0\0\0").expect("file");
+        fs::write(one.join("environ"), "A=1\0OPENSSL_CONF=/x.cnf\0").expect("file");
+        fs::write(
+            one.join("limits"),
+            "Limit  Soft Limit  Hard Limit  Units\nMax open files   1024   524288   files\n",
+        )
+        .expect("file");
+        let proc = Proc::open(dir.path()).expect("folder");
+        let found = proc.named(|name| name == "nginx").expect("listed");
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].pid, found[0].parent), (42, 7));
+        assert_eq!(found[0].user.groups, [33, 112]);
+        assert_eq!(found[0].arguments[0], "nginx: worker process");
+        assert_eq!(
+            proc.variable(42, "OPENSSL_CONF").expect("readable"),
+            Some("/x.cnf".to_owned())
+        );
+        assert_eq!(proc.variable(42, "B").expect("readable"), None);
+        assert_eq!(proc.soft_limit(42, "Max open files"), Some(1024));
+        fs::write(one.join("environ"), "-c /x=y\0\0\0\0").expect("file");
+        assert!(proc.variable(42, "A").is_err(), "overwritten");
+        assert!(proc.process(43).is_none());
+    }
+
+    #[test]
+    fn soft_limits_are_read_by_name() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max core file size        unlimited            unlimited            bytes     \n\
+                      Max open files            1024                 524288               files     \n";
+        assert_eq!(soft_limit(limits, "Max open files"), Some("1024"));
+        assert_eq!(soft_limit(limits, "Max core file size"), Some("unlimited"));
+        assert_eq!(soft_limit("Max core file size", "Max core file size"), None);
+    }
+
+    #[test]
+    fn status_without_required_lines_is_refused() {
+        for text in [
+            "",
+            "Name:\tx\n",
+            "Name: x\nPPid: y\nUid: 1 1\nGid: 1 1\n",
+            "Uid:\n",
+        ] {
+            assert!(parse_status(text).is_none(), "{text}");
+        }
+    }
+}

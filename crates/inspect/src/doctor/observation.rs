@@ -1,0 +1,118 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Readings of one machine over time: `doctor` needs one or two, `watch` repeats them.
+
+use std::mem;
+use std::thread;
+use std::time::Duration;
+
+use super::watch::{self, Rates};
+use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
+use crate::network::Network;
+use crate::qat::Qat;
+use crate::report::{Report, Section, Unread};
+use crate::{kernel, network, qat};
+use millrace_hostfs::Root;
+
+/// Time between two readings of a device with open requests: a healthy device answers within microseconds.
+const BETWEEN_READINGS: Duration = Duration::from_secs(1);
+
+/// Runs the checks that `wanted` selects.
+///
+/// On a live machine with open QAT requests it reads the counters again after a second, so that it can
+/// tell requests that hang from requests in progress.
+#[must_use]
+pub fn diagnose(root: &Root, wanted: impl Fn(&Check) -> bool) -> Diagnosis {
+    let mut observation = Observation::start(root);
+    if root.is_live() && observation.has_open_requests() {
+        thread::sleep(BETWEEN_READINGS);
+        observation.repeat();
+    }
+    observation.diagnosis(wanted)
+}
+
+/// The last two readings of one machine.
+#[derive(Debug)]
+pub struct Observation<'a> {
+    root: &'a Root,
+    report: Report,
+    system: Section<System>,
+    earlier: Option<(Section<Qat>, Section<Network>)>,
+}
+
+impl<'a> Observation<'a> {
+    /// Reads everything once.
+    #[must_use]
+    pub fn start(root: &'a Root) -> Self {
+        Self {
+            root,
+            report: Report::of(root),
+            system: system::section(root),
+            earlier: None,
+        }
+    }
+
+    /// Reads again what changes while a machine runs: counters, kernel, settings. Libraries and the
+    /// processor keep their first reading.
+    pub fn repeat(&mut self) {
+        self.report.kernel = kernel::section(self.root);
+        self.system = system::section(self.root);
+        self.earlier = Some((
+            mem::replace(&mut self.report.qat, qat::section(self.root)),
+            mem::replace(&mut self.report.network, network::section(self.root)),
+        ));
+    }
+
+    /// Whether a QAT device had unanswered requests at the last reading.
+    #[must_use]
+    pub fn has_open_requests(&self) -> bool {
+        let qat = self.report.qat.known.as_ref();
+        qat.is_some_and(|qat| qat.devices.iter().any(|device| device.unanswered() > 0))
+    }
+
+    /// Runs the checks that `wanted` selects on the last reading.
+    #[must_use]
+    pub fn diagnosis(&self, wanted: impl Fn(&Check) -> bool) -> Diagnosis {
+        let nothing = System::default();
+        let system = self.system.known.as_ref().unwrap_or(&nothing);
+        let earlier = self.earlier.as_ref();
+        let earlier = earlier.and_then(|(qat, _)| qat.known.as_ref());
+        let facts = Facts::new(&self.report, system).after(earlier);
+        let sections = [
+            &self.system.unread,
+            &self.report.qat.unread,
+            &self.report.kernel.unread,
+            &self.report.network.unread,
+            &self.report.cpu.unread,
+            &self.report.libcrypto.unread,
+        ];
+        let mut unread: Vec<Unread> = Vec::new();
+        for entry in sections.into_iter().flatten() {
+            if !unread.contains(entry) {
+                unread.push(entry.clone());
+            }
+        }
+        Diagnosis {
+            format: Diagnosis::FORMAT,
+            live: self.report.live,
+            checks: CHECKS.iter().filter(|check| wanted(check)).count(),
+            findings: examine(&facts, wanted),
+            unread,
+        }
+    }
+
+    /// How fast counters moved between the last two readings, `elapsed` apart; none after the first.
+    #[must_use]
+    pub fn rates(&self, elapsed: Duration) -> Option<Rates> {
+        let (qat, network) = self.earlier.as_ref()?;
+        Some(watch::rates(
+            (qat.known.as_ref(), network.known.as_ref()),
+            (
+                self.report.qat.known.as_ref(),
+                self.report.network.known.as_ref(),
+            ),
+            elapsed,
+        ))
+    }
+}

@@ -1,0 +1,448 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Is it used? For each tunnel and each server that runs: algorithm → implementation → device → counters
+//! that move.
+//!
+//! ```text
+//!  IPsec     SA's algorithm ─► the kernel's winner ─► a device? ─► its counters
+//!  OpenVPN   data channel in the kernel? ─► as above;  in the process ─► libraries it has mapped
+//!  servers   libraries that the process has mapped ─► a device's engine or provider? ─► its counters
+//! ```
+//!
+//! *Yes* is said only where a device's counters moved while we watched; a device that is up, or a library
+//! that is loaded, proves nothing. Keys of security associations are never asked for.
+
+mod counters;
+mod states;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+pub use self::counters::{Counters, Moved};
+pub use self::states::{SecurityAssociation, security_associations};
+
+use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
+use crate::network::{InterfaceKind, Network};
+use crate::report::{Look, Section};
+use millrace_hostfs::Probe;
+use millrace_hostfs::{Root, TABLE_BYTES, maps, process};
+
+/// Bound on processes that are looked into: servers among them are a handful.
+const MAX_PROCESSES: usize = 65_536;
+
+/// Bound on subjects of the report.
+const MAX_SUBJECTS: usize = 1024;
+
+/// What uses cryptography here, and whether a device does it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Used {
+    /// Tunnels and servers that run
+    pub subjects: Vec<Subject>,
+    /// For how long counters were watched, in milliseconds; null if they were not
+    pub watched_ms: Option<u64>,
+    /// Counters of devices that moved meanwhile
+    pub moved: Vec<Moved>,
+}
+
+/// A tunnel or a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Subject {
+    /// What it is
+    pub what: String,
+    /// The algorithm, where it is known
+    pub algorithm: Option<String>,
+    /// Who computes it
+    pub implementation: Option<String>,
+    /// The device, if one does
+    pub device: Option<String>,
+    /// The answer
+    pub accelerated: Answer,
+    /// Why
+    pub evidence: Vec<String>,
+}
+
+/// Whether a device beside the processor does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Its counters moved
+    Yes,
+    /// The processor does it, or the device's counters stood still under load
+    No,
+    /// It is set up for a device, and nothing was seen that proves or refutes it
+    Unknown,
+}
+
+/// Looks at everything that runs. `moved` holds what counters did while they were watched, and for how
+/// many milliseconds.
+#[must_use]
+pub fn section(
+    root: &Root,
+    network: Option<&Network>,
+    moved: Option<(Vec<Moved>, u64)>,
+) -> Section<Used> {
+    let mut look = Look::new(root);
+    let table = look.table("proc/crypto");
+    let kernel = table.map(|text| algorithms(&text)).unwrap_or_default();
+    let (moved, watched_ms) = match moved {
+        Some((moved, watched)) => (moved, Some(watched)),
+        None => (Vec::new(), None),
+    };
+    let judge = Judge {
+        kernel: &kernel,
+        moved: &moved,
+        watched: watched_ms.is_some(),
+    };
+    let mut subjects = ipsec(&mut look, &judge);
+    subjects.extend(processes(root, &judge, network));
+    subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
+    subjects.truncate(MAX_SUBJECTS);
+    look.section(Some(Used {
+        subjects,
+        watched_ms,
+        moved,
+    }))
+}
+
+/// What is known when a subject is judged.
+struct Judge<'a> {
+    kernel: &'a [Algorithm],
+    moved: &'a [Moved],
+    watched: bool,
+}
+
+impl Judge<'_> {
+    /// Whether counters of this device moved.
+    fn moves(&self, device: &str) -> Option<&Moved> {
+        self.moved.iter().find(|moved| moved.device == device)
+    }
+
+    /// Who computes an algorithm in the kernel, with the answer.
+    fn by_kernel(&self, what: String, algorithm: String) -> Subject {
+        let taken = winner(self.kernel, &algorithm);
+        let mut subject = Subject {
+            what,
+            algorithm: Some(algorithm.clone()),
+            implementation: taken.map(|taken| taken.driver.clone()),
+            device: taken.and_then(|taken| taken.device()).map(str::to_owned),
+            accelerated: Answer::Unknown,
+            evidence: Vec::new(),
+        };
+        let Some(taken) = taken else {
+            subject
+                .evidence
+                .push(format!("/proc/crypto has no {algorithm}"));
+            return subject;
+        };
+        let (driver, priority) = (&taken.driver, taken.priority);
+        subject.evidence.push(format!(
+            "the kernel takes {driver} (priority {priority}) for it"
+        ));
+        for other in self.kernel.iter().filter(|other| other.name == algorithm) {
+            if let Some(device) = other.device().filter(|_| other.driver != *driver) {
+                let (driver, priority) = (&other.driver, other.priority);
+                let text =
+                    format!("{device} has {driver} for it, with priority {priority}: passed over");
+                subject.evidence.push(text);
+            }
+        }
+        match (taken.engine(), subject.device.clone()) {
+            (Engine::Device, Some(device)) => self.by_device(&mut subject, &device),
+            (Engine::Instructions, _) => {
+                subject.accelerated = Answer::No;
+                let text = "that is the processor's own instructions, and no device";
+                subject.evidence.push(text.to_owned());
+            }
+            (Engine::Generic, _) => {
+                subject.accelerated = Answer::No;
+                subject
+                    .evidence
+                    .push("that is portable code: no instructions, no device".to_owned());
+            }
+            _ => {}
+        }
+        subject
+    }
+
+    /// A device is to do it: do its counters move?
+    fn by_device(&self, subject: &mut Subject, device: &str) {
+        if let Some(moved) = self.moves(device) {
+            subject.accelerated = Answer::Yes;
+            subject.evidence.push(moved.to_string());
+        } else if self.watched {
+            subject.accelerated = Answer::No;
+            subject
+                .evidence
+                .push(format!("no counter of {device} moved while we watched"));
+        } else {
+            subject
+                .evidence
+                .push(format!("counters of {device} were not watched"));
+        }
+    }
+}
+
+// ---- IPsec ----------------------------------------------------------------------------------------
+
+fn ipsec(look: &mut Look<'_>, judge: &Judge<'_>) -> Vec<Subject> {
+    let program = ["sbin/ip", "usr/sbin/ip", "bin/ip", "usr/bin/ip"];
+    let has_states = look.root().exists("proc/net/xfrm_stat");
+    let program = program.into_iter().find(|path| look.root().exists(path));
+    let Some(program) = program.filter(|_| has_states) else {
+        return Vec::new();
+    };
+    let question = Probe {
+        name: "ip-xfrm-state".to_owned(),
+        what: "security associations (needs root)",
+        program: &format!("/{program}"),
+        arguments: &["-s", "xfrm", "state", "list", "nokeys"],
+        environment: &[],
+    };
+    let text = look.ask(&question).unwrap_or_default();
+    let judged = security_associations(&text).into_iter().map(|state| {
+        let what = format!("IPsec {} to {}", state.source, state.destination);
+        let mut subject = judge.by_kernel(what, state.algorithm.clone());
+        if let Some(card) = &state.offload {
+            subject.accelerated = Answer::Yes;
+            subject.device = Some(card.clone());
+            subject
+                .evidence
+                .push(format!("the association is offloaded to the card {card}"));
+        }
+        subject
+    });
+    judged.collect()
+}
+
+// ---- processes ------------------------------------------------------------------------------------
+
+/// Programs that are looked for: the name of the process, and what it is.
+const PROGRAMS: [(&str, &str); 12] = [
+    ("openvpn", "OpenVPN"),
+    ("nginx", "nginx"),
+    ("haproxy", "HAProxy"),
+    ("apache2", "Apache"),
+    ("httpd", "Apache"),
+    ("lighttpd", "lighttpd"),
+    ("stunnel", "stunnel"),
+    ("stunnel4", "stunnel"),
+    ("charon", "strongSwan"),
+    ("charon-systemd", "strongSwan"),
+    ("squid", "Squid"),
+    ("traffic_server", "Traffic Server"),
+];
+
+/// What a mapped library says: part of its name, the device it reaches, what it is.
+const LIBRARIES: [(&str, &str, &str); 8] = [
+    ("qatengine", "Intel QAT", "QAT's engine for OpenSSL"),
+    ("qatprovider", "Intel QAT", "QAT's provider for OpenSSL"),
+    ("libqat", "Intel QAT", "QAT's user-space library"),
+    ("afalg.so", "the kernel (AF_ALG)", "OpenSSL's AF_ALG engine"),
+    (
+        "devcrypto.so",
+        "the kernel (/dev/crypto)",
+        "OpenSSL's /dev/crypto engine",
+    ),
+    ("padlock.so", "VIA PadLock", "OpenSSL's PadLock engine"),
+    (
+        "millrace_provider",
+        "a Millrace pool",
+        "Millrace's provider for OpenSSL",
+    ),
+    (
+        "libmillrace_preload",
+        "a Millrace pool",
+        "Millrace's library for nginx",
+    ),
+];
+
+fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
+    let mut subjects: Vec<Subject> = Vec::new();
+    for pid in process::pids(root).into_iter().take(MAX_PROCESSES) {
+        let Ok(comm) = root.text(&format!("proc/{pid}/comm"), 64) else {
+            continue;
+        };
+        let Some((_, program)) = PROGRAMS.iter().find(|(name, _)| *name == comm.trim()) else {
+            continue;
+        };
+        let maps = root.text(&format!("proc/{pid}/maps"), TABLE_BYTES);
+        let subject = match maps {
+            Ok(maps) => of_process(program, pid, &maps, judge, network),
+            Err(why) => Subject {
+                what: format!("{program} (process {pid})"),
+                algorithm: None,
+                implementation: None,
+                device: None,
+                accelerated: Answer::Unknown,
+                evidence: vec![format!("its libraries could not be seen: {why}")],
+            },
+        };
+        // Workers of one server are alike: one of each is enough.
+        let same =
+            |known: &Subject| known.evidence == subject.evidence && known.what.starts_with(program);
+        if !subjects.iter().any(same) && subjects.len() < MAX_SUBJECTS {
+            subjects.push(subject);
+        }
+    }
+    subjects
+}
+
+fn of_process(
+    program: &str,
+    pid: u32,
+    maps: &str,
+    judge: &Judge<'_>,
+    network: Option<&Network>,
+) -> Subject {
+    let libraries = mapped(maps);
+    let what = format!("{program} (process {pid})");
+    let in_kernel = network.is_some_and(|network| {
+        network
+            .interfaces
+            .iter()
+            .any(|interface| interface.kind == InterfaceKind::Ovpn)
+    });
+    if program == "OpenVPN" && in_kernel {
+        let mut subject = judge.by_kernel(what, "gcm(aes)".to_owned());
+        let text = "its data channel is in the kernel (there is an ovpn interface)";
+        subject.evidence.insert(0, text.to_owned());
+        return subject;
+    }
+    let libcrypto = libraries.iter().find(|path| path.contains("libcrypto.so"));
+    let mut subject = Subject {
+        what,
+        algorithm: None,
+        implementation: libcrypto.map(|path| (*path).to_owned()),
+        device: None,
+        accelerated: Answer::No,
+        evidence: Vec::new(),
+    };
+    match libcrypto {
+        Some(path) => subject.evidence.push(format!("it has mapped {path}")),
+        None => {
+            subject.accelerated = Answer::Unknown;
+            let text = "it has mapped no libcrypto: another library, or one that is linked in";
+            subject.evidence.push(text.to_owned());
+        }
+    }
+    let known = LIBRARIES
+        .iter()
+        .filter(|(part, ..)| libraries.iter().any(|path| path.contains(part)));
+    for (_, device, what) in known {
+        subject.device = Some((*device).to_owned());
+        subject.evidence.push(format!("it has mapped {what}"));
+        if *device == "a Millrace pool" {
+            subject.accelerated = Answer::Unknown;
+            let text = "`millrace gateway check` says whether its handshakes are pooled";
+            subject.evidence.push(text.to_owned());
+        } else {
+            subject.accelerated = Answer::Unknown;
+            judge.by_device(&mut subject, device);
+        }
+    }
+    if subject.device.is_none() && libcrypto.is_some() {
+        let text = "no engine or provider of a device: the processor computes";
+        subject.evidence.push(text.to_owned());
+    }
+    subject
+}
+
+/// The libraries that a process has mapped, each once.
+fn mapped(maps: &str) -> Vec<String> {
+    let libraries = maps::files(maps).into_iter().map(|file| {
+        let suffix = if file.deleted { " (deleted)" } else { "" };
+        format!("{}{suffix}", file.path.display())
+    });
+    libraries.filter(|path| path.contains(".so")).collect()
+}
+
+// ---- kernel TLS -----------------------------------------------------------------------------------
+
+fn kernel_tls(judge: &Judge<'_>, network: &Network) -> Option<Subject> {
+    let stat = network.ktls.as_ref()?;
+    let count = |name: &str| stat.get(name).copied().unwrap_or(0);
+    let (software, device) = (
+        count("TlsTxSw") + count("TlsRxSw"),
+        count("TlsTxDevice") + count("TlsRxDevice"),
+    );
+    if software + device == 0 {
+        return None;
+    }
+    let mut subject = judge.by_kernel("kernel TLS".to_owned(), "gcm(aes)".to_owned());
+    subject.evidence.push(format!(
+        "connections since boot: {software} encrypted by the kernel, {device} by a card"
+    ));
+    if device > 0 {
+        subject.accelerated = Answer::Yes;
+        subject.device = Some("a network card".to_owned());
+    }
+    Some(subject)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CRYPTO: &str = "\
+name : rfc4106(gcm(aes))
+driver : rfc4106-gcm-aesni
+priority : 400
+selftest : passed
+internal : no
+
+name : authenc(hmac(sha256),cbc(aes))
+driver : qat_aes_cbc_hmac_sha256
+priority : 4001
+selftest : passed
+internal : no
+";
+
+    fn moved() -> Vec<Moved> {
+        vec![Moved {
+            device: "Intel QAT".to_owned(),
+            counter: "requests".to_owned(),
+            by: 1000,
+        }]
+    }
+
+    fn answer(algorithm: &str, moved: &[Moved], watched: bool) -> Subject {
+        let kernel = algorithms(CRYPTO);
+        let judge = Judge {
+            kernel: &kernel,
+            moved,
+            watched,
+        };
+        judge.by_kernel("a tunnel".to_owned(), algorithm.to_owned())
+    }
+
+    #[test]
+    fn only_counters_that_move_prove_a_device() {
+        let cbc = "authenc(hmac(sha256),cbc(aes))";
+        assert_eq!(answer(cbc, &moved(), true).accelerated, Answer::Yes);
+        assert_eq!(answer(cbc, &[], true).accelerated, Answer::No);
+        assert_eq!(answer(cbc, &[], false).accelerated, Answer::Unknown);
+        // A device that is busy with something else does not make AES-GCM its own.
+        let gcm = answer("rfc4106(gcm(aes))", &moved(), true);
+        assert_eq!((gcm.accelerated, gcm.device), (Answer::No, None));
+        assert_eq!(answer("rot13", &moved(), true).accelerated, Answer::Unknown);
+    }
+
+    #[test]
+    fn libraries_of_a_process_tell_who_computes() {
+        let judge = Judge {
+            kernel: &[],
+            moved: &[],
+            watched: true,
+        };
+        let plain = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n7f02-7f03 rw-p 0 00:00 0 [heap]\n";
+        let subject = of_process("nginx", 1, plain, &judge, None);
+        assert_eq!((subject.accelerated, subject.device), (Answer::No, None));
+        let engine = format!("{plain}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
+        let subject = of_process("nginx", 1, &engine, &judge, None);
+        assert_eq!(subject.accelerated, Answer::No, "{:?}", subject.evidence);
+        assert_eq!(subject.device.as_deref(), Some("Intel QAT"));
+        let none = of_process("nginx", 1, "", &judge, None);
+        assert_eq!(none.accelerated, Answer::Unknown);
+    }
+}

@@ -1,0 +1,216 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The algorithms that the provider offers: one row each, and nothing about them anywhere else.
+//!
+//! A row names the algorithm as OpenSSL's `default` provider does (its first name; the aliases are
+//! taken from there), so an algorithm that this OpenSSL does not have is simply not offered. The C
+//! boundary makes a few functions per row, because OpenSSL calls them without saying for which
+//! algorithm: `each_signature!(f)` and its siblings expand to `[f::<0>, f::<1>, …]`, one per row.
+
+macro_rules! rows {
+    ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
+        $($variant:ident { $($field:tt)* })*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $enum {
+            $(#[allow(missing_docs, reason = "the row says it")] $variant),*
+        }
+
+        impl $enum {
+            /// Every variant, in the order of its index.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The rows, by index.
+            pub const ROWS: &'static [$row] = {
+                type Row = $row;
+                &[$(Row { $($field)* }),*]
+            };
+
+            /// Its row.
+            #[must_use]
+            pub const fn row(self) -> &'static $row {
+                &Self::ROWS[self as usize]
+            }
+        }
+
+        /// One generic function per row, in the order of the rows.
+        macro_rules! $each {
+            ($d function:ident) => {
+                [$($d function::<{ $crate::algorithms::$enum::$variant as usize }>),*]
+            };
+        }
+        pub(crate) use $each;
+    };
+}
+
+/// A key type.
+#[derive(Debug)]
+pub struct KeyTypeRow {
+    /// Its first name in the `default` provider.
+    pub name: &'static std::ffi::CStr,
+    /// The object identifier in its `SubjectPublicKeyInfo`, DER with tag and length.
+    pub oid: &'static [u8],
+    /// Whether the pool has operations for it. The others are offered because a key of theirs may
+    /// stand beside pooled ones, and everything is done here.
+    pub pooled: bool,
+}
+
+rows! { $ each_key_type,
+    /// The types of keys.
+    KeyType: KeyTypeRow = {
+        Rsa     { name: c"RSA",       pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1] }
+        RsaPss  { name: c"RSA-PSS",   pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 10] }
+        Ec      { name: c"EC",        pooled: true,  oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1] }
+        X25519  { name: c"X25519",    pooled: true,  oid: &[6, 3, 0x2b, 0x65, 0x6e] }
+        X448    { name: c"X448",      pooled: false, oid: &[6, 3, 0x2b, 0x65, 0x6f] }
+        Ed25519 { name: c"ED25519",   pooled: true,  oid: &[6, 3, 0x2b, 0x65, 0x70] }
+        Ed448   { name: c"ED448",     pooled: false, oid: &[6, 3, 0x2b, 0x65, 0x71] }
+        Dh      { name: c"DH",        pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 3, 1] }
+        Dhx     { name: c"DHX",       pooled: false, oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3e, 2, 1] }
+        Dsa     { name: c"DSA",       pooled: true,  oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x38, 4, 1] }
+    }
+}
+
+impl KeyType {
+    /// Its first name in the `default` provider.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.row().name.to_str() {
+            Ok(name) => name,
+            Err(_) => panic!(),
+        }
+    }
+
+    /// The key type of this name, compared without case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter().copied();
+        all.find(|known| known.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether a `SubjectPublicKeyInfo` names this key type in its algorithm: cheap, and before
+    /// anything is parsed for good.
+    #[must_use]
+    pub fn may_be_of(self, spki: &[u8]) -> bool {
+        // Two sequence headers of 2 to 4 bytes each stand before it.
+        let head = spki.get(..24).unwrap_or(spki);
+        let oid = self.row().oid;
+        head.windows(oid.len()).any(|window| window == oid)
+    }
+}
+
+/// What an algorithm computes, whichever digest its name fixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of the schemes")]
+pub enum Scheme {
+    Rsa,
+    Ecdsa,
+    Dsa,
+    Ed25519,
+    Ed448,
+    Ecdh,
+    X25519,
+    X448,
+    Dh,
+}
+
+/// A signature, a key exchange or an asymmetric cipher.
+#[derive(Debug)]
+pub struct AlgorithmRow {
+    /// Its first name in the `default` provider.
+    pub name: &'static str,
+    /// What it computes.
+    pub scheme: Scheme,
+    /// The key types that it works with: offered if one of them is.
+    pub keys: &'static [KeyType],
+}
+
+const RSA: &[KeyType] = &[KeyType::Rsa, KeyType::RsaPss];
+
+// Those with a digest in their name came with OpenSSL 3.4; these are the digests that the pool has.
+// The first row of a scheme takes any digest: results are verified with it.
+rows! { $ each_signature,
+    /// The signatures.
+    Signature: AlgorithmRow = {
+        Rsa            { name: "RSA",               scheme: Scheme::Rsa,     keys: RSA }
+        Ecdsa          { name: "ECDSA",             scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        Ed25519        { name: "ED25519",           scheme: Scheme::Ed25519, keys: &[KeyType::Ed25519] }
+        Ed448          { name: "ED448",             scheme: Scheme::Ed448,   keys: &[KeyType::Ed448] }
+        Dsa            { name: "DSA",               scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        RsaSha1        { name: "RSA-SHA1",          scheme: Scheme::Rsa,     keys: RSA }
+        RsaSha224      { name: "RSA-SHA2-224",      scheme: Scheme::Rsa,     keys: RSA }
+        RsaSha256      { name: "RSA-SHA2-256",      scheme: Scheme::Rsa,     keys: RSA }
+        RsaSha384      { name: "RSA-SHA2-384",      scheme: Scheme::Rsa,     keys: RSA }
+        RsaSha512      { name: "RSA-SHA2-512",      scheme: Scheme::Rsa,     keys: RSA }
+        RsaSha512Of256 { name: "RSA-SHA2-512/256",  scheme: Scheme::Rsa,     keys: RSA }
+        EcdsaSha1      { name: "ECDSA-SHA1",        scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        EcdsaSha224    { name: "ECDSA-SHA2-224",    scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        EcdsaSha256    { name: "ECDSA-SHA2-256",    scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        EcdsaSha384    { name: "ECDSA-SHA2-384",    scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        EcdsaSha512    { name: "ECDSA-SHA2-512",    scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
+        DsaSha1        { name: "DSA-SHA1",          scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        DsaSha224      { name: "DSA-SHA2-224",      scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        DsaSha256      { name: "DSA-SHA2-256",      scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        DsaSha384      { name: "DSA-SHA2-384",      scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        DsaSha512      { name: "DSA-SHA2-512",      scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+    }
+}
+
+rows! { $ each_exchange,
+    /// The key exchanges.
+    Exchange: AlgorithmRow = {
+        Ecdh   { name: "ECDH",   scheme: Scheme::Ecdh,   keys: &[KeyType::Ec] }
+        X25519 { name: "X25519", scheme: Scheme::X25519, keys: &[KeyType::X25519] }
+        X448   { name: "X448",   scheme: Scheme::X448,   keys: &[KeyType::X448] }
+        Dh     { name: "DH",     scheme: Scheme::Dh,     keys: &[KeyType::Dh, KeyType::Dhx] }
+    }
+}
+
+rows! { $ each_cipher,
+    /// The asymmetric ciphers.
+    Cipher: AlgorithmRow = {
+        Rsa { name: "RSA", scheme: Scheme::Rsa, keys: &[KeyType::Rsa] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_row_of_each_scheme_has_no_digest_in_its_name() {
+        for (index, row) in Signature::ROWS.iter().enumerate() {
+            let first = Signature::ROWS
+                .iter()
+                .position(|known| known.scheme == row.scheme);
+            assert_eq!(
+                first == Some(index),
+                !row.name.contains("-SHA"),
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    #[test]
+    fn spki_is_matched_by_its_own_key_type_only() {
+        for key_type in KeyType::ALL {
+            let spki = [
+                &[0x30, 0x82, 1, 0, 0x30, 13][..],
+                key_type.row().oid,
+                &[5, 0, 3],
+            ]
+            .concat();
+            for other in KeyType::ALL {
+                assert_eq!(
+                    other.may_be_of(&spki),
+                    other == key_type,
+                    "{other:?} {key_type:?}"
+                );
+            }
+        }
+        assert!(!KeyType::Ec.may_be_of(&[]));
+    }
+}

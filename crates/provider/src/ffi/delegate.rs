@@ -1,0 +1,523 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What stands between libcrypto and an algorithm of the private context, once for all operations.
+//!
+//! ```text
+//!  libcrypto ── pointer ──► Wrapped<O> (or a key) ── inner pointer ──► OpenSSL's own object
+//!                             key, settings that the pool needs
+//! ```
+//!
+//! A dispatch table is written with [`dispatch!`], one row per function: its number, and the function of
+//! this module (or of the operation) that serves it. Most rows only delegate: the function is called
+//! with the inner object in place of ours and with everything else as it is. The rest intercepts:
+//! initialisations note the key, settings are noted on their way, and [`produce`] and [`finish`] try the
+//! pool first.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use millrace_engine::Output;
+
+use super::core::{guard, guard_bare};
+use super::inner::{self, Inner, call};
+use super::key::Key;
+use super::libcrypto::Ptr;
+use super::private::{Buffer, bytes};
+use super::provider::Provider;
+use super::types::{Dispatch, Param};
+use crate::algorithms::AlgorithmRow;
+use crate::error::{Error, Result};
+
+/// An object that OpenSSL holds by a pointer that we gave it. It owns an object of the private context.
+pub(crate) trait Handle {
+    fn provider(&self) -> &'static Provider;
+    /// The algorithm of the inner object.
+    fn functions(&self) -> &'static Inner;
+    /// The inner object; valid as long as the handle.
+    fn inner(&self) -> Ptr;
+}
+
+/// What a function returns to C if it failed.
+pub(crate) trait Failure {
+    const VALUE: Self;
+}
+
+impl Failure for c_int {
+    const VALUE: Self = 0;
+}
+
+impl<T> Failure for *const T {
+    const VALUE: Self = std::ptr::null();
+}
+
+impl<T> Failure for *mut T {
+    const VALUE: Self = std::ptr::null_mut();
+}
+
+/// One kind of operation contexts: what they keep beside the inner context, and what they intercept.
+/// The value is reset with each initialisation.
+pub(crate) trait Operation: Default + 'static {
+    const ROWS: &'static [AlgorithmRow];
+    /// Numbers of the functions that every operation has, each under its own number.
+    const NEW: i32;
+    const FREE: i32;
+    const GET_PARAMS: i32;
+    /// Whether the constructor takes a property query, too.
+    const NEW_TAKES_PROPERTIES: bool = false;
+    /// Whether an operation with a key that is not pooled counts as `local`.
+    const COUNTS_LOCAL: bool = true;
+
+    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>];
+
+    fn copy(&self) -> Result<Self>;
+
+    /// Notes settings of the application that the inner context does not give back.
+    ///
+    /// # Safety
+    /// `settings` is null or an array that a null key ends, and its entries describe readable memory.
+    unsafe fn note(&mut self, settings: *const Param);
+
+    /// The function `id` has initialised the inner context.
+    fn started(_context: &mut Wrapped<Self>, _id: i32) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// An operation that takes its whole input in one call.
+pub(crate) trait OneShot: Operation {
+    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    fn produce(
+        context: &mut Wrapped<Self>,
+        id: i32,
+        key: &Key,
+        input: &[u8],
+        room: usize,
+    ) -> Result<Option<Output>>;
+}
+
+/// An operation that got its input before the call that asks for the result.
+pub(crate) trait Finish: Operation {
+    /// Does it in the pool; `None` if the inner context shall do it.
+    fn finish(context: &mut Wrapped<Self>, key: &Key) -> Result<Option<Output>>;
+
+    /// The length of the result, if the inner context cannot tell it for this key.
+    fn result_len(_context: &Wrapped<Self>, _key: &Key) -> Result<Option<usize>> {
+        Ok(None)
+    }
+}
+
+/// An operation context: a box in OpenSSL's hands, around an inner context.
+pub(crate) struct Wrapped<O: Operation> {
+    pub(crate) provider: &'static Provider,
+    pub(crate) row: &'static AlgorithmRow,
+    pub(crate) functions: &'static Inner,
+    pub(crate) inner: Ptr,
+    pub(crate) key: Option<Arc<Key>>,
+    pub(crate) state: O,
+}
+
+impl<O: Operation> Handle for Wrapped<O> {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
+
+    fn functions(&self) -> &'static Inner {
+        self.functions
+    }
+
+    fn inner(&self) -> Ptr {
+        self.inner
+    }
+}
+
+impl<O: Operation> Drop for Wrapped<O> {
+    fn drop(&mut self) {
+        // SAFETY: `freectx` takes the inner context, which this handle owns and uses no more. Every
+        // operation of OpenSSL has the function, so that nothing is left to do about an error.
+        let _ = unsafe { call!(self.functions, O::FREE, fn(self.inner => Ptr) -> ()) };
+    }
+}
+
+impl<O: Operation> Wrapped<O> {
+    /// A new context of the algorithm at `index` of [`Operation::ROWS`].
+    pub(crate) fn new(provider: &'static Provider, index: usize) -> Result<Self> {
+        let context = inner::context()?;
+        let functions = inner::algorithm_at(O::inner(context), index)?;
+        let row = O::ROWS.get(index).ok_or_else(Error::library)?;
+        let provctx = context.provctx;
+        // No properties: those of the application are not meant for the private context.
+        let none: *const c_char = std::ptr::null();
+        // SAFETY: `newctx` takes the context of the provider whose algorithm this is, and a property
+        // query or null where `core_dispatch.h` has it.
+        let inner = unsafe {
+            if O::NEW_TAKES_PROPERTIES {
+                call!(functions, O::NEW, fn(provctx => Ptr, none => *const c_char) -> Ptr)
+            } else {
+                call!(functions, O::NEW, fn(provctx => Ptr) -> Ptr)
+            }
+        }?;
+        if inner.is_null() {
+            return Err(Error::library());
+        }
+        Ok(Self {
+            provider,
+            row,
+            functions,
+            inner,
+            key: None,
+            state: O::default(),
+        })
+    }
+
+    /// The key, if its private operations go to the pool.
+    pub(crate) fn pooled(&self) -> Option<&Arc<Key>> {
+        self.key.as_ref().filter(|key| key.pooled())
+    }
+
+    /// Reads parameters of the inner context. `request` ends with [`Param::END`].
+    pub(crate) fn get(&self, request: &mut [Param]) -> bool {
+        debug_assert!(request.last().is_some_and(|param| param.key.is_null()));
+        let request = request.as_mut_ptr();
+        // SAFETY: `get_ctx_params` takes a live context and an array that a null key ends; its entries
+        // were made by `Param`'s constructors over memory that the caller has borrowed.
+        let status = unsafe {
+            call!(self.functions, O::GET_PARAMS, fn(self.inner => Ptr, request => *mut Param) -> c_int)
+        };
+        status.is_ok_and(|status| status == 1)
+    }
+
+    /// Starts anew with a key; null keeps the one that is set. Returns its inner key data, or null.
+    ///
+    /// # Safety
+    /// `object` is null or a live key object of ours; `settings` as for [`Operation::note`].
+    unsafe fn begin(&mut self, object: Ptr, settings: *const Param) -> Result<Ptr> {
+        let mut data = std::ptr::null_mut();
+        if !object.is_null() {
+            // SAFETY: by this function's contract, and it is not null.
+            let key = unsafe { Key::share(object) }?;
+            data = key.inner();
+            self.key = Some(key);
+        }
+        self.state = O::default();
+        // SAFETY: by this function's contract.
+        unsafe { self.state.note(settings) };
+        Ok(data)
+    }
+
+    /// Ends an initialisation by the function `id`, which returned `status`.
+    fn begun(&mut self, id: i32, status: c_int) -> Result<c_int> {
+        if status == 1 {
+            O::started(self, id)?;
+        }
+        Ok(status)
+    }
+
+    /// A private operation: the pool's result in `out`, or `false` if the inner context has to do it.
+    /// Without a buffer the application only asks for the length.
+    ///
+    /// # Safety
+    /// `out` is null or a buffer as [`Buffer::fill`] takes it.
+    unsafe fn in_pool(
+        &mut self,
+        out: &Buffer,
+        operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
+    ) -> Result<bool> {
+        if out.start.is_null() {
+            return Ok(false);
+        }
+        let Some(key) = self.pooled().cloned() else {
+            if O::COUNTS_LOCAL {
+                self.provider.stats.local.add();
+            }
+            return Ok(false);
+        };
+        let Some(output) = operation(self, &key)? else {
+            return Ok(false);
+        };
+        // SAFETY: by this function's contract, and it is not null.
+        unsafe { out.fill(&output) }?;
+        Ok(true)
+    }
+}
+
+/// The rows of a dispatch table: `NUMBER => function<types and constants>;`. Each function has the number
+/// as its last constant, so that one function serves many rows. This is where a number meets the C
+/// type of its function: the names follow `core_dispatch.h`.
+macro_rules! dispatch {
+    ($ids:ident { $($id:ident => $function:ident<$($argument:ident),*>;)* }) => {
+        vec![$((
+            ids::$ids::$id,
+            $function::<$($argument,)* { ids::$ids::$id }> as *const std::ffi::c_void,
+        )),*]
+    };
+}
+pub(crate) use dispatch;
+
+/// Rows of a dispatch table: number and function.
+pub(crate) type Rows = Vec<(i32, *const c_void)>;
+
+/// The table of an algorithm: the rows whose function OpenSSL has as well, or whose number is in `own`.
+/// A row without a function hands on OpenSSL's.
+pub(crate) fn table(inner: &Inner, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
+    let entry = |(id, function): (i32, *const c_void)| match inner.entry(id) {
+        Some(entry) if function.is_null() => Some(entry),
+        Some(_) => Some(Dispatch { id, function }),
+        None => own.contains(&id).then_some(Dispatch { id, function }),
+    };
+    let mut entries: Vec<Dispatch> = rows.into_iter().filter_map(entry).collect();
+    entries.push(Dispatch::END);
+    entries
+}
+
+/// Functions that are called with the inner object in place of ours, and with everything else as it is.
+macro_rules! delegates {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        pub(crate) unsafe extern "C" fn $name<H: Handle, const ID: i32>(
+            pointer: Ptr,
+            $($argument: $type),*
+        ) -> $result {
+            // SAFETY: libcrypto calls a function of this table with null or with a pointer that the
+            // table's constructor returned, which leads to an `H`, and does not free it during the call.
+            let Some(handle) = (unsafe { pointer.cast::<H>().as_ref() }) else {
+                return Failure::VALUE;
+            };
+            guard(handle.provider(), Failure::VALUE, || {
+                let (functions, inner) = (handle.functions(), handle.inner());
+                // SAFETY: the table's row pairs `ID` with this type. The inner object lives as long as
+                // the handle; the other arguments are those of libcrypto for this very function.
+                unsafe { call!(functions, ID, fn(inner => Ptr, $($argument => $type),*) -> $result) }
+            })
+        }
+    )*};
+}
+
+delegates! {
+    verify(sig: *const u8, sig_len: usize, tbs: *const u8, tbs_len: usize) -> c_int;
+    verify_final(sig: *const u8, sig_len: usize) -> c_int;
+    update(data: *const u8, len: usize) -> c_int;
+    status() -> c_int;
+    transform(out: *mut u8, out_len: *mut usize, room: usize, input: *const u8, len: usize) -> c_int;
+    get_params(request: *mut Param) -> c_int;
+    set_params(settings: *const Param) -> c_int;
+    own_listing() -> *const Param;
+}
+
+/// Runs an entry on a context of ours.
+///
+/// # Safety
+/// `pointer` is null or from [`newctx`] or [`dupctx`] of this `O`, not freed, and no other thread uses
+/// it until this returns: OpenSSL's rule for operation contexts.
+pub(crate) unsafe fn with<O: Operation, T: Failure>(
+    pointer: Ptr,
+    entry: impl FnOnce(&mut Wrapped<O>) -> Result<T>,
+) -> T {
+    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
+    match unsafe { pointer.cast::<Wrapped<O>>().as_mut() } {
+        Some(context) => guard(context.provider, T::VALUE, || entry(context)),
+        None => T::VALUE,
+    }
+}
+
+/// Hands a value to OpenSSL, until [`free`].
+pub(crate) fn give<T>(value: T) -> Ptr {
+    Box::into_raw(Box::new(value)).cast()
+}
+
+/// Takes back what [`give`] gave.
+pub(crate) unsafe extern "C" fn free<T, const ID: i32>(pointer: Ptr) {
+    if pointer.is_null() {
+        return;
+    }
+    guard_bare((), || {
+        // SAFETY: libcrypto returns what the constructor of this table gave, a box of `T`, and does not
+        // use it again.
+        drop(unsafe { Box::from_raw(pointer.cast::<T>()) });
+        Some(())
+    });
+}
+
+pub(crate) unsafe extern "C" fn newctx<O: Operation, const A: usize, const ID: i32>(
+    provctx: Ptr,
+) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, Ptr::VALUE, || {
+        Ok(give(Wrapped::<O>::new(provider, A)?))
+    })
+}
+
+pub(crate) unsafe extern "C" fn newctx_with_properties<
+    O: Operation,
+    const A: usize,
+    const ID: i32,
+>(
+    provctx: Ptr,
+    _properties: *const c_char,
+) -> Ptr {
+    // SAFETY: the arguments are those of `newctx`.
+    unsafe { newctx::<O, A, ID>(provctx) }
+}
+
+pub(crate) unsafe extern "C" fn dupctx<O: Operation, const ID: i32>(pointer: Ptr) -> Ptr {
+    let entry = |context: &mut Wrapped<O>| {
+        let state = context.state.copy()?;
+        // SAFETY: `dupctx` takes a live context.
+        let inner = unsafe { call!(context.functions, ID, fn(context.inner => Ptr) -> Ptr) }?;
+        if inner.is_null() {
+            return Err(Error::library());
+        }
+        Ok(give(Wrapped {
+            provider: context.provider,
+            row: context.row,
+            functions: context.functions,
+            inner,
+            key: context.key.clone(),
+            state,
+        }))
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// An initialisation with a key.
+pub(crate) unsafe extern "C" fn init<O: Operation, const ID: i32>(
+    pointer: Ptr,
+    object: Ptr,
+    settings: *const Param,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        // SAFETY: libcrypto passes null or a key object whose key manager is ours, since it found both
+        // by one provider; and null or an array of parameters.
+        let data = unsafe { context.begin(object, settings) }?;
+        // SAFETY: the initialisations with a key have this type; `data` is null or inner key data.
+        let status = unsafe {
+            call!(context.functions, ID,
+                fn(context.inner => Ptr, data => Ptr, settings => *const Param) -> c_int)
+        }?;
+        context.begun(ID, status)
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// An initialisation with the name of a digest, and a key.
+pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
+    pointer: Ptr,
+    digest: *const c_char,
+    object: Ptr,
+    settings: *const Param,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        // SAFETY: as in `init`.
+        let data = unsafe { context.begin(object, settings) }?;
+        // SAFETY: the two `digest_*_init` have this type; `data` is null or inner key data, and the name
+        // is libcrypto's.
+        let status = unsafe {
+            call!(context.functions, ID,
+                fn(context.inner => Ptr, digest => *const c_char, data => Ptr, settings => *const Param)
+                    -> c_int)
+        }?;
+        context.begun(ID, status)
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// A private operation on an input: in the pool, or by the inner context.
+pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
+    pointer: Ptr,
+    out: *mut u8,
+    out_len: *mut usize,
+    room: usize,
+    input: *const u8,
+    len: usize,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        let buffer = Buffer::new(out, out_len, room);
+        let operation = |context: &mut Wrapped<O>, key: &Key| {
+            // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+            O::produce(context, ID, key, unsafe { bytes(input, len) }, room)
+        };
+        // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
+        if unsafe { context.in_pool(&buffer, operation) }? {
+            return Ok(1);
+        }
+        let functions = context.functions;
+        // SAFETY: the one-shot functions have this type; the arguments are those of libcrypto. The
+        // status is passed on as it is: for a decryption it is part of what OpenSSL computes in
+        // constant time.
+        unsafe {
+            call!(functions, ID,
+                fn(context.inner => Ptr, out => *mut u8, out_len => *mut usize, room => usize,
+                    input => *const u8, len => usize) -> c_int)
+        }
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// A private operation on what was given before: in the pool, or by the inner context.
+pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
+    pointer: Ptr,
+    out: *mut u8,
+    out_len: *mut usize,
+    room: usize,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        let buffer = Buffer::new(out, out_len, room);
+        if let (true, Some(key)) = (out.is_null(), context.pooled())
+            && let Some(result_len) = O::result_len(context, key)?
+        {
+            // SAFETY: libcrypto passes a place for the length.
+            return unsafe { buffer.set_len(result_len) };
+        }
+        // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
+        if unsafe { context.in_pool(&buffer, O::finish) }? {
+            return Ok(1);
+        }
+        let functions = context.functions;
+        // SAFETY: the finishing functions have this type; the arguments are those of libcrypto.
+        unsafe {
+            call!(functions, ID,
+                fn(context.inner => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
+        }
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// Sets parameters, and notes those that the pool needs.
+pub(crate) unsafe extern "C" fn set_noted_params<O: Operation, const ID: i32>(
+    pointer: Ptr,
+    settings: *const Param,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
+        unsafe { context.state.note(settings) };
+        // SAFETY: the functions that set parameters have this type; the array is the same.
+        unsafe {
+            call!(context.functions, ID, fn(context.inner => Ptr, settings => *const Param) -> c_int)
+        }
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with::<O, _>(pointer, entry) }
+}
+
+/// Lists parameters; without a context too (`openssl list` asks so).
+pub(crate) unsafe extern "C" fn listing<O: Operation, const A: usize, const ID: i32>(
+    pointer: Ptr,
+    _provctx: Ptr,
+) -> *const Param {
+    guard_bare(std::ptr::null(), || {
+        let context = inner::context().ok()?;
+        let functions = inner::algorithm_at(O::inner(context), A).ok()?;
+        // SAFETY: libcrypto passes null or a live context of this operation.
+        let wrapped = unsafe { pointer.cast::<Wrapped<O>>().as_ref() };
+        let inner = wrapped.map_or(std::ptr::null_mut(), |wrapped| wrapped.inner);
+        // SAFETY: the listings have this type; they take a live context or null, and the context of the
+        // provider whose algorithm this is.
+        unsafe { call!(functions, ID, fn(inner => Ptr, context.provctx => Ptr) -> *const Param) }
+            .ok()
+    })
+}

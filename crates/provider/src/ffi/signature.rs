@@ -1,0 +1,389 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Signatures: OpenSSL's own, except that a private operation of a pooled key goes to the pool.
+//!
+//! The inner context keeps all parameters and does every verification. When a message is signed with
+//! a pooled key, the digest is computed here as well, because the inner context does not give it out;
+//! if the private key is in this process the inner context hashes too, so that it can finish the
+//! signature by itself at any moment.
+
+use std::ffi::{c_char, c_int};
+
+use millrace_engine::operation::MAX_INPUT_LEN;
+use millrace_engine::{Operation as PoolOperation, Output};
+
+use super::delegate::{
+    Finish, Handle, OneShot, Operation, Rows, Wrapped, digest_init, dispatch, dupctx, finish, free,
+    get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
+    status, transform, update, verify, verify_final, with,
+};
+use super::hasher::{Hasher, MAX_DIGEST};
+use super::ids;
+use super::inner::{self, Inner, call};
+use super::key::{Key, Origin};
+use super::libcrypto::Ptr;
+use super::params::{digest_in, integer, locate};
+use super::private::{self, bytes};
+use super::types::Param;
+use crate::algorithms::{AlgorithmRow, Scheme, Signature, each_signature};
+use crate::config::Verify;
+use crate::error::{Error, Reason, Result};
+use crate::operation_params::{self, Digest, PAD_PSS, RsaSign};
+
+type Context = Wrapped<Signing>;
+
+/// The rows of each algorithm's dispatch table.
+pub(crate) const DISPATCH: [fn() -> Rows; Signature::ALL.len()] = each_signature!(rows);
+
+#[rustfmt::skip]
+fn rows<const A: usize>() -> Rows {
+    let mut rows = dispatch! { signature {
+        NEWCTX                 => newctx_with_properties<Signing, A>;
+        FREECTX                => free<Context>;
+        DUPCTX                 => dupctx<Signing>;
+        SIGN_INIT              => init<Signing>;
+        SIGN                   => produce<Signing>;
+        VERIFY_INIT            => init<Signing>;
+        VERIFY                 => verify<Context>;
+        VERIFY_RECOVER_INIT    => init<Signing>;
+        VERIFY_RECOVER         => transform<Context>;
+        DIGEST_SIGN_INIT       => digest_init<Signing>;
+        DIGEST_SIGN_UPDATE     => update_signed<>;
+        DIGEST_SIGN_FINAL      => finish<Signing>;
+        DIGEST_SIGN            => produce<Signing>;
+        DIGEST_VERIFY_INIT     => digest_init<Signing>;
+        DIGEST_VERIFY_UPDATE   => update<Context>;
+        DIGEST_VERIFY_FINAL    => verify_final<Context>;
+        DIGEST_VERIFY          => verify<Context>;
+        GET_CTX_PARAMS         => get_params<Context>;
+        GETTABLE_CTX_PARAMS    => listing<Signing, A>;
+        SET_CTX_PARAMS         => set_noted_params<Signing>;
+        SETTABLE_CTX_PARAMS    => listing<Signing, A>;
+        GET_CTX_MD_PARAMS      => get_params<Context>;
+        GETTABLE_CTX_MD_PARAMS => own_listing<Context>;
+        SET_CTX_MD_PARAMS      => set_noted_params<Signing>;
+        SETTABLE_CTX_MD_PARAMS => own_listing<Context>;
+        SIGN_MESSAGE_INIT      => init<Signing>;
+        SIGN_MESSAGE_UPDATE    => update_signed<>;
+        SIGN_MESSAGE_FINAL     => finish<Signing>;
+        VERIFY_MESSAGE_INIT    => init<Signing>;
+        VERIFY_MESSAGE_UPDATE  => update<Context>;
+        VERIFY_MESSAGE_FINAL   => status<Context>;
+    } };
+    // Takes nothing and gives the names of key types, which are the same here.
+    rows.push((ids::signature::QUERY_KEY_TYPES, std::ptr::null()));
+    rows
+}
+
+/// What a signature context keeps beside the inner one.
+#[derive(Default)]
+struct Signing {
+    /// The digest of the message so far, while a message is signed with a pooled key.
+    digest: Option<Hasher>,
+    /// Whether the input of `sign` is a message, not a digest (since OpenSSL 3.4).
+    takes_message: bool,
+    /// Whether the application has set something that the pool does not know.
+    special: bool,
+}
+
+impl Operation for Signing {
+    const ROWS: &'static [AlgorithmRow] = Signature::ROWS;
+    const NEW: i32 = ids::signature::NEWCTX;
+    const FREE: i32 = ids::signature::FREECTX;
+    const GET_PARAMS: i32 = ids::signature::GET_CTX_PARAMS;
+    const NEW_TAKES_PROPERTIES: bool = true;
+
+    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>] {
+        &context.signatures
+    }
+
+    fn copy(&self) -> Result<Self> {
+        Ok(Self {
+            digest: self.digest.as_ref().map(Hasher::copy).transpose()?,
+            takes_message: self.takes_message,
+            special: self.special,
+        })
+    }
+
+    /// The pool does not know the variants of Ed25519 with a prehash or a context, and nonces that are
+    /// derived from the message (both since OpenSSL 3.2).
+    unsafe fn note(&mut self, settings: *const Param) {
+        // SAFETY: by the trait's contract.
+        let find = |key| unsafe { locate(settings, key) };
+        let variant = find(c"instance").is_some_and(|param| {
+            // SAFETY: by the trait's contract the entry describes readable memory.
+            let name = unsafe { bytes(param.data.cast(), param.data_size) };
+            // Some callers count the terminator.
+            let name = name.strip_suffix(&[0]).unwrap_or(name);
+            !name.eq_ignore_ascii_case(b"Ed25519")
+        });
+        let context = find(c"context-string").is_some_and(|param| param.data_size > 0);
+        // SAFETY: by the trait's contract the entry describes readable memory.
+        let nonce = find(c"nonce-type").map(|param| unsafe { integer(param) });
+        self.special |= variant || context || nonce.is_some_and(|kind| kind != Some(0));
+    }
+
+    fn started(context: &mut Context, id: i32) -> Result<()> {
+        context.state.takes_message = id == ids::signature::SIGN_MESSAGE_INIT;
+        match id {
+            ids::signature::SIGN_MESSAGE_INIT | ids::signature::DIGEST_SIGN_INIT => {
+                context.start_message()
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl OneShot for Signing {
+    fn produce(
+        context: &mut Context,
+        id: i32,
+        key: &Key,
+        input: &[u8],
+        _room: usize,
+    ) -> Result<Option<Output>> {
+        if id == ids::signature::DIGEST_SIGN {
+            return context.sign_message(key, input);
+        }
+        match &mut context.state.digest {
+            Some(digest) => {
+                digest.update(input)?;
+                context.sign_running(key)
+            }
+            None if context.state.takes_message => context.sign_message(key, input),
+            None => context.sign_digest(key, input),
+        }
+    }
+}
+
+impl Finish for Signing {
+    fn finish(context: &mut Context, key: &Key) -> Result<Option<Output>> {
+        context.sign_running(key)
+    }
+}
+
+impl Context {
+    /// Starts our own digest if the key is pooled and the digest is one of the pool's.
+    fn start_message(&mut self) -> Result<()> {
+        if !matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa) {
+            return Ok(());
+        }
+        let Some(key) = self.pooled() else {
+            return Ok(());
+        };
+        match self.digest_set() {
+            Digest::Known(hash) => self.state.digest = Some(Hasher::start(hash)?),
+            _ if key.origin() == Origin::Resident => {
+                let text = "the pool holds the private key and does not sign with this digest";
+                return Err(Error::new(Reason::NotOffered, text));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the inner context must see the message: it cannot sign for a key of the pool alone.
+    fn inner_hashes(&self) -> bool {
+        let resident = |key: &std::sync::Arc<Key>| key.origin() == Origin::Resident;
+        self.state.digest.is_none() || !self.key.as_ref().is_some_and(resident)
+    }
+
+    /// The digest that is set.
+    fn digest_set(&self) -> Digest {
+        let mut name = [0; Digest::MAX_NAME];
+        let mut request = [Param::string(c"digest", &mut name), Param::END];
+        self.get(&mut request);
+        digest_in(&name)
+    }
+
+    fn rsa_settings(&self, key: &Key) -> Result<RsaSign> {
+        let (mut pad_mode, mut salt_len) = (0, 0);
+        let (mut digest, mut mgf1) = ([0; Digest::MAX_NAME], [0; Digest::MAX_NAME]);
+        let mut request = [
+            Param::int(c"pad-mode", &mut pad_mode),
+            Param::string(c"digest", &mut digest),
+            Param::string(c"mgf1-digest", &mut mgf1),
+            Param::int(c"saltlen", &mut salt_len),
+            Param::END,
+        ];
+        if !self.get(&mut request) {
+            return Err(Error::library());
+        }
+        let bits = u32::try_from(key.integer(c"bits")?).map_err(|_| Error::library())?;
+        Ok(RsaSign {
+            pad_mode,
+            digest: digest_in(&digest),
+            mgf1: digest_in(&mgf1),
+            salt_len,
+            bits,
+        })
+    }
+
+    /// Signs the message that was given in parts; `None` if the inner context shall do it.
+    fn sign_running(&mut self, key: &Key) -> Result<Option<Output>> {
+        let Some(digest) = &mut self.state.digest else {
+            return private::run(key, None, &|_| false);
+        };
+        let mut value = [0; MAX_DIGEST];
+        let len = digest.finish(&mut value)?;
+        self.sign_digest(key, &value[..len])
+    }
+
+    /// Signs a digest in the pool; `None` if the inner context shall do it.
+    fn sign_digest(&self, key: &Key, digest: &[u8]) -> Result<Option<Output>> {
+        if self.state.special {
+            return private::run(key, None, &|_| false);
+        }
+        let dsa = |operation: fn(_) -> PoolOperation| {
+            let hash = operation_params::dsa_hash(self.digest_set(), digest);
+            let request = hash.map(|hash| (operation(hash), digest.to_vec()));
+            private::run(key, request, &|output| {
+                self.dsa_verifies(key, output, digest)
+            })
+        };
+        match self.row.scheme {
+            Scheme::Rsa => {
+                let settings = self.rsa_settings(key)?;
+                let request = operation_params::rsa_sign(&settings, digest);
+                let verified = |output: &[u8]| self.rsa_verifies(key, &settings, output, digest);
+                private::run(key, request, &verified)
+            }
+            Scheme::Ecdsa => dsa(|hash| PoolOperation::EcdsaSign { hash }),
+            Scheme::Dsa => dsa(|hash| PoolOperation::DsaSign { hash }),
+            _ => private::run(key, None, &|_| false),
+        }
+    }
+
+    /// Signs a whole message in the pool; `None` if the inner context shall do it.
+    fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<Output>> {
+        let known = match self.row.scheme {
+            Scheme::Ed25519 => Some((PoolOperation::Ed25519Sign, 64)),
+            _ => None,
+        };
+        let known = known.filter(|_| !self.state.special && message.len() <= MAX_INPUT_LEN);
+        let len = known.as_ref().map(|(_, len)| *len);
+        let request = known.map(|(operation, _)| (operation, message.to_vec()));
+        private::run(key, request, &|output| {
+            Some(output.len()) == len
+                && (key.provider.config.verify != Verify::All
+                    || self.message_verifies(key, output, message))
+        })
+    }
+
+    /// Verifies an RSA signature from the pool with the public key, in a context of its own.
+    fn rsa_verifies(&self, key: &Key, settings: &RsaSign, signature: &[u8], digest: &[u8]) -> bool {
+        let (mut pad_mode, mut salt_len) = (settings.pad_mode, settings.salt_len);
+        let mut request = Vec::with_capacity(5);
+        request.push(Param::int(c"pad-mode", &mut pad_mode));
+        let name = settings.digest.openssl_name();
+        request.extend(name.map(|name| Param::text(c"digest", name)));
+        if settings.pad_mode == PAD_PSS {
+            let mgf1 = settings.mgf1.openssl_name();
+            request.extend(mgf1.map(|name| Param::text(c"mgf1-digest", name)));
+            request.push(Param::int(c"saltlen", &mut salt_len));
+        }
+        request.push(Param::END);
+        self.digest_verifies(key, &request, signature, digest)
+    }
+
+    /// Checks the form of an (EC)DSA signature from the pool, and verifies it if so configured.
+    fn dsa_verifies(&self, key: &Key, signature: &[u8], digest: &[u8]) -> bool {
+        operation_params::is_dsa_signature(signature)
+            && (key.provider.config.verify != Verify::All
+                || self.digest_verifies(key, &[Param::END], signature, digest))
+    }
+
+    fn digest_verifies(
+        &self,
+        key: &Key,
+        settings: &[Param],
+        signature: &[u8],
+        digest: &[u8],
+    ) -> bool {
+        debug_assert!(settings.last().is_some_and(|param| param.key.is_null()));
+        let (init, set) = (ids::signature::VERIFY_INIT, ids::signature::SET_CTX_PARAMS);
+        let (none, settings): (*const Param, _) = (std::ptr::null(), settings.as_ptr());
+        self.verifies(ids::signature::VERIFY, signature, digest, |fresh| {
+            // SAFETY: `verify_init` takes a live context, key data of the same key type and no settings.
+            let started = unsafe {
+                call!(fresh.functions, init,
+                    fn(fresh.inner => Ptr, key.inner() => Ptr, none => *const Param) -> c_int)
+            }?;
+            // SAFETY: `set_ctx_params` takes a live context and an array that a null key ends.
+            let set = unsafe {
+                call!(fresh.functions, set, fn(fresh.inner => Ptr, settings => *const Param) -> c_int)
+            }?;
+            Ok(started == 1 && set == 1)
+        })
+    }
+
+    fn message_verifies(&self, key: &Key, signature: &[u8], message: &[u8]) -> bool {
+        let init = ids::signature::DIGEST_VERIFY_INIT;
+        let (digest, none): (*const c_char, *const Param) = (std::ptr::null(), std::ptr::null());
+        self.verifies(ids::signature::DIGEST_VERIFY, signature, message, |fresh| {
+            // SAFETY: `digest_verify_init` takes a live context, no digest where the scheme has one of
+            // its own, key data of the same key type and no settings.
+            let started = unsafe {
+                call!(fresh.functions, init,
+                    fn(fresh.inner => Ptr, digest => *const c_char, key.inner() => Ptr, none => *const Param)
+                        -> c_int)
+            }?;
+            Ok(started == 1)
+        })
+    }
+
+    /// Verifies by the function `id` of a new context, which `start` initialises.
+    fn verifies(
+        &self,
+        id: i32,
+        signature: &[u8],
+        signed: &[u8],
+        start: impl FnOnce(&Self) -> Result<bool>,
+    ) -> bool {
+        let verify = || -> Result<bool> {
+            // The first algorithm of a scheme takes any digest.
+            let rows = Signature::ROWS.iter();
+            let plain = rows.take_while(|row| row.scheme != self.row.scheme).count();
+            let fresh = Self::new(self.provider, plain)?;
+            if !start(&fresh)? {
+                return Ok(false);
+            }
+            let (sig, tbs) = (signature.as_ptr(), signed.as_ptr());
+            // SAFETY: `verify` and `digest_verify` take a live context and two byte strings, which are
+            // the slices.
+            let status = unsafe {
+                call!(fresh.functions, id,
+                    fn(fresh.inner => Ptr, sig => *const u8, signature.len() => usize,
+                        tbs => *const u8, signed.len() => usize) -> c_int)
+            }?;
+            Ok(status == 1)
+        };
+        let verified = || verify().unwrap_or(false);
+        self.provider.core.discarding_errors(verified)
+    }
+}
+
+/// Takes a part of the message that is signed.
+unsafe extern "C" fn update_signed<const ID: i32>(
+    pointer: Ptr,
+    data: *const u8,
+    len: usize,
+) -> c_int {
+    let entry = |context: &mut Context| {
+        if let Some(digest) = &mut context.state.digest {
+            // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+            digest.update(unsafe { bytes(data, len) })?;
+        }
+        if !context.inner_hashes() {
+            return Ok(1);
+        }
+        // SAFETY: the updating functions have this type; the arguments are those of libcrypto.
+        unsafe {
+            call!(context.functions, ID,
+                fn(context.inner => Ptr, data => *const u8, len => usize) -> c_int)
+        }
+    };
+    // SAFETY: libcrypto passes a context of this operation.
+    unsafe { with(pointer, entry) }
+}
