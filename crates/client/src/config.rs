@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a pool is told: which nodes, with which identity, within which bounds.
+//! Configuration of a pool: nodes, identity, bounds and timeouts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,8 +19,27 @@ use crate::report::ReportSource;
 /// which it has tried.
 pub const MAX_NODES: usize = 64;
 
-/// Configuration of a [`crate::Pool`]. Nothing in it is looked at before the first job or key, except
-/// that [`PoolConfig::check`] may be called by whoever read it from a file.
+/// Configuration of a [`crate::Pool`]. It is first used by the first job or key; a program that reads it
+/// from a file can call [`PoolConfig::check`] before.
+///
+/// ```
+/// use std::time::Duration;
+/// use millrace_client::{Endpoint, Hedge, PoolConfig, TlsConfig};
+///
+/// let tls = TlsConfig {
+///     ca: "/etc/millrace/ca.pem".into(),
+///     cert: "/etc/millrace/gateway.pem".into(),
+///     key: "/etc/millrace/gateway.key".into(),
+///     server_name: None,
+/// };
+/// let remote: Endpoint = "tcp:10.0.0.7:4433".parse()?;
+/// let local: Endpoint = "unix:/run/millrace/node.sock".parse()?;
+/// let config = PoolConfig::new(vec![local, remote.with_tls(tls)])
+///     .default_deadline(Duration::from_millis(800))
+///     .hedge(Hedge::Adaptive);
+/// config.check()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// The nodes; at least one, at most [`MAX_NODES`].
@@ -35,17 +54,17 @@ pub struct PoolConfig {
     pub max_in_flight: usize,
     /// Keys that this process may have open. Default 4096.
     pub max_keys: usize,
-    /// A connection with jobs in flight that is silent for so long is asked for a sign of life.
-    /// Default 250 ms.
+    /// Silence of a connection with jobs in flight after which it is sent a ping. Default 250 ms.
     pub ping_after: Duration,
-    /// A connection that is silent for so long after that is given up. Default 500 ms, so that a node
-    /// that hangs is replaced within a second.
+    /// Further silence after which the connection is given up. Default 500 ms, so that a node that hangs
+    /// is replaced within a second.
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
     /// Whether a job that waits is sent to a second node as well. Default: no.
     pub hedge: Hedge,
-    /// What the nodes are told about this edge, about once per second while it works. Default: nothing.
+    /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
+    /// Default: none.
     pub report: Option<ReportSource>,
 }
 
@@ -167,8 +186,8 @@ impl PoolConfig {
 /// Bound on `max_in_flight`: the table of jobs is scanned when a node is lost or a deadline passes.
 const MAX_IN_FLIGHT: usize = 1 << 20;
 
-/// When a job that has no answer yet is sent to a second node, too. The first good answer counts, the
-/// other node is asked to forget the job. At most one job in twenty, and a few, are hedged.
+/// When a job that has no answer yet is sent to a second node, too. The first result counts; the other
+/// node is asked to drop the job. At most one job in twenty is hedged, and five more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hedge {
@@ -177,7 +196,7 @@ pub enum Hedge {
     Off,
     /// After this time.
     After(Duration),
-    /// When it has waited longer than 19 in 20 of the recent answers took, and at least 5 ms.
+    /// After the 95th percentile of the recent latencies, and at least 5 ms.
     Adaptive,
 }
 
@@ -186,14 +205,14 @@ pub enum Hedge {
 pub enum Endpoint {
     /// A unix socket; the node knows the client by its user id.
     Unix(PathBuf),
-    /// TCP with mutual TLS 1.3. An address is best: a name is resolved on the I/O thread, which keeps
-    /// callbacks and new connections waiting meanwhile (callers only until their deadlines).
+    /// TCP with mutual TLS 1.3. An address is best: a name is resolved on the I/O thread, and callbacks and
+    /// new connections wait for that (blocked callers only until their deadlines).
     Tcp {
         /// Address or name.
         host: String,
         /// Port.
         port: u16,
-        /// Whom to trust and who to be.
+        /// The trusted CA, and the client's certificate and key.
         tls: TlsConfig,
     },
 }
@@ -287,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_survive_their_text() {
+    fn endpoint_survives_its_text() {
         for text in [
             "unix:/run/millrace/node.sock",
             "tcp:node-1:4433",
@@ -312,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_agent_is_cut_at_a_character() {
+    fn long_agent_is_cut_at_a_character() {
         let config = PoolConfig::default().agent("é".repeat(40));
         assert_eq!(config.agent_name().len(), 64);
         let config = PoolConfig::default().agent(format!("a{}", "é".repeat(40)));
@@ -320,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_said() {
+    fn unusable_configuration_is_refused() {
         assert!(PoolConfig::default().check().is_err());
         let unix = Endpoint::Unix("/x".into());
         assert!(PoolConfig::new(vec![unix.clone(); 65]).check().is_err());

@@ -167,7 +167,7 @@ struct SimNode {
     lies: bool,
     /// Most milliseconds that one job takes.
     slowness: u32,
-    /// One job in so many fails; 0 is none.
+    /// One job in this number fails; 0 is none.
     failing: u32,
 }
 
