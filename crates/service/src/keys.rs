@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::store::{KeyStore, Stamp, StoreError};
 
 /// A key that sessions can have open. `K` is what the engine calls the key.
-pub(crate) struct KeyEntry<K> {
+pub struct KeyEntry<K> {
     name: Arc<str>,
     key: K,
     info: KeyInfo,
@@ -37,7 +37,8 @@ pub(crate) struct KeyEntry<K> {
 const REVOKED: u64 = u64::MAX;
 
 impl<K> KeyEntry<K> {
-    pub(crate) fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
+    /// An entry that is in force.
+    pub fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
         let policy = RwLock::new(Arc::new(policy));
         Self {
             name: name.into(),
@@ -48,25 +49,28 @@ impl<K> KeyEntry<K> {
         }
     }
 
-    pub(crate) fn name(&self) -> &Arc<str> {
+    /// The name in the store.
+    pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub(crate) fn key(&self) -> &K {
+    /// The engine's key.
+    pub fn key(&self) -> &K {
         &self.key
     }
 
-    pub(crate) fn info(&self) -> &KeyInfo {
+    /// Type and public half.
+    pub fn info(&self) -> &KeyInfo {
         &self.info
     }
 
     /// Moves whenever [`Self::policy`] may answer differently. Read this first, then the policy.
-    pub(crate) fn revision(&self) -> u64 {
+    pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
 
     /// The policy in force; none once the key was removed or replaced by another.
-    pub(crate) fn policy(&self) -> Option<Arc<KeyPolicy>> {
+    pub fn policy(&self) -> Option<Arc<KeyPolicy>> {
         if self.revision() == REVOKED {
             return None;
         }
@@ -75,12 +79,14 @@ impl<K> KeyEntry<K> {
         ))
     }
 
-    pub(crate) fn set_policy(&self, policy: KeyPolicy) {
+    /// Replaces the policy; sessions that have the key open use the new one for their next job.
+    pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.revision.fetch_add(1, Ordering::Release);
     }
 
-    pub(crate) fn revoke(&self) {
+    /// Takes the key out of service, also for sessions that have it open.
+    pub fn revoke(&self) {
         self.revision.store(REVOKED, Ordering::Release);
     }
 }
@@ -93,7 +99,7 @@ impl<K> fmt::Debug for KeyEntry<K> {
 
 /// All keys at one moment.
 #[derive(Debug)]
-pub(crate) struct KeySet<K> {
+pub struct KeySet<K> {
     by_name: HashMap<Arc<str>, Arc<KeyEntry<K>>>,
     /// Several names may hold the same key under different policies.
     by_spki: HashMap<[u8; 32], Vec<Arc<KeyEntry<K>>>>,
@@ -102,7 +108,7 @@ pub(crate) struct KeySet<K> {
 impl<K> KeySet<K> {
     /// The key that `selector` names, if `identity` may use it. There is no telling a key that it
     /// may not use from one that does not exist.
-    pub(crate) fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
+    pub fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
         let admits = |entry: &&Arc<KeyEntry<K>>| {
             entry.policy().is_some_and(|policy| policy.admits(identity))
         };
@@ -112,6 +118,7 @@ impl<K> KeySet<K> {
         }
     }
 
+    /// The number of names.
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }

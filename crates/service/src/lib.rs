@@ -17,6 +17,8 @@
 //! - [`settings`]: everything that changes while sessions are open.
 //! - [`outbox`]: a [`service::SessionSink`] for a front end with tasks.
 //! - [`store`]: keys at rest, and private keys from PEM.
+//! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
+//!   ends use it through [`Session`].
 //! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
 //! - [`bucket`], [`log_limit`]: the one token bucket, and the log limiter above it.
 //!
@@ -28,13 +30,13 @@ mod client_reports;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod keys;
+pub mod keys;
 pub mod log_limit;
 pub mod metrics;
 pub mod outbox;
-mod quota;
+pub mod quota;
 pub mod service;
-mod session;
+pub mod session;
 pub mod settings;
 pub mod status;
 pub mod store;

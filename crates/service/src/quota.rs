@@ -23,7 +23,7 @@ const BURST_SECONDS: u64 = 1;
 
 /// The quota of one identity, shared by its sessions.
 #[derive(Debug)]
-pub(crate) struct Quota {
+pub struct Quota {
     /// Whether there is a bucket: an identity without a quota takes no lock.
     limited: AtomicBool,
     bucket: Mutex<Limited>,
@@ -38,7 +38,7 @@ struct Limited {
 impl Quota {
     /// A quota of `rate` operations per second, unused; `None` is no limit.
     #[must_use]
-    pub(crate) fn new(rate: Option<u32>, now: Instant) -> Self {
+    pub fn new(rate: Option<u32>, now: Instant) -> Self {
         let quota = Self {
             limited: AtomicBool::new(false),
             bucket: Mutex::default(),

@@ -34,12 +34,17 @@ use crate::settings::Settings;
 
 /// The settings that a session needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    pub(crate) node: String,
-    pub(crate) allow_import: bool,
-    pub(crate) max_in_flight: u32,
-    pub(crate) max_keys: u32,
-    pub(crate) max_budget: Duration,
+pub struct Rules {
+    /// Name of the node, for the welcome.
+    pub node: String,
+    /// Whether the client may bring keys.
+    pub allow_import: bool,
+    /// Bound on the jobs in flight.
+    pub max_in_flight: u32,
+    /// Bound on the open keys.
+    pub max_keys: u32,
+    /// Bound on the budget of a job.
+    pub max_budget: Duration,
 }
 
 impl Rules {
@@ -57,21 +62,21 @@ impl Rules {
 
 /// The consequences of messages, to be carried out in the order of the fields.
 #[derive(Debug)]
-pub(crate) struct Effects<K> {
+pub struct Effects<K> {
     /// To be sent, in this order.
-    pub(crate) replies: Vec<NodeMessage>,
+    pub replies: Vec<NodeMessage>,
     /// To be handed to the engine.
-    pub(crate) jobs: Vec<ReadyJob<K>>,
+    pub jobs: Vec<ReadyJob<K>>,
     /// Jobs that end here, without having been in flight.
-    pub(crate) refused: Vec<(JobId, JobError)>,
+    pub refused: Vec<(JobId, JobError)>,
     /// Keys to be loaded; each is answered by [`SessionState::imported`].
-    pub(crate) imports: Vec<(RequestId, PrivateKey)>,
+    pub imports: Vec<(RequestId, PrivateKey)>,
     /// Jobs to be cancelled, after `jobs` were handed over.
-    pub(crate) cancels: Vec<JobId>,
+    pub cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
-    pub(crate) denied: Option<(Arc<str>, OperationKind)>,
+    pub denied: Option<(Arc<str>, OperationKind)>,
     /// What the edge has counted since its last report, if it reported.
-    pub(crate) news: Option<EdgeReport>,
+    pub news: Option<EdgeReport>,
 }
 
 impl<K> Default for Effects<K> {
@@ -93,16 +98,21 @@ const REPORTS_AHEAD: u64 = 60;
 
 /// A job that passed every check but those of the engine.
 #[derive(Debug)]
-pub(crate) struct ReadyJob<K> {
-    pub(crate) id: JobId,
-    pub(crate) key: K,
-    pub(crate) operation: Operation,
-    pub(crate) input: Vec<u8>,
-    pub(crate) deadline: Instant,
+pub struct ReadyJob<K> {
+    /// The client's name of the job.
+    pub id: JobId,
+    /// The key.
+    pub key: K,
+    /// The operation.
+    pub operation: Operation,
+    /// Its input.
+    pub input: Vec<u8>,
+    /// When the client no longer waits for it.
+    pub deadline: Instant,
 }
 
 /// The state of one connection.
-pub(crate) struct SessionState<K> {
+pub struct SessionState<K> {
     rules: Arc<Rules>,
     identity: Arc<str>,
     greeted: bool,
@@ -138,7 +148,7 @@ struct OpenKey<K> {
 
 impl<K: Clone> SessionState<K> {
     /// A client that has not said anything yet. Its jobs count against `quota`.
-    pub(crate) fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Arc<Quota>) -> Self {
+    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Arc<Quota>) -> Self {
         Self {
             rules,
             identity,
@@ -158,7 +168,7 @@ impl<K: Clone> SessionState<K> {
     ///
     /// # Errors
     /// The fault to send before the connection is closed.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         message: ClientMessage,
         now: Instant,
@@ -194,7 +204,7 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Takes the engine's answer to an import.
-    pub(crate) fn imported(
+    pub fn imported(
         &mut self,
         request: RequestId,
         key: Result<(K, KeyInfo), KeyError>,
@@ -212,12 +222,12 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Notes that the engine ended a job. Returns whether its completion is to be sent.
-    pub(crate) fn completed(&mut self, job: JobId) -> bool {
+    pub fn completed(&mut self, job: JobId) -> bool {
         self.in_flight.remove(&job).is_some()
     }
 
     /// From now on new jobs and keys are refused. Says so once.
-    pub(crate) fn drain(&mut self, effects: &mut Effects<K>) {
+    pub fn drain(&mut self, effects: &mut Effects<K>) {
         if !self.draining {
             self.draining = true;
             if self.greeted {
@@ -227,12 +237,12 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Whether the client has said hello.
-    pub(crate) fn greeted(&self) -> bool {
+    pub fn greeted(&self) -> bool {
         self.greeted
     }
 
     /// What software the client said it is.
-    pub(crate) fn agent(&self) -> &Arc<str> {
+    pub fn agent(&self) -> &Arc<str> {
         &self.agent
     }
 
@@ -247,12 +257,12 @@ impl<K: Clone> SessionState<K> {
     }
 
     /// Whether no job and no import of this client is in progress.
-    pub(crate) fn idle(&self) -> bool {
+    pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
     }
 
     /// Whether more may be read: a client with as many jobs in flight as it may have has to wait.
-    pub(crate) fn wants_more(&self) -> bool {
+    pub fn wants_more(&self) -> bool {
         self.in_flight.len() < usize_of(self.rules.max_in_flight)
     }
 

@@ -27,6 +27,7 @@ use std::sync::Mutex;
 
 use millrace_engine::policy::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
+use millrace_service::quota::Quota;
 use millrace_service::session::{Effects, ReadyJob, Rules, SessionState};
 use millrace_wire::JobId;
 
@@ -545,7 +546,8 @@ impl World {
         let link = self.next_link;
         self.next_link += 1;
         let rules = Arc::clone(&self.nodes[node].rules);
-        let session = SessionState::new(rules, Arc::from("uid:1"), None);
+        let quota = Arc::new(Quota::new(None, now));
+        let session = SessionState::new(rules, Arc::from("uid:1"), quota);
         self.links.insert(
             link,
             Wire {
