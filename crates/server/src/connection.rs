@@ -13,6 +13,9 @@
 //! one buffer and writes it at once. So batches form by themselves, and a lone job that the engine
 //! computes within `submit` is answered in the same turn, without any other task or thread.
 //!
+//! The connections of one identity also take turns at the threads of the runtime ([`Turns`]): otherwise a
+//! message of another identity waits until thousands of connections with something to read were served.
+//!
 //! It decides nothing about messages (that is [`millrace_service::session`]); it enforces what needs a clock or
 //! a byte count: the deadline of the hello, a client that does not read, idleness, draining.
 
@@ -30,7 +33,7 @@ use millrace_service::{Service, Session};
 use millrace_wire::codec::CompleteWriter;
 use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage, RequestId};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
@@ -62,6 +65,48 @@ const IMPORTS_IN_LINE: usize = 2;
 /// Send buffers above this size are given back when they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
+/// Jobs and answers after which a turn ends although more was read: about 50 µs of decoding, which is what
+/// another identity's message waits for each thread.
+const JOBS_PER_TURN: usize = 64;
+
+/// Reads of one connection, each with its turn and its answers, before other connections are served.
+const ROUNDS_PER_POLL: usize = 4;
+
+/// The right to decode messages, which at most as many connections of one identity have at once as the runtime
+/// has threads. The others wait in order, outside the runtime's queue.
+pub(crate) struct Turns {
+    of_identity: Arc<Semaphore>,
+    waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
+}
+
+/// One turn, given back on drop; none if the semaphore was closed, which none is.
+type Turn = Option<OwnedSemaphorePermit>;
+
+impl Turns {
+    pub(crate) fn new(of_identity: Arc<Semaphore>) -> Self {
+        Self {
+            of_identity,
+            waiting: None,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        if self.waiting.is_none() {
+            if let Ok(turn) = Arc::clone(&self.of_identity).try_acquire_owned() {
+                return Poll::Ready(Some(turn));
+            }
+            let next = Arc::clone(&self.of_identity).acquire_owned();
+            self.waiting = Some(Box::pin(async move { next.await.ok() }));
+        }
+        let turn = match &mut self.waiting {
+            Some(waiting) => ready!(waiting.as_mut().poll(context)),
+            None => None,
+        };
+        self.waiting = None;
+        Poll::Ready(turn)
+    }
+}
+
 /// How a connection ended, for the log.
 #[derive(Debug)]
 enum End {
@@ -77,10 +122,11 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     session: Session,
     outbox: Arc<Outbox>,
+    turns: Turns,
     checks: Arc<Semaphore>,
 ) {
     let identity = Arc::clone(session.identity());
-    let connection = Connection::new(stream, session, outbox, checks);
+    let connection = Connection::new(stream, session, outbox, turns, checks);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -94,6 +140,7 @@ struct Connection<S> {
     decoder: Decoder<ClientMessage>,
     /// Set while the decoder may hold whole messages: then they come before anything that is read.
     unread: bool,
+    turns: Turns,
     waiting: Waiting,
     sending: SendBuffer,
     /// Key checks in progress. Those that have not begun end with the connection: otherwise a client could
@@ -120,7 +167,13 @@ struct Deadlines {
 }
 
 impl<S> Connection<S> {
-    fn new(stream: S, session: Session, outbox: Arc<Outbox>, checks: Arc<Semaphore>) -> Self {
+    fn new(
+        stream: S,
+        session: Session,
+        outbox: Arc<Outbox>,
+        turns: Turns,
+        checks: Arc<Semaphore>,
+    ) -> Self {
         let now = Instant::now();
         let hello = now + session.settings().limits.handshake_timeout;
         Self {
@@ -129,6 +182,7 @@ impl<S> Connection<S> {
             outbox,
             decoder: Decoder::new(),
             unread: false,
+            turns,
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
             imports: JoinSet::new(),
@@ -152,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End> {
         let this = self.get_mut();
-        loop {
+        for _ in 0..ROUNDS_PER_POLL {
             let paused = this.paused();
             let read = match this.poll_read(context) {
                 Poll::Ready(Ok(true)) => true,
@@ -178,6 +232,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 return this.poll_timer(context);
             }
         }
+        // Others come first, and then the rest.
+        context.waker().wake_by_ref();
+        this.poll_timer(context)
     }
 }
 
@@ -188,8 +245,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Pending;
         }
         if self.unread {
-            self.take_messages();
-            return Poll::Ready(Ok(true));
+            return self.poll_messages(context).map(Ok);
         }
         let mut buffer = ReadBuf::new(self.decoder.space());
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
@@ -203,8 +259,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.decoder.filled(count);
         self.session.service().metrics().bytes_received.add(count);
+        self.unread = true;
+        self.poll_messages(context).map(Ok)
+    }
+
+    /// Takes what was read, when it is this connection's turn among those of its identity.
+    fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let turn = ready!(self.turns.poll(context));
         self.take_messages();
-        Poll::Ready(Ok(true))
+        drop(turn);
+        Poll::Ready(true)
     }
 
     /// Whether the client has to wait until more has ended or was sent.
@@ -218,7 +282,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.deadlines.active = now;
         self.session.begin_turn(now);
         let ended = loop {
-            if self.session.replies_waiting() >= REPLIES_PER_TURN {
+            let jobs = self.session.jobs_waiting();
+            if self.session.replies_waiting() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
                 self.unread = true;
                 break None;
             }

@@ -12,12 +12,13 @@
 //!  shutdown ──► stop accepting ──► Drain to every connection ──► wait, bounded ──► close
 //! ```
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_service::log_limit::RateLimit;
@@ -32,6 +33,7 @@ use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -39,7 +41,7 @@ use tracing::{error, info, warn};
 
 use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
-use crate::connection::serve;
+use crate::connection::{Turns, serve};
 use crate::http;
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
@@ -80,6 +82,8 @@ pub(crate) struct Inner {
     acceptor: Option<Arc<Acceptor>>,
     /// Bounds key checks in progress: each takes a core for milliseconds, and every client may ask.
     checks: Arc<Semaphore>,
+    /// The turns that the connections of one identity share: see [`crate::connection`].
+    turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     /// What a reload does, if the composition root said so.
     reload: Mutex<Option<ReloadAction>>,
 }
@@ -165,6 +169,7 @@ impl Node {
             service,
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
             checks: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
+            turns: Mutex::default(),
             reload: Mutex::new(None),
         });
         Ok(Self {
@@ -329,6 +334,20 @@ impl fmt::Debug for NodeHandle {
 }
 
 impl Inner {
+    /// The turns for a connection of this identity, one for each thread of the runtime. Those of identities
+    /// without a connection are forgotten when a new identity comes.
+    fn turns_of(&self, identity: &Arc<str>) -> Turns {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = turns.get(identity).and_then(Weak::upgrade) {
+            return Turns::new(known);
+        }
+        turns.retain(|_, turns| turns.strong_count() > 0);
+        let threads = Handle::current().metrics().num_workers();
+        let fresh = Arc::new(Semaphore::new(threads));
+        turns.insert(Arc::clone(identity), Arc::downgrade(&fresh));
+        Turns::new(fresh)
+    }
+
     fn reload(&self) -> Result<Reloaded, StartError> {
         let keys = self.service.reload_keys();
         if let Some(acceptor) = &self.acceptor {
@@ -455,8 +474,9 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     node: Arc<Inner>,
 ) {
     let outbox = Arc::new(Outbox::default());
+    let turns = node.turns_of(&identity);
     match place.open(identity, Arc::clone(&outbox) as _) {
-        Ok(session) => serve(stream, session, outbox, Arc::clone(&node.checks)).await,
+        Ok(session) => serve(stream, session, outbox, turns, Arc::clone(&node.checks)).await,
         Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
         Err(_) => tell(stream, Fault::TooManyConnections).await,
     }

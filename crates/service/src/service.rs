@@ -604,6 +604,12 @@ impl Session {
         self.effects.replies.len()
     }
 
+    /// Jobs that wait for [`Self::carry_out`], including those that were refused.
+    #[must_use]
+    pub fn jobs_waiting(&self) -> usize {
+        self.effects.jobs.len() + self.effects.refused.len()
+    }
+
     /// Hands the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
     pub fn carry_out(&mut self) -> Answers<'_> {
         let inner = &*self.place.service.inner;
