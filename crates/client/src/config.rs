@@ -85,6 +85,18 @@ impl Default for PoolConfig {
     }
 }
 
+/// One setter per field that is set as it is.
+macro_rules! setters {
+    ($($field:ident: $type:ty;)+) => {$(
+        #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
+        #[must_use]
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )+};
+}
+
 impl PoolConfig {
     /// The defaults with these nodes.
     #[must_use]
@@ -95,39 +107,18 @@ impl PoolConfig {
         }
     }
 
-    /// Sets [`Self::connect_timeout`].
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Sets [`Self::default_deadline`].
-    #[must_use]
-    pub fn default_deadline(mut self, deadline: Duration) -> Self {
-        self.default_deadline = deadline;
-        self
-    }
-
-    /// Sets [`Self::max_in_flight`].
-    #[must_use]
-    pub fn max_in_flight(mut self, jobs: usize) -> Self {
-        self.max_in_flight = jobs;
-        self
-    }
-
-    /// Sets [`Self::max_keys`].
-    #[must_use]
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.max_keys = keys;
-        self
+    setters! {
+        connect_timeout: Duration;
+        default_deadline: Duration;
+        max_in_flight: usize;
+        max_keys: usize;
+        hedge: Hedge;
     }
 
     /// Sets [`Self::ping_after`] and [`Self::dead_after`].
     #[must_use]
     pub fn health(mut self, ping_after: Duration, dead_after: Duration) -> Self {
-        self.ping_after = ping_after;
-        self.dead_after = dead_after;
+        (self.ping_after, self.dead_after) = (ping_after, dead_after);
         self
     }
 
@@ -135,13 +126,6 @@ impl PoolConfig {
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = agent.into();
-        self
-    }
-
-    /// Sets [`Self::hedge`].
-    #[must_use]
-    pub fn hedge(mut self, hedge: Hedge) -> Self {
-        self.hedge = hedge;
         self
     }
 
@@ -157,20 +141,25 @@ impl PoolConfig {
     /// # Errors
     /// [`ClientError::Config`], naming what is wrong.
     pub fn check(&self) -> Result<(), ClientError> {
-        let wrong = |text: &str| Err(ClientError::Config(text.to_owned()));
-        if self.nodes.is_empty() {
-            return wrong("no node is configured");
+        let rules = [
+            (self.nodes.is_empty(), "no node is configured"),
+            (
+                self.nodes.len() > MAX_NODES,
+                "more than 64 nodes are configured",
+            ),
+            (
+                self.max_in_flight == 0,
+                "`max_in_flight` must be at least 1",
+            ),
+            (
+                self.max_in_flight > MAX_IN_FLIGHT,
+                "`max_in_flight` must be at most 1048576",
+            ),
+        ];
+        match rules.into_iter().find(|(broken, _)| *broken) {
+            Some((_, text)) => Err(ClientError::Config(text.to_owned())),
+            None => Ok(()),
         }
-        if self.nodes.len() > MAX_NODES {
-            return wrong("more than 64 nodes are configured");
-        }
-        if self.max_in_flight == 0 {
-            return wrong("`max_in_flight` must be at least 1");
-        }
-        if self.max_in_flight > MAX_IN_FLIGHT {
-            return wrong("`max_in_flight` must be at most 1048576");
-        }
-        Ok(())
     }
 
     /// The agent, cut to what the protocol carries.

@@ -19,7 +19,7 @@ pub(crate) type KeyId = u64;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Where nodes get a key from.
+/// The source from which nodes get a key.
 pub(crate) enum KeySource {
     /// From their own store.
     Selector(KeySelector),

@@ -14,7 +14,7 @@
 //! - [`RemoteKey`]: a key, at every node that has it.
 //! - [`PoolConfig`], [`Endpoint`], [`TlsConfig`]: the nodes, the client's identity, bounds and timeouts.
 //! - [`ClientError`]: why there is no result, and whether to do the work locally.
-//! - [`ClientStats`]: counters.
+//! - [`ClientStats`]: the counters of this process.
 //! - [`HostLoop`]: for a program whose own event loop drives the sockets.
 //!
 //! # Example

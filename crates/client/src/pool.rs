@@ -329,7 +329,7 @@ impl Shared {
         if let Some(instance) = slot.instance.get() {
             return Ok(instance);
         }
-        // A failure is not kept: descriptors and threads may be had again later.
+        // A failure is not kept: descriptors and threads may be available again later.
         let instance = Instance::start(&self.config)?;
         Ok(slot.instance.get_or_init(|| instance))
     }
@@ -360,8 +360,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A parent's instance is kept alive by the reference of its thread, which does not run here and
-        // so never lets go: nothing of it is dropped in the child.
+        // In a forked child the parent's instance is not dropped: its thread, which does not run here, holds
+        // a reference for ever.
         self.close();
     }
 }

@@ -52,7 +52,7 @@ pub struct Stub {
     pub spki: Vec<u8>,
 }
 
-/// A key URI, taken apart.
+/// A parsed key URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUri {
     /// The name of the key in the pool.
@@ -161,7 +161,7 @@ pub fn pem_to_der(pem: &str) -> Option<Vec<u8>> {
     STANDARD.decode(encoded).ok()
 }
 
-/// Takes `millrace:name` or `millrace:name?spki=BASE64URL` apart; `None` if it is anything else.
+/// Parses `millrace:name` or `millrace:name?spki=BASE64URL`; `None` if it is anything else.
 #[must_use]
 pub fn parse_uri(uri: &str) -> Option<KeyUri> {
     let (scheme, rest) = uri.split_once(':')?;

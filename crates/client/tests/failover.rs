@@ -105,7 +105,7 @@ fn collect(nodes: [&FakeNode; 2], count: usize) -> Vec<(usize, Peer, SubmittedJo
 #[test]
 fn load_is_spread_over_healthy_nodes() {
     let (nodes, pool, key) = two_nodes();
-    // Nothing is answered, so nothing is known of their latency: the shorter queue wins.
+    // Without answers no latency is known, so the shorter queue decides.
     let ended = submit_many(&pool, &key, 1000, soon());
     let jobs = collect(nodes.both(), 1000);
     let at_one = jobs.iter().filter(|(node, ..)| *node == 0).count();
@@ -391,7 +391,7 @@ fn slow_job_is_hedged_and_answered_by_the_other_node() {
     let fast = FakeNode::start(&folder.path().join("fast"), Auto::ALL);
     // Long enough that the fast one answers before, also on a busy machine.
     let hedge = Hedge::After(Duration::from_secs(1));
-    // As a blocked caller with a key of the node's.
+    // As a blocked caller with a key that the nodes hold.
     let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
     let named = open(&pool);
     both_connected(&pool);
@@ -407,7 +407,8 @@ fn slow_job_is_hedged_and_answered_by_the_other_node() {
     assert_eq!(cancelled, job.id);
     // The answer crossed the cancel: it is counted as a late reply.
     peer.answer(&job);
-    // As a callback with a key that is brought. (By another pool, which has not measured the latency of either node.)
+    // As a callback with an imported key, by another pool, which has not measured the latency of either
+    // node.
     let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
     let private = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30, 0]));
     let imported = pool.import_key(private, soon()).expect("the key opens");

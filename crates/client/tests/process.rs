@@ -68,8 +68,8 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
-/// Polls until it is so: what has been told to end is listed until the kernel has cleared it away, and a
-/// thread that has been joined is, too.
+/// Polls until it holds: the kernel lists descriptors and threads for a moment after their end, also a
+/// thread that has been joined.
 #[track_caller]
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let give_up = soon();
@@ -231,7 +231,7 @@ fn pool_survives_many_losses_of_its_node() {
     });
 }
 
-/// What a forked child says to its parent: the number of answers that were right.
+/// Forks; the child runs `child` and reports its result: the number of answers that were right.
 #[expect(unsafe_code, reason = "there is no safe fork")]
 fn fork_and(child: impl FnOnce() -> u8) -> (libc::pid_t, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");

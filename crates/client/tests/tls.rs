@@ -136,7 +136,7 @@ impl Drop for TlsNode {
     }
 }
 
-/// Says welcome, and then nothing but that it is alive, as fast as it can.
+/// Sends a welcome, and then pongs as fast as it can.
 fn babble(mut stream: impl Read + Write) {
     let mut decoder = Decoder::<ClientMessage>::new();
     let mut babble = Vec::new();

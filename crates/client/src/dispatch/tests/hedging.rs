@@ -260,11 +260,11 @@ fn deadline_ends_the_job_and_its_hedge() {
 #[test]
 fn cancelled_job_cancels_its_hedge() {
     let mut pool = pair();
-    let ticket = pool.submit(1, 1000).expect("taken");
+    let handle = pool.submit(1, 1000).expect("taken");
     let (at, job) = pool.find_job().expect("sent");
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.dispatcher.cancel(ticket);
+    pool.dispatcher.cancel(handle);
     assert_eq!(pool.ends(), [(1, Err(ClientError::Cancelled))]);
     pool.answer(at, &job, Err(JobError::Cancelled));
     pool.answer(other, &hedge, Err(JobError::Cancelled));

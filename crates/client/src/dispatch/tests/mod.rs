@@ -53,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// One whose edge counts in `counts`, with nodes that want to know.
+    /// A pool whose edge counts in `counts`, with nodes that want reports.
     fn reporting(nodes: usize, counts: &Arc<Mutex<EdgeReport>>) -> Self {
         let mut pool = Self::new(nodes);
         let counts = Arc::clone(counts);
@@ -63,7 +63,7 @@ impl Pool {
         pool
     }
 
-    /// The reports that this node was sent.
+    /// The reports that were sent to this node.
     fn reports(&mut self, at: usize) -> Vec<EdgeReport> {
         let report = |message| match message {
             ClientMessage::Report(report) => Some(report),
@@ -178,7 +178,7 @@ impl Pool {
         self.dispatcher.handle_timeout(self.now);
     }
 
-    /// Calls the callbacks and gives what they were told.
+    /// Calls the callbacks and returns their results.
     fn ends(&mut self) -> Vec<(u32, Result<(), ClientError>)> {
         for (callback, result) in mem::take(&mut self.dispatcher.outbox().callbacks) {
             callback(result);
@@ -344,7 +344,7 @@ fn node_that_loses_jobs_is_given_up() {
         Err(ClientError::Busy),
         "the node owes a thousand"
     );
-    // It is alive, but nothing comes: silence is what gives it away.
+    // The node is silent although jobs are open: it is pinged, then given up.
     pool.tick(250);
     pool.tick(500);
     assert_eq!(pool.dispatcher.poll_close(), Some(at));
@@ -405,7 +405,7 @@ fn node_that_never_answers_for_keys_is_given_up() {
             assert!(number > 4096);
             return;
         }
-        // It is alive, after all.
+        // Any message shows that it is alive.
         pool.say(at, &NodeMessage::Pong { token: 0 });
         pool.sent(at);
         pool.submit(number, 10).expect("taken");
@@ -452,7 +452,7 @@ fn edge_reports_once_per_second_while_there_is_news() {
     let reports = pool.reports(at);
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 11, "cumulative");
-    // Activity of which nothing came is no news.
+    // Activity without a new count makes no report.
     pool.dispatcher.counted(pool.now);
     pool.tick(1000);
     assert!(pool.reports(at).is_empty());
