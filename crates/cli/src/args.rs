@@ -22,7 +22,7 @@ use millrace_bench::cli::{CryptoArgs, PoolArgs, SizesArgs, SizesWorkerArgs, TlsA
 use millrace_engine::{BackendKind, Hash, OperationKind};
 use millrace_server::config::Pin;
 
-pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
+pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand};
 
 pub(crate) use self::advise::AdviseArgs;
 pub(crate) use self::ceiling::CeilingArgs;
