@@ -122,6 +122,9 @@ fn single_job_does_not_wait_for_the_queue_of_a_flood() {
         );
         // First come first served, each job would wait for all that wait: 8,000.
         let others = served / beside.served.max(1);
-        assert!(others < 2_000, "{others} jobs of the flood for each of the victim's");
+        assert!(
+            others < 2_000,
+            "{others} jobs of the flood for each of the victim's"
+        );
     }
 }
