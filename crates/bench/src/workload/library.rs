@@ -209,6 +209,10 @@ impl Library {
         if let Self::OpenSsl(key) = self {
             return key.borrow_mut().verify(message, signature);
         }
+        if let Self::MlDsa(_) = self {
+            // The digest is the message: ML-DSA hashes by itself.
+            return self.verify_message(digest.as_ref(), signature);
+        }
         let Some((algorithm, public)) = self.verifier(&signature::RSA_PSS_2048_8192_SHA256) else {
             return false;
         };
