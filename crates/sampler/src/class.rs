@@ -76,7 +76,10 @@ impl Class {
     /// Whether a pool can take it: the operations with a long-lived private key.
     #[must_use]
     pub fn is_private_key(self) -> bool {
-        matches!(self, Self::RsaPrivate | Self::EcPrivate | Self::MlDsaPrivate)
+        matches!(
+            self,
+            Self::RsaPrivate | Self::EcPrivate | Self::MlDsaPrivate
+        )
     }
 
     /// Whether it is work on the data itself, which inline accelerators and kTLS take.
