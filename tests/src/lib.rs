@@ -14,6 +14,7 @@
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
+//! - [`load`]: clients that only load a node, each as a user of its own.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
 //! - [`vectors`]: Wycheproof files as values.
@@ -29,6 +30,7 @@ pub mod drive;
 pub mod edge;
 pub mod gateway;
 pub mod haproxy;
+pub mod load;
 pub mod memory;
 pub mod nginx;
 pub mod node;

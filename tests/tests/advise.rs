@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `millrace advise` writes is taken by the programs that it is for: nginx and HAProxy check it,
-//! and two ends of OpenVPN connect with it. (swanctl.conf and the `set` commands are checked by the
-//! tests of the inspect crate.)
+//! The target programs accept the configurations of `millrace advise`: nginx and HAProxy check them, and two ends
+//! of OpenVPN connect with them. (The inspect crate's tests check swanctl.conf and the `set` commands.)
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +30,7 @@ fn advise(fixture: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The configuration alone.
+/// The configuration without the page.
 fn configuration(fixture: &str, arguments: &[&str]) -> String {
     let text = succeed(advise(fixture, arguments).arg("--json"));
     let advice: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -58,7 +57,7 @@ fn bundle(dir: &Path, authority: &Authority) -> std::path::PathBuf {
 }
 
 #[test]
-fn nginx_takes_it() {
+fn nginx_accepts_the_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
     let pem = bundle(dir.path(), &Authority::new(dir.path()));
     every("tls", "nginx", |fixture, goal, text| {
@@ -81,7 +80,7 @@ fn nginx_takes_it() {
 }
 
 #[test]
-fn haproxy_takes_it() {
+fn haproxy_accepts_the_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
     let pem = bundle(dir.path(), &Authority::new(dir.path()));
     every("tls", "haproxy", |fixture, goal, text| {
@@ -98,14 +97,14 @@ fn haproxy_takes_it() {
 }
 
 #[test]
-fn two_ends_of_openvpn_connect_with_it() {
+fn two_ends_of_openvpn_connect_with_the_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
     let authority = Authority::new(dir.path());
     let identity = authority.identity(KeyKind::P256);
     every("openvpn", "openvpn", |fixture, goal, text| {
-        // Without a network device, which takes no privilege.
+        // Without a network device, so that no privilege is needed.
         let lines = text.replace("dev tun\n", "");
-        assert_ne!(lines, text, "it names its device");
+        assert_ne!(lines, text, "the configuration names its device");
         let ends = dir.path().join(format!("{fixture}-{goal}"));
         fs::create_dir(&ends).expect("a folder");
         let tunnel = Tunnel::point_to_point(
@@ -127,7 +126,7 @@ fn two_ends_of_openvpn_connect_with_it() {
     });
 }
 
-/// The ciphers are as they were saved: OpenSSL's names, with three rounds each.
+/// A saved run: OpenSSL's names of ciphers, with three rounds each.
 fn saved(gcm_us: f64, chacha_us: f64) -> String {
     let row = |algorithm: &str, micros: f64| {
         serde_json::json!({
@@ -144,7 +143,7 @@ fn saved(gcm_us: f64, chacha_us: f64) -> String {
 }
 
 #[test]
-fn a_saved_run_decides_and_anything_else_is_refused() {
+fn saved_run_decides_and_other_files_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("sizes.json");
     let name = file.to_str().expect("text");
@@ -163,7 +162,7 @@ fn a_saved_run_decides_and_anything_else_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{bad}");
         assert!(text_of(&output).contains("millrace bench sizes"), "{bad}");
     }
-    // As much as nobody saves: it is not read to its end.
+    // Larger than any saved run: the file is not read to its end.
     let huge = fs::File::create(&file).expect("a file");
     huge.set_len(1 << 40).expect("a hole");
     for odd in [name, "/dev/zero", dir.path().to_str().expect("text")] {
@@ -173,7 +172,7 @@ fn a_saved_run_decides_and_anything_else_is_refused() {
 }
 
 #[test]
-fn a_format_of_another_subject_is_refused_with_those_that_there_are() {
+fn format_of_another_subject_is_refused_with_the_possible_ones() {
     let output = run(&mut advise("aes-ni-vm", &["tls", "--format", "swanctl"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(text_of(&output).contains("tls takes nginx or haproxy"));

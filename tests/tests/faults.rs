@@ -22,8 +22,8 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use rustix::process::Signal;
 
-/// The provider's limits where time has to be up: short, so that tests are quick. What has to succeed
-/// within them is tried again, since a busy machine may miss them now and then.
+/// The provider's limits where they have to expire: short, so that tests are quick. Operations that have
+/// to succeed within them are tried again, since a busy machine may miss them.
 const FALLBACK_AFTER_MS: u64 = 400;
 const DEADLINE_MS: u64 = 1500;
 
@@ -123,7 +123,7 @@ impl Setup {
 }
 
 #[test]
-fn without_a_node_a_gateway_with_its_key_falls_back_until_there_is_one() {
+fn gateway_with_its_key_falls_back_until_there_is_a_node() {
     for server in Server::ALL {
         let world = World::new();
         let mut node = Node::prepare(world.dir(), "node-1", &NodeOptions::default());
@@ -143,7 +143,7 @@ fn without_a_node_a_gateway_with_its_key_falls_back_until_there_is_one() {
 }
 
 #[test]
-fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
+fn stub_without_a_node_fails_with_a_reason_and_recovers() {
     for server in Server::ALL {
         let world = World::new();
         let mut node = Node::prepare(world.dir(), "node-1", &NodeOptions::default());
@@ -155,7 +155,7 @@ fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
         let error = world
             .client
             .handshake(address, Tls::V13)
-            .expect_err("nobody has the key");
+            .expect_err("no node has the key");
         assert!(!is_verification_failure(&error), "{error}");
         if server == Server::Nginx {
             // HAProxy logs a category only; nginx logs OpenSSL's error with our words in it.
@@ -173,7 +173,7 @@ fn without_a_node_a_stub_gives_a_clear_error_and_recovers_without_a_restart() {
     }
 }
 
-/// What is done locally is counted as such, by reason, where an operator can read it.
+/// Operations done locally are counted by reason, where an operator can read them.
 #[test]
 fn fallbacks_are_counted_by_the_provider() {
     let world = World::new();
@@ -288,7 +288,7 @@ print(json.dumps({name: value.value for name, value in zip(names, values)}))
 ";
 
 #[test]
-fn a_slow_node_is_not_waited_for_where_the_key_is_here() {
+fn slow_node_is_not_waited_for_if_the_key_is_local() {
     for server in Server::ALL {
         let setup = Setup::with_key(server, KeyKind::Rsa2048);
         // Nothing is delivered: whatever succeeds was done here.
@@ -305,7 +305,7 @@ fn a_slow_node_is_not_waited_for_where_the_key_is_here() {
 }
 
 #[test]
-fn a_slow_node_is_waited_for_within_the_deadline_where_the_key_is_not_here() {
+fn slow_node_is_waited_for_until_the_deadline_if_the_key_is_remote() {
     // Far above the latency, so that the deadline is not missed on a busy machine.
     let limits = |edge: EdgeOptions| {
         edge.with("fallback_after_ms", FALLBACK_AFTER_MS)
@@ -320,7 +320,7 @@ fn a_slow_node_is_waited_for_within_the_deadline_where_the_key_is_not_here() {
         setup.proxy.set(Fault::Drop);
         assert!(
             !setup.try_handshake(),
-            "nothing comes back, and nobody else has the key"
+            "nothing comes back, and no other node has the key"
         );
         setup.proxy.set(Fault::None);
         setup.wait_until_pooled();
@@ -347,7 +347,7 @@ fn garbage_from_the_pool_never_reaches_a_client() {
 }
 
 #[test]
-fn a_wrong_signature_never_reaches_a_client() {
+fn wrong_signature_never_reaches_a_client() {
     for server in Server::ALL {
         for kind in KeyKind::USUAL {
             let setup = Setup::with_key(server, kind);
@@ -360,7 +360,7 @@ fn a_wrong_signature_never_reaches_a_client() {
             let setup = Setup::with_stub(server, kind);
             setup.proxy.set(Fault::WrongResult);
             for _ in 0..3 {
-                assert!(!setup.try_handshake(), "nobody else has the key");
+                assert!(!setup.try_handshake(), "no other node has the key");
             }
             assert!(setup.proxy.falsified() > 0, "something was falsified");
             setup.proxy.set(Fault::None);
@@ -370,7 +370,7 @@ fn a_wrong_signature_never_reaches_a_client() {
 }
 
 #[test]
-fn a_cut_connection_is_opened_again_and_keys_with_it() {
+fn cut_connection_is_opened_again_with_its_keys() {
     let setup = Setup::with_stub(Server::Haproxy, KeyKind::P256);
     for _ in 0..5 {
         setup.proxy.cut();
@@ -384,7 +384,7 @@ fn a_cut_connection_is_opened_again_and_keys_with_it() {
 }
 
 #[test]
-fn a_restarted_node_is_used_again() {
+fn restarted_node_is_used_again() {
     let restart = |setup: &mut Setup| {
         setup.node.stop();
         setup.node.up();
@@ -399,7 +399,7 @@ fn a_restarted_node_is_used_again() {
 }
 
 #[test]
-fn a_stopped_node_costs_a_gateway_with_its_key_nothing_but_time() {
+fn stopped_node_fails_no_handshake_with_a_local_key() {
     let setup = Setup::with_key(Server::Haproxy, KeyKind::Rsa2048);
     setup.node.signal(Signal::STOP);
     setup.handshakes(8);
@@ -408,7 +408,7 @@ fn a_stopped_node_costs_a_gateway_with_its_key_nothing_but_time() {
 }
 
 #[test]
-fn a_removed_key_ends_and_returns_and_others_do_not_notice() {
+fn removed_key_fails_until_it_returns_and_other_keys_go_on() {
     let world = World::new();
     let node = world.node("node-1");
     let (one, two) = (
@@ -483,7 +483,7 @@ impl Pair {
 }
 
 #[test]
-fn two_nodes_share_the_work() {
+fn two_nodes_share_the_jobs() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
     wait::until("both nodes work", || {
@@ -493,7 +493,7 @@ fn two_nodes_share_the_work() {
 }
 
 #[test]
-fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
+fn node_killed_in_the_middle_of_operations_fails_no_handshake() {
     for server in Server::ALL {
         let mut pair = Pair::start(server);
         let load = pair.world.client.load(pair.address(), Tls::V13, 4);
@@ -519,7 +519,7 @@ fn a_node_killed_in_the_middle_of_operations_fails_no_handshake() {
 }
 
 #[test]
-fn a_drained_node_fails_no_handshake() {
+fn drained_node_fails_no_handshake() {
     let mut pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
     wait::until("both nodes work", || {
@@ -537,7 +537,7 @@ fn a_drained_node_fails_no_handshake() {
 }
 
 #[test]
-fn a_stopped_node_fails_no_handshake_where_another_has_the_key() {
+fn stopped_node_fails_no_handshake_if_another_has_the_key() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
     wait::until("both nodes work", || {
@@ -606,7 +606,7 @@ const VALID: (i32, i32) = (2020, 2099);
 const EXPIRED: (i32, i32) = (2020, 2021);
 
 #[test]
-fn foreign_and_expired_certificates_are_refused_and_nobody_else_notices() {
+fn foreign_and_expired_certificates_are_refused_alone() {
     let tcp = OverTcp::start();
     let good = tcp.world.authority.client("gateway", VALID.0, VALID.1);
     assert!(tcp.serves(&good), "a good certificate is accepted");
@@ -637,7 +637,7 @@ fn foreign_and_expired_certificates_are_refused_and_nobody_else_notices() {
 
 /// A client that trusts another authority does not talk to the node at all.
 #[test]
-fn a_node_with_a_foreign_certificate_is_not_trusted() {
+fn node_with_a_foreign_certificate_is_not_trusted() {
     let tcp = OverTcp::start();
     let client = tcp.world.authority.client("gateway", VALID.0, VALID.1);
     let elsewhere = tcp.world.dir().join("elsewhere");

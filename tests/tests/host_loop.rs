@@ -40,7 +40,7 @@ impl Pool {
         Self::with_deadline(30_000)
     }
 
-    /// One whose operations end soon if the node does not answer: handshakes may fail on a busy machine.
+    /// A pool whose operations end soon if the node does not answer: handshakes may fail on a busy machine.
     fn impatient() -> Self {
         Self::with_deadline(300)
     }
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// Two handshakes that succeed: the first may open the key, the second has the loop attend.
+    /// Two handshakes that succeed: the first may open the key, with the second the loop drives.
     fn succeed(&self, port: u16) {
         self.proxy.set(Fault::None);
         for _ in 0..2 {
@@ -76,7 +76,7 @@ impl Pool {
     fn hold_one(&self, port: u16) {
         self.proxy.set(Fault::Hold);
         let held = self.world.client.handshake(address(port), Tls::V13);
-        assert!(held.is_err(), "nobody has answered");
+        assert!(held.is_err(), "the answer is held back");
     }
 
     fn haproxy(&self, threads: usize, port: u16) -> Haproxy {
@@ -102,11 +102,11 @@ impl Pool {
         Nginx::start(self.world.dir(), &options, &[port])
     }
 
-    /// How often the I/O thread of a gateway slept during so many handshakes, and how often it may have
-    /// slept for the clock alone.
+    /// How often the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and how often it may
+    /// have slept for the clock alone.
     fn sleeps(&self, gateway: u32, port: u16) -> (u64, u64) {
         let address = address(port);
-        // The first opens the key, the second has the loop attend.
+        // The first opens the key, with the second the loop drives.
         self.world.client.handshakes(address, Tls::V13, 5);
         let (before, started) = (sleeps_of_io_thread(gateway), Instant::now());
         self.world
@@ -143,7 +143,7 @@ fn sleeps_of_io_thread(process: u32) -> u64 {
 }
 
 #[test]
-fn the_loop_of_nginx_reads_the_answers() {
+fn event_loop_of_nginx_reads_the_answers() {
     let (pool, port) = (Pool::new(), free_port());
     let nginx = pool.nginx(port);
     let (sleeps, clock) = pool.sleeps(nginx.workers()[0], port);
@@ -151,7 +151,7 @@ fn the_loop_of_nginx_reads_the_answers() {
 }
 
 #[test]
-fn the_loop_of_haproxy_reads_the_answers() {
+fn event_loop_of_haproxy_reads_the_answers() {
     let (pool, port) = (Pool::new(), free_port());
     let haproxy = pool.haproxy(1, port);
     let (sleeps, clock) = pool.sleeps(haproxy.process.id(), port);
@@ -162,7 +162,7 @@ fn the_loop_of_haproxy_reads_the_answers() {
 const WAITING: usize = 20;
 
 #[test]
-fn handshakes_that_nginx_waits_for_need_no_descriptor_of_their_own() {
+fn waiting_handshakes_of_nginx_need_no_descriptor_of_their_own() {
     let (pool, port) = (Pool::new(), free_port());
     let nginx = pool.nginx(port);
     let address = address(port);
@@ -186,10 +186,10 @@ fn handshakes_that_nginx_waits_for_need_no_descriptor_of_their_own() {
     });
 }
 
-/// HAProxy counts the time by what it waits for: a wait that ends without an event has taken all of its
-/// time, or its clock was set back, and it goes by another one from then on.
+/// HAProxy derives the time from its waits: after a wait without events it assumes that the whole timeout
+/// has passed. If the clock disagrees, it assumes that the clock was set back and ignores it from then on.
 #[test]
-fn the_clock_of_haproxy_stays_right() {
+fn clock_of_haproxy_stays_right() {
     let (pool, port) = (Pool::impatient(), free_port());
     let begun = Instant::now();
     let haproxy = pool.haproxy(1, port);
@@ -198,7 +198,7 @@ fn the_clock_of_haproxy_stays_right() {
     let _idle = TcpStream::connect(address(port)).expect("a connection");
     for _ in 0..3 {
         pool.hold_one(port);
-        // Now the answer comes to a loop in which nobody waits for it any more.
+        // Now the answer comes to a loop in which no job waits for it any longer.
         pool.succeed(port);
     }
     let info = haproxy.ask("show info");
@@ -211,16 +211,16 @@ fn the_clock_of_haproxy_stays_right() {
 }
 
 #[test]
-fn of_several_loops_none_reads_for_the_others() {
+fn with_two_event_loops_the_io_thread_reads() {
     let (pool, port) = (Pool::new(), free_port());
     let haproxy = pool.haproxy(2, port);
     let (sleeps, _) = pool.sleeps(haproxy.process.id(), port);
     assert!(sleeps >= HANDSHAKES as u64, "{sleeps} times");
 }
 
-/// Held jobs end by their deadline, which the I/O thread keeps; the loop is told, and goes on.
+/// Held jobs end by their deadline, which the I/O thread keeps; the loop is notified, and goes on.
 #[test]
-fn deadlines_pass_while_the_loop_attends() {
+fn deadlines_pass_while_the_host_loop_drives() {
     let (pool, port) = (Pool::impatient(), free_port());
     let _nginx = pool.nginx(port);
     pool.succeed(port);
@@ -230,9 +230,9 @@ fn deadlines_pass_while_the_loop_attends() {
     pool.succeed(port);
 }
 
-/// A loop that is away for long: nothing that it misses is lost.
+/// A loop that is stopped for a while loses no answer.
 #[test]
-fn a_loop_that_was_stopped_goes_on() {
+fn host_loop_that_was_stopped_goes_on() {
     let (pool, port) = (Pool::new(), free_port());
     let nginx = pool.nginx(port);
     let address = address(port);

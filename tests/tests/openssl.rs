@@ -11,6 +11,8 @@ use std::process::Command;
 use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::gateway::Site;
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, run_with_input, succeed, text_of};
@@ -478,7 +480,8 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     }
 }
 
-/// Signs a message in parts, a message at once, and a digest, each with the algorithm of that name.
+/// Signs with the algorithm of that name: a message at once, in parts, and a digest. OpenSSL 3.5 signs with
+/// ML-DSA only messages at once.
 const NAMED: &str = "
 import ctypes, hashlib, sys
 crypto = ctypes.CDLL('libcrypto.so.3')
@@ -500,6 +503,8 @@ key = pointer(need(crypto.PEM_read_bio_PrivateKey(pointer(file), None, None, Non
 named = need(crypto.EVP_SIGNATURE_fetch(None, sys.argv[2].encode(), b'provider=millrace'))
 algorithm = pointer(named)
 message = b'to be signed, in parts or at once'
+at_once_only = sys.argv[2].startswith('ML-DSA')
+digest_name = None if at_once_only else b'SHA256'
 digest = hashlib.sha256(message).digest()
 
 def sign(init, produce):
@@ -523,14 +528,13 @@ def at_once(what):
         return crypto.EVP_PKEY_sign(context, signature, ctypes.byref(length), what, size(len(what)))
     return produce
 
-signatures = [
-    sign(crypto.EVP_PKEY_sign_message_init, in_parts),
-    sign(crypto.EVP_PKEY_sign_message_init, at_once(message)),
-    sign(crypto.EVP_PKEY_sign_init_ex2, at_once(digest)),
-]
+signatures = [sign(crypto.EVP_PKEY_sign_message_init, at_once(message))]
+if not at_once_only:
+    signatures.append(sign(crypto.EVP_PKEY_sign_message_init, in_parts))
+    signatures.append(sign(crypto.EVP_PKEY_sign_init_ex2, at_once(digest)))
 for signature in signatures:
     context = pointer(need(crypto.EVP_MD_CTX_new()))
-    need(crypto.EVP_DigestVerifyInit_ex(context, None, b'SHA256', None, None, key, None))
+    need(crypto.EVP_DigestVerifyInit_ex(context, None, digest_name, None, None, key, None))
     need(crypto.EVP_DigestVerify(context, signature, size(len(signature)), message, size(len(message))))
     verify = pointer(need(crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None)))
     need(crypto.EVP_PKEY_verify_message_init(verify, algorithm, None))
@@ -747,4 +751,69 @@ fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
         }
     }
     assert_eq!(setup.served(), 0);
+}
+
+/// `EVP_PKEY_sign_message_init` and `EVP_PKEY_sign`, the interface since OpenSSL 3.4.
+#[test]
+fn ml_dsa_messages_of_evp_pkey_sign_are_signed_in_the_pool() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let setup = MlDsa::start(65);
+    for (key, preferred) in [(&setup.stub, false), (&setup.key, true)] {
+        let before = setup.served();
+        let mut python = release::python();
+        setup.edge(preferred).apply(&mut python).args(["-c", NAMED]);
+        python.arg(key).arg("ML-DSA-65");
+        assert_eq!(succeed(&mut python).trim(), "1 signatures verify");
+        assert_eq!(setup.served(), before + 1, "{}", key.display());
+    }
+}
+
+/// Stock nginx with two certificates, both keys in the pool alone: each client gets the one whose
+/// signature it accepts, without blocking the worker.
+#[test]
+fn nginx_serves_ml_dsa_and_ecdsa_certificates_by_the_clients_choice() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let setup = MlDsa::start(65);
+    fs::remove_file(&setup.key).expect("the key file goes");
+    let dir = setup.world.dir();
+    let identity = setup.world.identity(KeyKind::P256);
+    let stub = setup.node.import("classic", &identity);
+    let port = free_port();
+    let http = format!(
+        "ssl_session_cache off;\nserver {{ listen 127.0.0.1:{port} ssl;\n\
+         ssl_certificate {}; ssl_certificate_key {};\n{}location / {{ return 200 ok; }} }}\n",
+        setup.certificate.display(),
+        setup.stub.display(),
+        certificate_lines(dir, "classic", &Site::with_stub(&identity, &stub)),
+    );
+    let options = NginxOptions::asynchronous(&setup.edge(false), http);
+    let nginx = Nginx::start(dir, &options, &[port]);
+    for (algorithm, authority, operation) in [
+        ("mldsa65", &setup.certificate, "ml-dsa-sign"),
+        (
+            "ecdsa_secp256r1_sha256",
+            &setup.world.authority.file,
+            "ecdsa-sign",
+        ),
+    ] {
+        for handshakes in 1..=3 {
+            let mut client = plain(&["s_client", "-tls1_3", "-sigalgs", algorithm]);
+            client.args(["-verify_return_error", "-verify_hostname", "localhost"]);
+            client.arg("-CAfile").arg(authority);
+            client.args(["-connect", &format!("127.0.0.1:{port}")]);
+            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            let output = run_with_input(&mut client, request);
+            let said = text_of(&output);
+            assert!(
+                output.status.success(),
+                "{algorithm}: {said}\n{}",
+                nginx.log()
+            );
+            assert_eq!(setup.node.served().of(operation), handshakes, "{said}");
+        }
+    }
 }

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Stock nginx with the library that makes it asynchronous: handshakes of one worker wait for the
-//! pool together; clients that leave and handshakes that time out meanwhile cost nothing for good;
-//! nginx is reloaded, upgraded and killed under load. A proxy between provider and node decides when
-//! the pool answers, and its counters say what was in flight.
+//! pool together; clients that leave and handshakes that time out while they wait leak nothing; nginx is
+//! reloaded, upgraded and killed under load. A proxy between provider and node decides when the pool
+//! answers, and its counters show what was in flight.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -134,22 +134,22 @@ fn handshakes_of_one_worker_wait_together() {
 /// How many clients there are at a time.
 const CLIENTS: usize = 40;
 
-/// How long one operation takes at the least, in tests of what happens under load.
+/// Least time of one operation in the tests under load.
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// The same in the comparison, in milliseconds: so long that what nginx, driver and pool compute on the
-/// same cores is the smaller part. On a slow or busy machine that takes longer ones. (Without the
-/// library the gain is 1, whatever the machine: one comparison that shows it is the proof.)
+/// The same in the comparison, in milliseconds: long enough that the computing of nginx, load driver and
+/// pool on the same cores is the smaller part. On a slow or busy machine the longer ones are needed.
+/// (Without the library the gain is 1 on any machine: one comparison that shows it is the proof.)
 const COMPARED_MS: [u64; 4] = [20, 40, 80, 160];
 
-/// What the library has to gain on whatever machine this runs on, with other tests beside it.
+/// Least gain of the library on any machine, with other tests beside it.
 const GAIN: f64 = 8.0;
 
 /// Windows per kind of server, in turns.
 const WINDOWS: usize = 2;
 
 #[test]
-fn one_worker_does_many_times_what_it_does_without() {
+fn one_worker_does_many_times_more_than_without_the_library() {
     let pool = Pool::new(KeyKind::P256);
     let ports = [free_port(), free_port()];
     let servers = [false, true].map(|preload| {
@@ -228,7 +228,7 @@ const FLAT_WINDOWS: usize = 8;
 /// than 32 KiB.
 const BYTES_PER_HANDSHAKE: u64 = 64;
 
-fn given_up_handshakes_cost_nothing(leave: Leave) {
+fn given_up_handshakes_leak_nothing(leave: Leave) {
     let pool = Pool::new(KeyKind::Rsa2048);
     let [port, patient] = [free_port(), free_port()];
     let patience = if leave == Leave::TimedOut {
@@ -313,25 +313,25 @@ fn reset(sockets: Vec<TcpStream>) {
 }
 
 #[test]
-fn clients_that_end_their_side_cost_nothing() {
-    given_up_handshakes_cost_nothing(Leave::Fin);
+fn clients_that_end_their_side_leak_nothing() {
+    given_up_handshakes_leak_nothing(Leave::Fin);
 }
 
 #[test]
-fn clients_that_are_gone_cost_nothing() {
-    given_up_handshakes_cost_nothing(Leave::Reset);
+fn clients_that_reset_the_connection_leak_nothing() {
+    given_up_handshakes_leak_nothing(Leave::Reset);
 }
 
 #[test]
-fn handshakes_that_time_out_cost_nothing() {
-    given_up_handshakes_cost_nothing(Leave::TimedOut);
+fn handshakes_that_time_out_leak_nothing() {
+    given_up_handshakes_leak_nothing(Leave::TimedOut);
 }
 
-/// Reloads in a row that fail nobody.
+/// Reloads in a row that fail no client.
 const RELOADS: usize = 100;
 
 #[test]
-fn a_reload_under_load_fails_nobody() {
+fn reload_under_load_fails_no_handshake() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
     let options = NginxOptions {
@@ -346,10 +346,10 @@ fn a_reload_under_load_fails_nobody() {
         nginx.reload();
     }
     load.wait_for_more(10);
-    nobody_failed(&pool, load.stop());
+    assert_no_handshake_failed(&pool, load.stop());
 }
 
-fn nobody_failed(pool: &Pool, outcome: Outcome) {
+fn assert_no_handshake_failed(pool: &Pool, outcome: Outcome) {
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
     assert_eq!(
         pool.node.served().total(),
@@ -359,7 +359,7 @@ fn nobody_failed(pool: &Pool, outcome: Outcome) {
 }
 
 #[test]
-fn a_binary_upgrade_under_load_fails_nobody_and_stays_asynchronous() {
+fn binary_upgrade_under_load_fails_no_handshake_and_stays_async() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
     let options = NginxOptions {
@@ -383,13 +383,13 @@ fn a_binary_upgrade_under_load_fails_nobody_and_stays_asynchronous() {
     signal_to(old, Signal::QUIT);
     wait::until("the old master is gone", || !is_alive(old));
     load.wait_for_more(50);
-    nobody_failed(&pool, load.stop());
+    assert_no_handshake_failed(&pool, load.stop());
     pool.proxy.set(Fault::None);
     pool.wait_together(address(port), 20);
 }
 
 #[test]
-fn a_killed_worker_is_replaced_and_the_others_go_on() {
+fn killed_worker_is_replaced_and_the_others_go_on() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
     let options = NginxOptions {
@@ -414,7 +414,7 @@ fn a_killed_worker_is_replaced_and_the_others_go_on() {
 }
 
 #[test]
-fn workers_with_sockets_of_their_own_are_served() {
+fn workers_with_reuseport_sockets_are_served() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
     let options = NginxOptions {
@@ -432,7 +432,7 @@ fn workers_with_sockets_of_their_own_are_served() {
 }
 
 #[test]
-fn an_outage_of_the_pool_fails_nobody_whose_key_is_here() {
+fn outage_of_the_pool_fails_no_handshake_with_a_local_key() {
     let quick = |edge: EdgeOptions| edge.with("fallback_after_ms", 200);
     let mut pool = Pool::with(KeyKind::Rsa2048, false, quick);
     let (_nginx, address) = pool.nginx();
@@ -454,7 +454,7 @@ fn an_outage_of_the_pool_fails_nobody_whose_key_is_here() {
 /// The key is in two nodes, one of which is killed and comes back, again and again, while every
 /// answer takes its time.
 #[test]
-fn a_killed_node_fails_nobody_where_another_has_the_key() {
+fn killed_node_fails_no_handshake_if_another_has_the_key() {
     let world = World::new();
     let mut nodes = [world.node("node-1"), world.node("node-2")];
     let identity = world.identity(KeyKind::P256);
@@ -497,7 +497,7 @@ fn a_killed_node_fails_nobody_where_another_has_the_key() {
 
 /// From OpenSSL 3.2 on a program may bring its own stacks for jobs: 128 KiB above a guard of 64 KiB.
 #[test]
-fn jobs_have_stacks_with_a_guard_where_openssl_lets_them() {
+fn jobs_have_stacks_with_a_guard_from_openssl_3_2_on() {
     const WAITING: usize = 20;
     let pool = Pool::new(KeyKind::Rsa2048);
     let (nginx, address) = pool.nginx();
@@ -534,7 +534,7 @@ fn regions(id: u32, permissions: &str, size: u64) -> usize {
 const SAYS: &str = "millrace-preload: ";
 
 #[test]
-fn other_programs_are_left_alone_and_told_so_once() {
+fn other_program_is_left_alone_with_one_message() {
     let pool = Pool::new(KeyKind::P256);
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
@@ -592,7 +592,7 @@ fn other_programs_are_left_alone_and_told_so_once() {
 }
 
 #[test]
-fn without_the_provider_nginx_works_as_before() {
+fn nginx_without_the_provider_works_as_before() {
     let pool = Pool::with(KeyKind::Rsa2048, false, |edge| edge);
     let port = free_port();
     let options = NginxOptions {
@@ -616,7 +616,7 @@ fn copy_program(path: &str, to: &Path) {
 
 /// OpenSSL linked statically cannot be reached; a program without any stands for it.
 #[test]
-fn an_nginx_without_a_shared_libssl_is_told_so_once() {
+fn nginx_without_a_shared_libssl_gets_one_message() {
     for name in ["nginx", "angie", "openresty", "haproxy"] {
         let world = World::new();
         let binary = world.dir().join(name);
@@ -630,9 +630,9 @@ fn an_nginx_without_a_shared_libssl_is_told_so_once() {
     }
 }
 
-/// Debian's nginx has no other way to wait than epoll; whatever else is called nginx stands for one.
+/// Debian's nginx can only wait by epoll; another program by the name of nginx stands for one that cannot.
 #[test]
-fn an_nginx_that_does_not_use_epoll_is_told_so_and_blocks() {
+fn nginx_without_epoll_gets_one_message_and_blocks() {
     let pool = Pool::new(KeyKind::P256);
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);

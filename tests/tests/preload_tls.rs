@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What TLS and nginx can do beyond a plain handshake, with the library preloaded: several
+//! TLS and nginx beyond a plain handshake, with the library preloaded: several
 //! certificates, client certificates, stapling, resumption, early data, HTTP/2, nginx as a client,
 //! and `stream`. Each handshake is one operation of the pool, by its counters, and one worker has
 //! several of them wait at once.
@@ -227,7 +227,7 @@ fn make_readable(path: &Path) {
 }
 
 #[test]
-fn clients_show_their_certificates() {
+fn client_certificates_are_checked() {
     let pool = Pool::new();
     let port = free_port();
     let http = format!(
@@ -238,7 +238,7 @@ fn clients_show_their_certificates() {
         pool.ca()
     );
     let _nginx = pool.nginx(http, &[port]);
-    let client = pool.world.authority.client("somebody", 2020, 2090);
+    let client = pool.world.authority.client("visitor", 2020, 2090);
     let file = |name| client.join(name).display().to_string();
     let (certificate, key) = (file("cert.pem"), file("key.pem"));
     for version in ["1.2", "1.3"] {
@@ -360,13 +360,12 @@ fn early_data_is_read_and_its_handshakes_wait_together() {
     assert!(!nginx.log().contains("[alert]"), "{}", nginx.log());
 }
 
-/// What OpenSSL prefers from 3.5 on: an exchange of two kinds at once. A client that has announced it
+/// The preferred key exchange of OpenSSL from 3.5 on combines two kinds. A client that has announced it
 /// but sent no share of it is asked for another `ClientHello`.
 #[test]
 fn hybrid_key_exchange_is_served() {
     if release::openssl() < (3, 5) {
-        eprintln!("SKIPPED: this OpenSSL has no X25519MLKEM768");
-        return;
+        millrace_testkit::skip!("this OpenSSL has no X25519MLKEM768");
     }
     let pool = Pool::new();
     let port = free_port();
@@ -405,7 +404,7 @@ fn http_2_is_served() {
 
 /// nginx as a client whose key is in the pool: it, too, waits for several handshakes at once.
 #[test]
-fn nginx_shows_a_pooled_certificate_to_its_upstreams() {
+fn nginx_authenticates_to_its_upstreams_with_a_pooled_key() {
     let pool = Pool::new();
     let (front, back) = (free_port(), free_port());
     let upstream = pool.world.identity(KeyKind::P384);
@@ -448,8 +447,7 @@ fn nginx_shows_a_pooled_certificate_to_its_upstreams() {
 #[test]
 fn stream_terminates_tls() {
     if stream_module().is_none() {
-        eprintln!("SKIPPED: nginx has no stream module here: run `make setup`");
-        return;
+        millrace_testkit::skip!("nginx has no stream module here: run `make setup`");
     }
     let pool = Pool::new();
     let port = free_port();

@@ -32,8 +32,8 @@ fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
     (world, node, gateway)
 }
 
-/// Connections of workers that are gone are gone, too.
-fn only_workers_are_left(node: &Node, gateway: &Gateway) {
+/// Connections of workers that have ended are closed.
+fn assert_only_workers_are_connected(node: &Node, gateway: &Gateway) {
     let good = wait::holds_within(wait::SOON, || node.connections() <= gateway.workers().len());
     let (connections, workers) = (node.connections(), gateway.workers());
     assert!(
@@ -60,7 +60,7 @@ fn reload_under_load(server: Server, preferred: bool) {
         outcome.completed,
         "and every one was pooled"
     );
-    only_workers_are_left(&node, &gateway);
+    assert_only_workers_are_connected(&node, &gateway);
 }
 
 #[test]
@@ -83,12 +83,11 @@ fn reloading_haproxy_fails_no_handshake_with_a_key_on_the_gateway() {
     reload_under_load(Server::HaproxyMaster, true);
 }
 
-/// The kernel says who a worker is, and the policy of the key names it.
+/// The kernel states the user of a worker, and the policy of the key names it.
 #[test]
-fn the_policy_names_the_user_of_the_workers() {
+fn policy_admits_the_user_of_the_workers() {
     if !is_root() {
-        eprintln!("SKIPPED: only root starts workers of another user");
-        return;
+        millrace_testkit::skip!("only root starts workers of another user");
     }
     let world = World::new();
     let node = world.node("node-1");
@@ -110,12 +109,15 @@ fn the_policy_names_the_user_of_the_workers() {
     let refused = world
         .client
         .handshake(gateway.address(KeyKind::Rsa2048), Tls::V13);
-    assert!(refused.is_err(), "the workers are nobody, not root");
+    assert!(
+        refused.is_err(),
+        "the workers run as the user `nobody`, not as root"
+    );
     assert_eq!(node.served().total(), 5);
 }
 
 #[test]
-fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
+fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
     let (world, node, gateway) = start(Server::Nginx, false);
     let address = gateway.address(KeyKind::Rsa2048);
     for _ in 0..3 {
@@ -136,11 +138,11 @@ fn a_killed_worker_is_replaced_and_its_successor_uses_the_pool() {
     let before = wait::until_steady("the node", || node.served().total());
     world.client.handshakes(address, Tls::V13, 10);
     assert_eq!(node.served().total(), before + 10);
-    only_workers_are_left(&node, &gateway);
+    assert_only_workers_are_connected(&node, &gateway);
 }
 
 #[test]
-fn the_end_of_nginx_leaves_nothing_at_the_node() {
+fn stopped_nginx_leaves_nothing_at_the_node() {
     let (world, node, gateway) = start(Server::Nginx, true);
     world
         .client

@@ -6,10 +6,9 @@
 //! A child inherits the affinity of the thread that starts it, so a process is pinned *before* its
 //! first thread exists: the starting thread moves to the core, starts it, and moves back.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
+use millrace_sampler::{cpu_time, process_tree};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -89,53 +88,10 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
 }
 
-/// CPU time of a process and its descendants, all living threads, in nanosecond resolution
-/// (`/proc/PID/task/TID/schedstat`). A server that ends threads between two readings would be
+/// CPU time of a process and its living descendants. A server that ends threads between two readings would be
 /// undercounted; the ones measured here do not.
 pub(crate) fn tree_cpu_time(root: u32) -> Duration {
-    let mut total = 0;
-    for pid in tree(root) {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-            continue;
-        };
-        for task in tasks.flatten() {
-            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            let first = text.split_ascii_whitespace().next().unwrap_or("0");
-            total += first.parse::<u64>().unwrap_or(0);
-        }
-    }
-    Duration::from_nanos(total)
-}
-
-/// A process and its descendants.
-fn tree(root: u32) -> Vec<u32> {
-    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = vec![root];
-    let mut next = 0;
-    while let Some(pid) = found.get(next).copied() {
-        found.extend(children.remove(&pid).unwrap_or_default());
-        next += 1;
-    }
-    found
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name is in parentheses and may itself hold spaces and parentheses.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+    cpu_time(process_tree(root))
 }
 
 #[cfg(test)]

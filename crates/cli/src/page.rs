@@ -3,7 +3,7 @@
 
 //! Pages for people: headings, facts, tables, remarks. Bold only on terminals.
 //!
-//! What comes from foreign files is shown without control characters, which a terminal might obey.
+//! Text from foreign files is shown without control characters, which a terminal might obey.
 
 use std::io::{self, IsTerminal};
 
@@ -12,7 +12,7 @@ use millrace_inspect::report::Section;
 
 use crate::output::{self, Table};
 
-/// Width of what is inside the margin of two columns, on a terminal of 80.
+/// Width of the text beside the margin of two columns, on a terminal of 80.
 const COLUMNS: usize = 76;
 /// Width of the names of facts: the longest is `architecture`.
 const NAME_WIDTH: usize = 13;
@@ -32,7 +32,7 @@ impl Page {
         }
     }
 
-    /// Begins a part of the page.
+    /// Adds a heading.
     pub(crate) fn heading(&mut self, name: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -44,35 +44,35 @@ impl Page {
         }
     }
 
-    /// One fact per line.
+    /// Adds a line with one fact.
     pub(crate) fn fact(&mut self, name: &str, value: &str) {
         let value = plain(value);
         self.text
             .push_str(&format!("  {name:<NAME_WIDTH$} {value}\n"));
     }
 
-    /// A fact that is not known for every machine.
+    /// Adds a fact, if it is known.
     pub(crate) fn fact_if(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.fact(name, value);
         }
     }
 
-    /// A table, indented like the facts.
+    /// Adds a table, indented like the facts.
     pub(crate) fn table(&mut self, table: &Table) {
         for line in table.render(self.styled).lines() {
             self.text.push_str(&format!("  {line}\n"));
         }
     }
 
-    /// A sentence, on lines of its own.
+    /// Adds a sentence, wrapped.
     pub(crate) fn remark(&mut self, text: &str) {
         for line in wrapped(&plain(text), COLUMNS) {
             self.text.push_str(&format!("  {line}\n"));
         }
     }
 
-    /// What of a section could not be read, and why.
+    /// Adds the facts of a section that could not be read, with the reason.
     pub(crate) fn unread<T>(&mut self, section: &Section<T>) {
         for unread in &section.unread {
             self.text.push_str(&format!(
@@ -83,20 +83,20 @@ impl Page {
         }
     }
 
-    /// Writes it.
+    /// Writes the page to standard output.
     pub(crate) fn print(&self) -> Result<()> {
         output::print(&self.text)
     }
 }
 
-/// Text without what a terminal might obey.
+/// Text without control characters.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
 
-/// Lines of at most so many columns, unless a word is longer.
+/// Breaks text into lines of at most `columns`, unless a word is longer.
 pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -118,13 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terminals_obey_nothing_of_a_file() {
+    fn control_characters_are_replaced() {
         assert_eq!(plain("a\x1b[2Jb\nc"), "a?[2Jb?c");
     }
 
     #[test]
     fn long_sentences_are_wrapped() {
         let text = "word ".repeat(40);
-        assert!(wrapped(text.trim(), 76).iter().all(|line| line.len() <= 76));
+        let lines = wrapped(text.trim(), 76);
+        assert!(lines.iter().all(|line| line.len() <= 76));
+        assert_eq!(lines.join(" "), text.trim(), "no word is lost");
     }
 }

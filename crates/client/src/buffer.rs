@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Bytes on their way to a node. They may hold an imported key, so they are zeroised when they have
-//! been sent, and the buffer never grows by leaving a copy behind.
+//! Bytes on their way to a node. They may hold an imported key. So they are zeroised once they have been
+//! sent, and growing leaves no copy behind.
 
 use zeroize::Zeroize;
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_makes_room_although_something_is_always_left() {
+    fn sent_bytes_make_room_although_some_always_wait() {
         let mut out = OutBuffer::default();
         out.append_secret().extend_from_slice(&[7; 100]);
         for _ in 0..10_000 {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_move_without_a_wipe() {
+    fn secret_does_not_move_without_a_wipe() {
         let mut out = OutBuffer::default();
         out.append_secret().extend_from_slice(&[7; 1000]);
         let before = out.append().as_ptr();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_reads_nothing_fills_up() {
+    fn buffer_of_a_node_that_reads_nothing_fills_up() {
         let mut out = OutBuffer::default();
         out.append().resize(MAX_PENDING, 0);
         assert!(out.is_full());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a pool is told: which nodes, with which identity, within which bounds.
+//! Configuration of a pool: nodes, identity, bounds and timeouts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,8 +19,27 @@ use crate::report::ReportSource;
 /// which it has tried.
 pub const MAX_NODES: usize = 64;
 
-/// Configuration of a [`crate::Pool`]. Nothing in it is looked at before the first job or key, except
-/// that [`PoolConfig::check`] may be called by whoever read it from a file.
+/// Configuration of a [`crate::Pool`]. It is first used by the first job or key; a program that reads it
+/// from a file can call [`PoolConfig::check`] before.
+///
+/// ```
+/// use std::time::Duration;
+/// use millrace_client::{Endpoint, Hedge, PoolConfig, TlsConfig};
+///
+/// let tls = TlsConfig {
+///     ca: "/etc/millrace/ca.pem".into(),
+///     cert: "/etc/millrace/gateway.pem".into(),
+///     key: "/etc/millrace/gateway.key".into(),
+///     server_name: None,
+/// };
+/// let remote: Endpoint = "tcp:10.0.0.7:4433".parse()?;
+/// let local: Endpoint = "unix:/run/millrace/node.sock".parse()?;
+/// let config = PoolConfig::new(vec![local, remote.with_tls(tls)])
+///     .default_deadline(Duration::from_millis(800))
+///     .hedge(Hedge::Adaptive);
+/// config.check()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// The nodes; at least one, at most [`MAX_NODES`].
@@ -35,17 +54,17 @@ pub struct PoolConfig {
     pub max_in_flight: usize,
     /// Keys that this process may have open. Default 4096.
     pub max_keys: usize,
-    /// A connection with jobs in flight that is silent for so long is asked for a sign of life.
-    /// Default 250 ms.
+    /// Silence of a connection with jobs in flight after which it is sent a ping. Default 250 ms.
     pub ping_after: Duration,
-    /// A connection that is silent for so long after that is given up. Default 500 ms, so that a node
-    /// that hangs is replaced within a second.
+    /// Further silence after which the connection is given up. Default 500 ms, so that a node that hangs
+    /// is replaced within a second.
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
     /// Whether a job that waits is sent to a second node as well. Default: no.
     pub hedge: Hedge,
-    /// What the nodes are told about this edge, about once per second while it works. Default: nothing.
+    /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
+    /// Default: none.
     pub report: Option<ReportSource>,
 }
 
@@ -66,6 +85,18 @@ impl Default for PoolConfig {
     }
 }
 
+/// One setter per field that is set as it is.
+macro_rules! setters {
+    ($($field:ident: $type:ty;)+) => {$(
+        #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
+        #[must_use]
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )+};
+}
+
 impl PoolConfig {
     /// The defaults with these nodes.
     #[must_use]
@@ -76,39 +107,18 @@ impl PoolConfig {
         }
     }
 
-    /// Sets [`Self::connect_timeout`].
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Sets [`Self::default_deadline`].
-    #[must_use]
-    pub fn default_deadline(mut self, deadline: Duration) -> Self {
-        self.default_deadline = deadline;
-        self
-    }
-
-    /// Sets [`Self::max_in_flight`].
-    #[must_use]
-    pub fn max_in_flight(mut self, jobs: usize) -> Self {
-        self.max_in_flight = jobs;
-        self
-    }
-
-    /// Sets [`Self::max_keys`].
-    #[must_use]
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.max_keys = keys;
-        self
+    setters! {
+        connect_timeout: Duration;
+        default_deadline: Duration;
+        max_in_flight: usize;
+        max_keys: usize;
+        hedge: Hedge;
     }
 
     /// Sets [`Self::ping_after`] and [`Self::dead_after`].
     #[must_use]
     pub fn health(mut self, ping_after: Duration, dead_after: Duration) -> Self {
-        self.ping_after = ping_after;
-        self.dead_after = dead_after;
+        (self.ping_after, self.dead_after) = (ping_after, dead_after);
         self
     }
 
@@ -116,13 +126,6 @@ impl PoolConfig {
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = agent.into();
-        self
-    }
-
-    /// Sets [`Self::hedge`].
-    #[must_use]
-    pub fn hedge(mut self, hedge: Hedge) -> Self {
-        self.hedge = hedge;
         self
     }
 
@@ -138,20 +141,25 @@ impl PoolConfig {
     /// # Errors
     /// [`ClientError::Config`], naming what is wrong.
     pub fn check(&self) -> Result<(), ClientError> {
-        let wrong = |text: &str| Err(ClientError::Config(text.to_owned()));
-        if self.nodes.is_empty() {
-            return wrong("no node is configured");
+        let rules = [
+            (self.nodes.is_empty(), "no node is configured"),
+            (
+                self.nodes.len() > MAX_NODES,
+                "more than 64 nodes are configured",
+            ),
+            (
+                self.max_in_flight == 0,
+                "`max_in_flight` must be at least 1",
+            ),
+            (
+                self.max_in_flight > MAX_IN_FLIGHT,
+                "`max_in_flight` must be at most 1048576",
+            ),
+        ];
+        match rules.into_iter().find(|(broken, _)| *broken) {
+            Some((_, text)) => Err(ClientError::Config(text.to_owned())),
+            None => Ok(()),
         }
-        if self.nodes.len() > MAX_NODES {
-            return wrong("more than 64 nodes are configured");
-        }
-        if self.max_in_flight == 0 {
-            return wrong("`max_in_flight` must be at least 1");
-        }
-        if self.max_in_flight > MAX_IN_FLIGHT {
-            return wrong("`max_in_flight` must be at most 1048576");
-        }
-        Ok(())
     }
 
     /// The agent, cut to what the protocol carries.
@@ -167,8 +175,8 @@ impl PoolConfig {
 /// Bound on `max_in_flight`: the table of jobs is scanned when a node is lost or a deadline passes.
 const MAX_IN_FLIGHT: usize = 1 << 20;
 
-/// When a job that has no answer yet is sent to a second node, too. The first good answer counts, the
-/// other node is asked to forget the job. At most one job in twenty, and a few, are hedged.
+/// When a job that has no answer yet is sent to a second node, too. The first result counts; the other
+/// node is asked to drop the job. At most one job in twenty is hedged, and five more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hedge {
@@ -177,7 +185,7 @@ pub enum Hedge {
     Off,
     /// After this time.
     After(Duration),
-    /// When it has waited longer than 19 in 20 of the recent answers took, and at least 5 ms.
+    /// After the 95th percentile of the recent latencies, and at least 5 ms.
     Adaptive,
 }
 
@@ -186,14 +194,14 @@ pub enum Hedge {
 pub enum Endpoint {
     /// A unix socket; the node knows the client by its user id.
     Unix(PathBuf),
-    /// TCP with mutual TLS 1.3. An address is best: a name is resolved on the I/O thread, which keeps
-    /// callbacks and new connections waiting meanwhile (callers only until their deadlines).
+    /// TCP with mutual TLS 1.3. An address is best: a name is resolved on the I/O thread, and callbacks and
+    /// new connections wait for that (blocked callers only until their deadlines).
     Tcp {
         /// Address or name.
         host: String,
         /// Port.
         port: u16,
-        /// Whom to trust and who to be.
+        /// The trusted CA, and the client's certificate and key.
         tls: TlsConfig,
     },
 }
@@ -287,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_survive_their_text() {
+    fn endpoint_survives_its_text() {
         for text in [
             "unix:/run/millrace/node.sock",
             "tcp:node-1:4433",
@@ -312,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_agent_is_cut_at_a_character() {
+    fn long_agent_is_cut_at_a_character() {
         let config = PoolConfig::default().agent("é".repeat(40));
         assert_eq!(config.agent_name().len(), 64);
         let config = PoolConfig::default().agent(format!("a{}", "é".repeat(40)));
@@ -320,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_said() {
+    fn unusable_configuration_is_refused() {
         assert!(PoolConfig::default().check().is_err());
         let unix = Endpoint::Unix("/x".into());
         assert!(PoolConfig::new(vec![unix.clone(); 65]).check().is_err());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Why the client has no result, and whether the edge should then do the work itself.
+//! Why the client has no result, and whether the edge should do the operation itself.
 
 use millrace_engine::error::JobError;
 use millrace_wire::KeyRefusal;
@@ -14,10 +14,10 @@ pub enum ClientError {
     /// A node answered the job with this error, and no other node could be tried.
     #[error("a node answered: {0}")]
     Job(JobError),
-    /// No node opened the key; this is what the last one said.
+    /// No node opened the key; the last one gave this reason.
     #[error("the key was refused: {}", refusal(*.0))]
     Key(KeyRefusal),
-    /// Resource: no node can be reached now. The text says what each one's trouble is.
+    /// Resource: no node can be reached now. The text has the last error of each.
     #[error("no node can be reached: {0}")]
     NoNode(String),
     /// Resource: the deadline passed.
@@ -44,14 +44,14 @@ pub enum ClientError {
     /// Resource: too many generations of processes, forked from each other, have used this pool.
     #[error("this process descends from too many forks that used the same pool")]
     Forked,
-    /// Resource: the I/O thread or its descriptors could not be had.
+    /// Resource: the I/O thread or its descriptors could not be created.
     #[error("the i/o thread could not be started: {0}")]
     Start(String),
 }
 
 impl ClientError {
-    /// Whether the edge should do the operation itself (if it holds the key): everything but what
-    /// would fail there just as well, or is not wanted any more.
+    /// Whether the edge should do the operation itself, if it holds the key. False for errors that would
+    /// repeat there, and for jobs whose result is no longer wanted.
     #[must_use]
     pub fn fall_back(&self) -> bool {
         match self {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_fail_locally_too_does_not_fall_back() {
+    fn error_that_would_repeat_locally_does_not_fall_back() {
         assert!(!ClientError::Job(JobError::BadInput).fall_back());
         assert!(!ClientError::Job(JobError::Denied).fall_back());
         assert!(!ClientError::Cancelled.fall_back());

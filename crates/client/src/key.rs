@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A key as the client holds it: where it comes from and what a node said about it. Its handles, one
+//! A key as the client holds it: its source, and the facts that a node stated about it. Its handles, one
 //! per connection, belong to [`crate::connection`] and come and go with the nodes.
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub(crate) type KeyId = u64;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Where nodes get a key from.
+/// The source from which nodes get a key.
 pub(crate) enum KeySource {
     /// From their own store.
     Selector(KeySelector),
@@ -27,7 +27,7 @@ pub(crate) enum KeySource {
     Import(PrivateKey),
 }
 
-/// What a node says about a key.
+/// The facts that a node states about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFacts {
     pub(crate) info: KeyInfo,
@@ -35,11 +35,11 @@ pub(crate) struct KeyFacts {
     pub(crate) hashes: HashSet,
 }
 
-/// A key without the right to close it.
+/// A key without its owner: dropping it closes nothing.
 pub(crate) struct KeyData {
     pub(crate) id: KeyId,
     pub(crate) source: KeySource,
-    /// What the first node said. Later ones must have the same key.
+    /// The facts from the first node. Later nodes must have the same key.
     pub(crate) facts: OnceLock<KeyFacts>,
 }
 
@@ -53,8 +53,8 @@ impl KeyData {
         }
     }
 
-    /// Whether a node that says this has the key that the first node had. A name may mean another key
-    /// on another node; a certificate goes with one only.
+    /// Whether a node that states these facts has the same key as the first node. A name may belong to
+    /// different keys on two nodes, but the certificate fits one of them only.
     pub(crate) fn agrees_with(&self, facts: &KeyFacts) -> bool {
         self.facts.get_or_init(|| facts.clone()).info == facts.info
     }
@@ -66,20 +66,20 @@ impl KeyData {
 /// It survives reconnects, failover and fork: it is opened again wherever it is needed.
 #[derive(Clone)]
 pub struct RemoteKey {
-    inner: Arc<Inner>,
+    inner: Arc<OwnedKey>,
 }
 
-struct Inner {
+struct OwnedKey {
     data: Arc<KeyData>,
     facts: KeyFacts,
     pool: Weak<Shared>,
 }
 
 impl RemoteKey {
-    /// A key that a node has opened: `facts` is what it said.
+    /// A key that a node has opened, with the facts it stated.
     pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<Shared>) -> Self {
         Self {
-            inner: Arc::new(Inner { data, facts, pool }),
+            inner: Arc::new(OwnedKey { data, facts, pool }),
         }
     }
 
@@ -89,13 +89,13 @@ impl RemoteKey {
         &self.inner.facts.info
     }
 
-    /// What this client may do with it, as the first node said.
+    /// The operations that this client may do with it, as the first node stated.
     #[must_use]
     pub fn operations(&self) -> OperationSet {
         self.inner.facts.operations
     }
 
-    /// With which hashes, as the first node said.
+    /// The hashes that it may be used with, as the first node stated.
     #[must_use]
     pub fn hashes(&self) -> HashSet {
         self.inner.facts.hashes
@@ -116,7 +116,7 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
-impl Drop for Inner {
+impl Drop for OwnedKey {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
             pool.close_key(self.data.id);

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Speaks to a pool, from inside other people's processes: no async runtime, no thread and no socket
-//! before the first key is opened, nothing that breaks across fork.
+//! The client library of a pool. It lives inside other programs: no async runtime, no thread and no
+//! socket before the first key is opened, nothing that breaks across fork.
 //!
 //! ```text
 //!  callers ──► Pool ──► Instance (one per process) ──► Dispatcher ──► Connection ──► bytes
@@ -12,21 +12,46 @@
 //!
 //! - [`Pool`]: the handle. [`Pool::call`] blocks, [`Pool::submit`] calls back.
 //! - [`RemoteKey`]: a key, at every node that has it.
-//! - [`PoolConfig`], [`Endpoint`], [`TlsConfig`]: which nodes, and who we are.
+//! - [`PoolConfig`], [`Endpoint`], [`TlsConfig`]: the nodes, the client's identity, bounds and timeouts.
 //! - [`ClientError`]: why there is no result, and whether to do the work locally.
-//! - [`ClientStats`]: what is counted.
+//! - [`ClientStats`]: the counters of this process.
+//! - [`HostLoop`]: for a program whose own event loop drives the sockets.
 //!
-//! # What it promises
+//! # Example
+//! Signs a digest with a key of the pool:
+//!
+//! ```no_run
+//! use millrace_client::{ClientError, KeySelector, Pool, PoolConfig};
+//! use millrace_engine::operation::{Hash, Operation};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = Pool::new(PoolConfig::new(vec!["unix:/run/millrace/node.sock".parse()?]));
+//! let key = pool.open_key(KeySelector::Name("www".to_owned()), pool.deadline())?;
+//!
+//! let digest = [0; 32]; // SHA-256 of the message: a pool hashes nothing
+//! let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
+//! match pool.call(&key, &sign, &digest, pool.deadline()) {
+//!     Ok(reply) => println!("{} bytes from {}", reply.output.len(), reply.node),
+//!     // The pool cannot do it now: use the local key, if there is one.
+//!     Err(error) if error.fall_back() => println!("signing locally: {error}"),
+//!     // It would fail locally, too.
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
 //! Every job ends once, by its deadline. A job whose node dies or declines is sent to another one, at
 //! most twice, within a budget: every operation of the protocol may be repeated. If no node can be
-//! reached, it ends at once, so that the caller can do the work itself. A key is at the node or nodes
-//! that its owner chose, and a node that answers with another key than the first is not believed.
+//! reached, the job ends at once, so that the caller can do the work itself. A key is only at the nodes
+//! that its owner chose. A node that has another key by the same name than the first node is not used.
 //!
 //! # Limits
-//! A name in an [`Endpoint::Tcp`] is resolved on the I/O thread. A process whose id is the same as that
-//! of an ancestor that used the same handle, which has ended, passes for it if no process in between
-//! used the handle, too. Leaving the library loaded (`-z nodelete`) is the business of whoever makes a
-//! plugin of it.
+//! - A name in an [`Endpoint::Tcp`] is resolved on the I/O thread.
+//! - A handle recognises its process by the process id. If a process gets the id of an ancestor that used
+//!   the same handle and has ended, and no process in between used it, it is mistaken for that ancestor.
+//! - A plugin that contains this crate must stay loaded (`-z nodelete`), since the I/O thread runs its code.
 #![forbid(unsafe_code)]
 
 mod buffer;

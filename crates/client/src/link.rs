@@ -186,7 +186,7 @@ fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::R
         }
         let handshaking = tls.is_handshaking();
         if let Err(error) = tls.process_new_packets() {
-            // Tells the node why, if it listens; the reason that counts is already known.
+            // Sends the TLS alert, if the node still reads; the reason is known already.
             let _ = tls.write_tls(&mut Socket(fd));
             return Err(io::Error::other(tls::explain(&error)));
         }
@@ -199,7 +199,7 @@ fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::R
     }
 }
 
-/// Reads and writes the bare socket.
+/// Reads and writes the socket below TLS.
 struct Socket<'a>(&'a OwnedFd);
 
 impl Read for Socket<'_> {
@@ -276,7 +276,7 @@ fn start_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     };
     let fd = stream(family)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
-    // Finds out about peers that vanished while nothing was in flight.
+    // Detects peers that vanished while nothing was in flight.
     sockopt::set_socket_keepalive(&fd, true)?;
     match connect(&fd, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One configured node: its connection or when there will be one, its latency, its counters.
+//! One configured node: its connection or the time of the next attempt, its latency, its counters.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::stats::{NodeCounters, NodeStats};
 /// First bound of the random wait after a failed connection; it doubles each time.
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
 
-/// Last bound of that wait: how long a node that came back stays unnoticed at most.
+/// Last bound of that wait: a node that came back is found after this time at most.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// A connection that lasted so long counts as good: its loss is answered by a reconnect at once.
+/// A connection that lasted this long counts as stable: when it is lost, the client reconnects at once.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Latency that is assumed of a node nothing is known of; also the floor, so that two fast nodes are
-/// told apart by their load alone.
+/// Latency that is assumed of a node without measurements, in µs. Also the floor, so that the load alone
+/// decides between two fast nodes.
 const LATENCY_FLOOR_MICROS: u64 = 100;
 
 /// Time after which an old latency counts half: a node that was slow once is tried again.
@@ -28,7 +28,7 @@ const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
 
 /// Where a node's connection stands.
 pub(crate) enum Link {
-    /// Not wanted yet, or closed in good order: connects with the next job.
+    /// Not used yet, or closed while idle: connects with the next job.
     Idle,
     /// To be connected by the I/O thread.
     Wanted,
@@ -40,7 +40,7 @@ pub(crate) enum Link {
     Backoff { until: Instant },
 }
 
-/// See the module.
+/// One configured node.
 pub(crate) struct Node {
     pub(crate) endpoint: String,
     pub(crate) link: Link,
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Whether a connection is coming about that did not fail last time: worth waiting for.
+    /// Whether a connection is being made and the last attempt did not fail: worth waiting for.
     pub(crate) fn is_hopeful(&self) -> bool {
         self.failures == 0
             && match &self.link {
@@ -90,19 +90,19 @@ impl Node {
         Arc::clone(&self.name)
     }
 
-    /// Notes a completed handshake.
+    /// Records a completed handshake.
     pub(crate) fn welcomed(&mut self, name: &Arc<str>) {
         self.name = Arc::clone(name);
         self.counters.connects += 1;
     }
 
-    /// Notes that a connection did not come about.
+    /// Records that a connection could not be made.
     pub(crate) fn connect_failed(&mut self, why: String, random: &mut Random, now: Instant) {
         self.counters.connect_failures += 1;
         self.back_off(why, random, now);
     }
 
-    /// Notes the loss of a connection after its handshake. `orderly` means that nobody lost anything.
+    /// Records the loss of a connection after its handshake. `orderly`: no job or request was open on it.
     pub(crate) fn lost(
         &mut self,
         started: Instant,
@@ -133,13 +133,13 @@ impl Node {
         };
     }
 
-    /// Notes that the node did a job: it works.
+    /// Records that the node answered a job.
     pub(crate) fn served(&mut self, latency: Duration, now: Instant) {
         self.failures = 0;
         self.latency.add(latency, now);
     }
 
-    /// Notes that the node has not answered a job for so long, and will not be waited for.
+    /// Records that a job waited for `latency` without an answer, and waits no longer.
     pub(crate) fn waited(&mut self, latency: Duration, now: Instant) {
         self.latency.add(latency, now);
     }
@@ -149,7 +149,7 @@ impl Node {
         (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(LATENCY_FLOOR_MICROS))
     }
 
-    /// The endpoint with its trouble, for messages.
+    /// The endpoint with its last error, for messages.
     pub(crate) fn trouble(&self) -> String {
         if self.last_error.is_empty() {
             return format!("{}: not ready", self.endpoint);
@@ -175,7 +175,7 @@ impl Node {
     }
 }
 
-/// A moving average that forgets.
+/// A moving average of latencies whose weight halves with age.
 struct Latency {
     micros: u64,
     at: Instant,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_connection_that_is_lost_is_replaced_at_once_and_a_bad_one_later() {
+    fn stable_connection_is_replaced_at_once_and_a_short_one_later() {
         let start = Instant::now();
         let mut random = Random::new();
         let mut node = Node::new("unix:/x".to_owned(), start);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn slowness_is_forgotten() {
+    fn old_latency_decays() {
         let now = Instant::now();
         let mut node = Node::new("unix:/x".to_owned(), now);
         node.served(Duration::from_millis(800), now);

@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The handle that callers hold, and what it does about fork.
+//! The handle that callers hold, and how it behaves across fork.
 //!
-//! Everything that works (thread, sockets, lock) is in an [`Instance`], which belongs to one process. A
-//! handle keeps one slot per process that used it: the slots are claimed by process id, in a row, and
-//! never given back. A child finds no slot of its own, claims the next and starts anew; it looks at
-//! nothing in its parent's slot except the id. So whatever another thread of the parent held locked at
-//! the fork, the child never waits for it, and the parent's connection is never used twice.
+//! Thread, sockets and lock are in an [`Instance`], which belongs to one process. A handle keeps one slot
+//! per process that used it: the slots are claimed by process id, one after the other, and never given
+//! back. A forked child finds no slot of its own, claims the next and starts anew; it reads nothing in
+//! its parent's slot except the id. So the child never waits for a lock that another thread of the parent
+//! held at the fork, and the parent's connection is never used twice.
 //!
-//! What a child inherits and never uses stays in its memory, and its parent's sockets stay open in it
+//! An inherited instance stays in the child's memory, and the parent's sockets stay open in the child
 //! until it ends or calls exec.
 
 use std::os::fd::BorrowedFd;
@@ -42,7 +42,7 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// A job that was submitted: for [`Pool::cancel`].
+/// Names a submitted job, for [`Pool::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobHandle {
     id: JobRef,
@@ -98,29 +98,32 @@ impl std::fmt::Debug for HostLoop {
     }
 }
 
-/// What the clones of a handle share.
+/// The state that all clones of a handle share.
 pub(crate) struct Shared {
     config: Arc<PoolConfig>,
-    slots: Vec<Slot>,
+    slots: Vec<ProcessSlot>,
 }
 
-/// The pool in the process `pid`; 0 is nobody yet.
+/// The pool in the process `pid`; 0 is a free slot.
+///
+/// Only that process uses the other fields. So no lock in them is ever found held by a thread that a fork
+/// did not copy.
 #[derive(Default)]
-struct Slot {
+struct ProcessSlot {
     pid: AtomicU32,
-    /// Touched by that process alone, like the next, so that no lock in them is ever found held by a
-    /// thread that a fork did not copy.
     instance: OnceLock<Arc<Instance>>,
-    /// Held by who starts the instance, so that there is one.
+    /// Held by the thread that starts the instance, so that there is one.
     starting: Mutex<()>,
 }
 
 impl Pool {
-    /// A pool of these nodes. Does nothing yet: no thread, no socket, no file; what is wrong with the
-    /// configuration is said at the first use, or by [`PoolConfig::check`].
+    /// A pool of these nodes. It starts no thread and opens no socket or file before its first use, which
+    /// also reports a wrong configuration; [`PoolConfig::check`] does so earlier.
     #[must_use]
     pub fn new(config: PoolConfig) -> Self {
-        let slots = (0..MAX_GENERATIONS).map(|_| Slot::default()).collect();
+        let slots = (0..MAX_GENERATIONS)
+            .map(|_| ProcessSlot::default())
+            .collect();
         Self {
             shared: Arc::new(Shared {
                 config: Arc::new(config),
@@ -151,8 +154,9 @@ impl Pool {
         self.open(KeySource::Selector(selector), deadline)
     }
 
-    /// Brings a key to the nodes. It is kept, zeroising, to be brought again after a reconnect or to
-    /// another node; nodes keep it no longer than the connection. Blocks, until `deadline` at most.
+    /// Imports a private key into the nodes. The client keeps it (zeroised when dropped) to import it again
+    /// after a reconnect or into another node; nodes keep it no longer than the connection. Blocks, until
+    /// `deadline` at most.
     ///
     /// # Errors
     /// As [`Self::open_key`].
@@ -185,7 +189,7 @@ impl Pool {
     /// Runs one job and waits for its result, until `deadline` at most.
     ///
     /// # Errors
-    /// Any [`ClientError`]; [`ClientError::fall_back`] says what to make of it.
+    /// Any [`ClientError`]; [`ClientError::fall_back`] says whether to do the operation locally.
     pub fn call(
         &self,
         key: &RemoteKey,
@@ -236,8 +240,8 @@ impl Pool {
         }
     }
 
-    /// Says that something was counted for the [report](PoolConfig::report) without a job having ended
-    /// just now: an operation that the caller did itself. Does nothing before the first use.
+    /// Makes a [report](PoolConfig::report) due although no job has ended: the caller has counted an
+    /// operation that it did itself. Does nothing before the first use.
     pub fn counted(&self) {
         if let Some(instance) = self.shared.existing() {
             instance.counted();
@@ -251,7 +255,7 @@ impl Pool {
         Some(HostLoop { instance })
     }
 
-    /// What this process has done with the pool so far.
+    /// Counters of the pool in this process.
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         match self.shared.existing() {
@@ -261,8 +265,8 @@ impl Pool {
     }
 
     /// Ends the pool in this process: every job ends as [`ClientError::Closed`], the thread is joined
-    /// (unless this is called from a callback). Later uses are refused. Nobody needs to call this: a
-    /// process may end at any time.
+    /// (unless this is called from a callback). Later uses are refused. Calling it is optional: a process
+    /// may end at any time.
     pub fn shutdown(&self) {
         self.shared.close();
     }
@@ -299,7 +303,7 @@ impl std::fmt::Debug for Pool {
 
 impl Shared {
     /// The slot of this process, claimed if need be. Lock-free.
-    fn slot(&self) -> Option<&Slot> {
+    fn slot(&self) -> Option<&ProcessSlot> {
         let pid = process::id();
         self.slots.iter().find(|slot| {
             let owner = slot.pid.load(Ordering::Acquire);
@@ -325,7 +329,7 @@ impl Shared {
         if let Some(instance) = slot.instance.get() {
             return Ok(instance);
         }
-        // A failure is not kept: descriptors and threads may be had again later.
+        // A failure is not kept: descriptors and threads may be available again later.
         let instance = Instance::start(&self.config)?;
         Ok(slot.instance.get_or_init(|| instance))
     }
@@ -356,8 +360,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A parent's instance is kept alive by the reference of its thread, which does not run here and
-        // so never lets go: nothing of it is dropped in the child.
+        // In a forked child the parent's instance is not dropped: its thread, which does not run here, holds
+        // a reference for ever.
         self.close();
     }
 }

@@ -1,12 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! When and what an edge tells its nodes about itself. Without I/O: time and counters in, numbers out.
+//! When an edge reports its counters to its nodes, and which numbers. Without I/O: time and counters in,
+//! numbers out.
 //!
-//! Whoever uses the client counts what it did ([`ReportSource`]). Each thing that is counted is told to
-//! one node only, the one that has done most since it was last told something, so that the sum over all
-//! nodes is what happened. Nothing is told before the first job, nor while nothing happens; what was
-//! counted last is told within twice [`INTERVAL`] and costs the process two wake-ups at most.
+//! The program that uses the client counts ([`ReportSource`]). Each count goes to one node only, the one
+//! that has done most jobs since its last report, so that the sum over all nodes is the true total. There
+//! is no report before the first job, nor while nothing happens. The last counts of a burst are reported
+//! within twice [`INTERVAL`] and cost the process two wake-ups at most.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use millrace_wire::{EdgeCounter, EdgeReport};
 
 use crate::stats::Totals;
 
-/// Least time between reports of one process, as the protocol has it.
+/// Least time between reports of one process, by the protocol.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the counters of an edge are read: those of the calling process, which only ever grow. It is
@@ -38,11 +39,11 @@ impl fmt::Debug for ReportSource {
     }
 }
 
-/// See the module.
+/// Decides when a report is due, and what is new in it.
 pub(crate) struct Reporter {
     source: ReportSource,
-    /// What all nodes together were told.
-    told: EdgeReport,
+    /// Sum of all reports so far, to all nodes.
+    reported: EdgeReport,
     /// When the next report may be made; none while nothing happens.
     due: Option<Instant>,
     /// When something happened last, if no report was due since.
@@ -53,25 +54,25 @@ impl Reporter {
     pub(crate) fn new(source: ReportSource) -> Self {
         Self {
             source,
-            told: EdgeReport::default(),
+            reported: EdgeReport::default(),
             due: None,
             last: None,
         }
     }
 
-    /// Something happened that may have been counted, or will be soon.
+    /// A job or operation ended at `now`: it was counted, or will be soon.
     pub(crate) fn activity(&mut self, now: Instant) {
         self.last = Some(now);
         self.due.get_or_insert(now + INTERVAL);
     }
 
-    /// When there may be something to tell.
+    /// When the next report may be made.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether it is time. If so, it is not again before the next activity, or once more if the last one
-    /// was just now: who ends a job counts it after that.
+    /// Whether a report is due. The next one is due after further activity, or once more if the last
+    /// activity was within [`INTERVAL`]: the owner of a job counts it after its end.
     pub(crate) fn take_due(&mut self, now: Instant) -> bool {
         let is_time = self.due.take_if(|due| *due <= now).is_some();
         if is_time {
@@ -82,14 +83,14 @@ impl Reporter {
         is_time
     }
 
-    /// What no node was told yet; from here on it counts as told.
+    /// The counts that are in no report yet. From here on they count as reported.
     pub(crate) fn news(&mut self, totals: &Totals) -> Option<EdgeReport> {
         let mut counts = (self.source.0)();
         counts.set(EdgeCounter::Cancelled, totals.cancelled);
         counts.set(EdgeCounter::HedgeWon, totals.hedge_wins);
         counts.set(EdgeCounter::HedgeLost, totals.hedge_losses);
-        let news = counts.since(&self.told);
-        self.told.merge(&news);
+        let news = counts.since(&self.reported);
+        self.reported.merge(&news);
         (!news.is_zero()).then_some(news)
     }
 }
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_after_its_job_is_told_with_the_next_report() {
+    fn count_made_after_its_job_goes_into_the_next_report() {
         let mut reporter = Reporter::new(ReportSource::new(EdgeReport::default));
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);

@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the client counts. Plain numbers: whoever reads them decides how to show them.
+//! The client's counters, as plain numbers: their readers decide how to show them.
 
 use std::time::Duration;
 
-/// What one process has done with a pool, since its first use in that process.
+/// Counters of a pool in one process, since its first use there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
@@ -39,17 +39,17 @@ pub struct Totals {
     pub busy: u64,
     /// Jobs tried again, by reason.
     pub retries: Retries,
-    /// Jobs that would have been tried again if the budget for that had not been used up.
+    /// Retries that were not made because their budget was used up.
     pub budget_exhausted: u64,
     /// Jobs that were sent to a second node as well.
     pub hedges: u64,
-    /// Those that the second node answered first.
+    /// Hedges that answered before the first node.
     pub hedge_wins: u64,
-    /// Those for which it was in vain.
+    /// Hedges whose result was not used.
     pub hedge_losses: u64,
-    /// Jobs that would have been, if the budget for that had not been used up.
+    /// Hedges that were not sent because their budget was used up.
     pub hedges_denied: u64,
-    /// Completions of jobs that the connection did not owe: a duplicate, or a node gone wrong.
+    /// Completions that no attempt on the connection waited for: duplicates, or a faulty node.
     pub stray_completions: u64,
     /// Completions that came after their job had ended by deadline or cancellation.
     pub late_completions: u64,
@@ -57,7 +57,7 @@ pub struct Totals {
     pub callback_panics: u64,
 }
 
-/// Second tries, by the reason of the first one's failure.
+/// Retries, by the reason of the failure before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retries {
@@ -77,7 +77,7 @@ pub struct Retries {
     pub key_refused: u64,
 }
 
-/// What one process knows of one node.
+/// State and counters of one node, as one process sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStats {
@@ -89,13 +89,13 @@ pub struct NodeStats {
     pub connected: bool,
     /// Whether it takes no new jobs.
     pub draining: bool,
-    /// Jobs that it owes.
+    /// Jobs that it has not answered.
     pub in_flight: u32,
     /// Moving average of the time from sending a job to its completion.
     pub latency: Duration,
     /// Counters.
     pub counters: NodeCounters,
-    /// Why the last connection ended or did not come about; empty if that never happened.
+    /// Why the last connection ended or could not be made; empty if none did.
     pub last_error: String,
 }
 
@@ -103,7 +103,7 @@ pub struct NodeStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeCounters {
-    /// Jobs sent, second tries included.
+    /// Attempts sent: jobs, retries and hedges.
     pub jobs: u64,
     /// Completions with a result.
     pub succeeded: u64,
@@ -111,7 +111,7 @@ pub struct NodeCounters {
     pub failed: u64,
     /// Handshakes completed.
     pub connects: u64,
-    /// Connections that did not come about.
+    /// Connections that could not be made.
     pub connect_failures: u64,
     /// Connections lost after their handshake.
     pub lost: u64,

@@ -49,7 +49,7 @@ pub struct Stub {
     pub spki: Vec<u8>,
 }
 
-/// A key URI, taken apart.
+/// A parsed key URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUri {
     /// The name of the key in the pool.
@@ -157,7 +157,7 @@ pub fn pem_to_der(pem: &str) -> Option<Vec<u8>> {
     STANDARD.decode(encoded).ok()
 }
 
-/// Takes `millrace:name` or `millrace:name?spki=BASE64URL` apart; `None` if it is anything else.
+/// Parses `millrace:name` or `millrace:name?spki=BASE64URL`; `None` if it is anything else.
 #[must_use]
 pub fn parse_uri(uri: &str) -> Option<KeyUri> {
     let (scheme, rest) = uri.split_once(':')?;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stub_survives_its_pem() {
+    fn stub_survives_its_pem() {
         for len in [1, 91, 127, 128, 255, 256, 294, 2200] {
             let stub = Stub::new("www.example.org/rsa", &vec![7; len]).expect("stub");
             let pem = stub.to_pem();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_uri_cannot_carry_are_refused() {
+    fn name_that_a_uri_cannot_carry_is_refused() {
         for name in [
             "",
             "a b",
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_byte_is_refused_or_changes_the_content() {
+    fn damaged_byte_is_refused_or_changes_the_content() {
         let stub = Stub::new("key", &[9; 40]).expect("stub");
         let der = stub.to_der();
         for index in 0..der.len() {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_are_taken_apart() {
+    fn uri_is_parsed_into_name_and_public_key() {
         let plain = parse_uri("millrace:web").expect("uri");
         assert_eq!((plain.name.as_str(), plain.spki), ("web", None));
         let full = parse_uri("millrace:web?spki=AQID").expect("uri");

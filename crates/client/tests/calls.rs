@@ -23,7 +23,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_call_is_answered_by_its_node() {
+fn call_is_answered_by_its_node() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
@@ -45,7 +45,7 @@ fn a_call_is_answered_by_its_node() {
 }
 
 #[test]
-fn callbacks_come_once_each_and_in_any_order() {
+fn each_callback_is_called_once_in_any_order() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = pool(&[&node]);
@@ -82,7 +82,7 @@ fn callbacks_come_once_each_and_in_any_order() {
 }
 
 #[test]
-fn unknown_jobs_are_not_answers() {
+fn completions_of_unknown_jobs_end_no_job() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = pool(&[&node]);
@@ -113,7 +113,7 @@ fn unknown_jobs_are_not_answers() {
 }
 
 #[test]
-fn half_frames_are_waited_for() {
+fn half_a_frame_is_kept_until_the_rest_comes() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = pool(&[&node]);
@@ -135,7 +135,7 @@ fn half_frames_are_waited_for() {
 }
 
 #[test]
-fn a_silent_node_does_not_hold_anybody_past_the_deadline() {
+fn callers_of_a_silent_node_return_at_their_deadline() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::SILENT);
     let pool = pool(&[&node]);
@@ -152,7 +152,7 @@ fn a_silent_node_does_not_hold_anybody_past_the_deadline() {
     );
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(Err(ClientError::TimedOut)));
     assert!(Instant::now() >= deadline);
-    // The node is asked to stop, and what it says later is nobody's.
+    // The node is asked to stop; its later answer is counted as a late reply.
     let mut jobs = Vec::new();
     let mut cancels = 0;
     while cancels < 2 {
@@ -185,7 +185,7 @@ fn a_silent_node_does_not_hold_anybody_past_the_deadline() {
 }
 
 #[test]
-fn a_deadline_that_passed_costs_nothing() {
+fn job_with_a_past_deadline_is_not_sent() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
@@ -251,22 +251,22 @@ fn retry_until_served(pool: &Pool, key: &millrace_client::RemoteKey, node: &Fake
 }
 
 #[test]
-fn without_a_node_callers_hear_so_at_once() {
+fn call_fails_at_once_if_no_node_can_be_reached() {
     let folder = folder();
-    let missing = Endpoint::Unix(folder.path().join("nobody"));
+    let missing = Endpoint::Unix(folder.path().join("absent"));
     let pool = Pool::new(PoolConfig::new(vec![missing]));
     let error = pool
         .open_key(KeySelector::Name("k".to_owned()), soon())
         .expect_err("no node");
     assert!(
-        matches!(&error, ClientError::NoNode(why) if why.contains("nobody")),
+        matches!(&error, ClientError::NoNode(why) if why.contains("absent")),
         "{error}"
     );
     assert!(pool.stats().totals.no_node >= 1);
 }
 
 #[test]
-fn a_lost_node_fails_fast_and_is_found_again() {
+fn calls_fail_fast_while_the_node_is_down_and_work_again() {
     let folder = folder();
     let path = folder.path().join("node");
     let mut node = FakeNode::start(&path, Auto::ALL);
@@ -286,7 +286,7 @@ fn a_lost_node_fails_fast_and_is_found_again() {
 }
 
 #[test]
-fn refused_keys_say_why() {
+fn refused_key_names_the_reason() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_KEYS);
     let pool = pool(&[&node]);
@@ -302,7 +302,7 @@ fn refused_keys_say_why() {
 }
 
 #[test]
-fn an_imported_key_arrives_as_it_is_and_is_closed_when_dropped() {
+fn imported_key_arrives_unchanged_and_is_closed_when_dropped() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_KEYS);
     let pool = pool(&[&node]);
@@ -330,7 +330,7 @@ fn an_imported_key_arrives_as_it_is_and_is_closed_when_dropped() {
 }
 
 #[test]
-fn a_key_that_the_node_forgot_is_opened_again() {
+fn key_that_the_node_forgot_is_opened_again() {
     let folder = folder();
     let auto = Auto {
         keys: false,
@@ -361,7 +361,7 @@ fn a_key_that_the_node_forgot_is_opened_again() {
 }
 
 #[test]
-fn too_many_jobs_are_refused_at_once() {
+fn job_beyond_max_in_flight_is_refused_at_once() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = Pool::new(fake::config(&[&node]).max_in_flight(3));
@@ -406,7 +406,7 @@ fn bad_input_never_leaves_the_process() {
 }
 
 #[test]
-fn a_cancelled_job_ends_as_cancelled() {
+fn cancelled_job_ends_as_cancelled() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = pool(&[&node]);
@@ -432,7 +432,7 @@ fn a_cancelled_job_ends_as_cancelled() {
 }
 
 #[test]
-fn a_callback_that_panics_harms_nobody() {
+fn panic_in_a_callback_is_counted_and_other_jobs_go_on() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
@@ -458,7 +458,7 @@ fn a_callback_that_panics_harms_nobody() {
 }
 
 #[test]
-fn a_callback_may_use_the_pool() {
+fn callback_may_use_the_pool() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
@@ -529,7 +529,7 @@ fn eight_threads_call_and_submit_at_once() {
 }
 
 #[test]
-fn eight_blocking_threads_hand_the_reading_on() {
+fn eight_blocked_callers_hand_the_lead_on() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
@@ -553,7 +553,7 @@ fn eight_blocking_threads_hand_the_reading_on() {
 }
 
 #[test]
-fn shutdown_ends_everything() {
+fn shutdown_ends_every_job() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
     let pool = pool(&[&node]);
@@ -580,7 +580,7 @@ fn shutdown_ends_everything() {
 }
 
 #[test]
-fn a_key_of_another_pool_is_foreign() {
+fn key_of_another_pool_is_refused() {
     let folder = folder();
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let (one, other) = (pool(&[&node]), pool(&[&node]));

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Several nodes, some of them in trouble: jobs go where they can be done, a bounded number of times.
+//! Several nodes, some of which fail: jobs go where they can be done, a bounded number of times.
 
 mod fake;
 
@@ -45,7 +45,35 @@ fn expect_all(ended: &Ends, count: u64) {
     assert!(ended.try_recv().is_err(), "a job ended twice");
 }
 
-/// A pool whose connections to both nodes are up.
+/// Two nodes that answer no job by themselves.
+struct TwoNodes {
+    one: FakeNode,
+    two: FakeNode,
+    _folder: tempfile::TempDir,
+}
+
+impl TwoNodes {
+    fn both(&self) -> [&FakeNode; 2] {
+        [&self.one, &self.two]
+    }
+}
+
+/// Two nodes, a pool that is connected to both, and a key that is open at one of them.
+fn two_nodes() -> (TwoNodes, Pool, RemoteKey) {
+    let folder = folder();
+    let start = |name| FakeNode::start(&folder.path().join(name), Auto::NO_JOBS);
+    let nodes = TwoNodes {
+        one: start("one"),
+        two: start("two"),
+        _folder: folder,
+    };
+    let pool = pool(&nodes.both());
+    let key = open(&pool);
+    both_connected(&pool);
+    (nodes, pool, key)
+}
+
+/// Waits until the pool is connected to each of its nodes.
 fn both_connected(pool: &Pool) {
     let give_up = soon();
     while !pool.stats().nodes.iter().all(|node| node.connected) {
@@ -76,16 +104,11 @@ fn collect(nodes: [&FakeNode; 2], count: usize) -> Vec<(usize, Peer, SubmittedJo
 
 #[test]
 fn load_is_spread_over_healthy_nodes() {
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
-    // Nothing is answered, so nothing is known of their latency: the shorter queue wins.
+    let (nodes, pool, key) = two_nodes();
+    // Without answers no latency is known, so the shorter queue decides.
     let ended = submit_many(&pool, &key, 1000, soon());
-    let jobs = collect([&one, &two], 1000);
-    let at_one = jobs.iter().filter(|(at, ..)| *at == 0).count();
+    let jobs = collect(nodes.both(), 1000);
+    let at_one = jobs.iter().filter(|(node, ..)| *node == 0).count();
     assert!(
         (499..=501).contains(&at_one),
         "{at_one} of 1000 at the first node"
@@ -97,27 +120,22 @@ fn load_is_spread_over_healthy_nodes() {
 }
 
 #[test]
-fn the_jobs_of_a_node_that_dies_are_done_by_the_other() {
+fn jobs_of_a_node_that_dies_are_done_by_the_other() {
     const JOBS: usize = 200;
-    let folder = folder();
-    let mut one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+    let (mut nodes, pool, key) = two_nodes();
     let ended = submit_many(&pool, &key, JOBS as u64, soon());
-    let jobs = collect([&one, &two], JOBS);
-    let at_one = jobs.iter().filter(|(at, ..)| *at == 0).count();
+    let jobs = collect(nodes.both(), JOBS);
+    let at_one = jobs.iter().filter(|(node, ..)| *node == 0).count();
     assert!(
         at_one > 0 && at_one < JOBS,
         "{at_one} of {JOBS} jobs at the first node"
     );
-    one.kill();
-    for (_, peer, job) in jobs.iter().filter(|(at, ..)| *at == 1) {
+    nodes.one.kill();
+    for (_, peer, job) in jobs.iter().filter(|(node, ..)| *node == 1) {
         peer.answer(job);
     }
     for _ in 0..at_one {
-        let (peer, job) = two.next_job();
+        let (peer, job) = nodes.two.next_job();
         peer.answer(&job);
     }
     expect_all(&ended, JOBS as u64);
@@ -125,24 +143,19 @@ fn the_jobs_of_a_node_that_dies_are_done_by_the_other() {
 }
 
 #[test]
-fn a_blocked_caller_does_not_notice_that_its_node_died() {
-    let folder = folder();
-    let mut one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+fn blocked_caller_gets_its_answer_although_its_node_died() {
+    let (mut nodes, pool, key) = two_nodes();
     let caller = {
         let (pool, key) = (pool.clone(), key.clone());
         thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
     };
-    let first = collect([&one, &two], 1).remove(0).0;
+    let first = collect(nodes.both(), 1).remove(0).0;
     let survivor = if first == 0 {
-        one.kill();
-        &two
+        nodes.one.kill();
+        &nodes.two
     } else {
-        two.drop_connections();
-        &one
+        nodes.two.drop_connections();
+        &nodes.one
     };
     let (peer, job) = survivor.next_job();
     peer.answer(&job);
@@ -153,26 +166,13 @@ fn a_blocked_caller_does_not_notice_that_its_node_died() {
 }
 
 #[test]
-fn a_busy_node_is_relieved() {
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
-    for reason in [
-        JobError::Busy,
-        JobError::Failed,
-        JobError::NotOffered,
-        JobError::Draining,
-    ] {
-        if reason == JobError::Draining {
-            continue;
-        }
+fn job_that_a_node_declines_is_done_by_the_other() {
+    let (nodes, pool, key) = two_nodes();
+    for reason in [JobError::Busy, JobError::Failed, JobError::NotOffered] {
         let ended = submit_many(&pool, &key, 1, soon());
-        let (at, peer, job) = collect([&one, &two], 1).remove(0);
+        let (at, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, reason);
-        let (other, peer, job) = collect([&one, &two], 1).remove(0);
+        let (other, peer, job) = collect(nodes.both(), 1).remove(0);
         assert_ne!(at, other, "{reason}");
         peer.answer(&job);
         expect_all(&ended, 1);
@@ -185,13 +185,8 @@ fn a_busy_node_is_relieved() {
 }
 
 #[test]
-fn an_error_that_no_other_node_would_mend_is_final() {
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+fn error_that_another_node_would_repeat_is_final() {
+    let (nodes, pool, key) = two_nodes();
     for reason in [
         JobError::Denied,
         JobError::BadInput,
@@ -199,7 +194,7 @@ fn an_error_that_no_other_node_would_mend_is_final() {
         JobError::OverQuota,
     ] {
         let ended = submit_many(&pool, &key, 1, soon());
-        let (_, peer, job) = collect([&one, &two], 1).remove(0);
+        let (_, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, reason);
         let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
         assert_eq!(result.err(), Some(ClientError::Job(reason)));
@@ -207,16 +202,11 @@ fn an_error_that_no_other_node_would_mend_is_final() {
 }
 
 #[test]
-fn if_everybody_is_busy_the_caller_hears_busy() {
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+fn job_ends_as_busy_if_every_node_is_busy() {
+    let (nodes, pool, key) = two_nodes();
     let ended = submit_many(&pool, &key, 1, soon());
     for _ in 0..2 {
-        let (_, peer, job) = collect([&one, &two], 1).remove(0);
+        let (_, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, JobError::Busy);
     }
     let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
@@ -224,19 +214,14 @@ fn if_everybody_is_busy_the_caller_hears_busy() {
 }
 
 #[test]
-fn overload_does_not_multiply_itself() {
+fn retries_stay_within_their_budget_under_overload() {
     const JOBS: u64 = 300;
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+    let (nodes, pool, key) = two_nodes();
     let ended = submit_many(&pool, &key, JOBS, soon());
     let mut answered = 0;
     let mut ends = 0;
     while ends < JOBS {
-        for node in [&one, &two] {
+        for node in nodes.both() {
             while let Ok(seen) = node.seen.recv_timeout(Duration::from_millis(1)) {
                 if let Seen::Job(peer, job) = seen {
                     peer.fail(&job, JobError::Busy);
@@ -255,16 +240,11 @@ fn overload_does_not_multiply_itself() {
 }
 
 #[test]
-fn a_draining_node_finishes_and_gets_nothing_new() {
-    let folder = folder();
-    let one = FakeNode::start(&folder.path().join("one"), Auto::NO_JOBS);
-    let two = FakeNode::start(&folder.path().join("two"), Auto::NO_JOBS);
-    let pool = pool(&[&one, &two]);
-    let key = open(&pool);
-    both_connected(&pool);
+fn draining_node_finishes_its_jobs_and_gets_no_new_ones() {
+    let (nodes, pool, key) = two_nodes();
     let ended = submit_many(&pool, &key, 50, soon());
-    let jobs = collect([&one, &two], 50);
-    let Some((_, drained, _)) = jobs.iter().find(|(at, ..)| *at == 0) else {
+    let jobs = collect(nodes.both(), 50);
+    let Some((_, drained, _)) = jobs.iter().find(|(node, ..)| *node == 0) else {
         panic!("50 jobs should reach both nodes");
     };
     drained.send(&NodeMessage::Drain);
@@ -275,7 +255,7 @@ fn a_draining_node_finishes_and_gets_nothing_new() {
     }
     let more = submit_many(&pool, &key, 50, soon());
     for _ in 0..50 {
-        let (peer, job) = two.next_job();
+        let (peer, job) = nodes.two.next_job();
         peer.answer(&job);
     }
     expect_all(&more, 50);
@@ -283,16 +263,18 @@ fn a_draining_node_finishes_and_gets_nothing_new() {
         peer.answer(job);
     }
     expect_all(&ended, 50);
-    one.wait_for(|seen| matches!(seen, Seen::Closed).then_some(()));
+    nodes
+        .one
+        .wait_for(|seen| matches!(seen, Seen::Closed).then_some(()));
 }
 
 #[test]
-fn a_node_without_the_key_is_passed_over() {
+fn node_without_the_key_gets_no_job() {
     let folder = folder();
     let one = FakeNode::start(&folder.path().join("one"), Auto::NO_KEYS);
     let two = FakeNode::start(&folder.path().join("two"), Auto::ALL);
     let refuser = thread::spawn(move || {
-        // Refuses for as long as anybody asks.
+        // Refuses each request for the key.
         while let Ok(seen) = one.seen.recv() {
             match seen {
                 Seen::OpenKey(peer, request, _) => peer.refuse(request, KeyRefusal::NoSuchKey),
@@ -318,7 +300,7 @@ fn a_node_without_the_key_is_passed_over() {
 }
 
 #[test]
-fn another_key_under_the_same_name_is_not_used() {
+fn node_with_another_key_of_the_same_name_is_not_used() {
     let folder = folder();
     let mut one = FakeNode::start_named(&folder.path().join("one"), Auto::ALL, "one", 1);
     let pool = Pool::new(config(&[&one]));
@@ -339,7 +321,7 @@ fn another_key_under_the_same_name_is_not_used() {
 }
 
 #[test]
-fn a_node_that_hangs_is_replaced_before_the_deadline() {
+fn node_that_hangs_is_replaced_before_the_deadline() {
     let folder = folder();
     let hanging = FakeNode::start(&folder.path().join("hanging"), Auto::SILENT);
     let other = FakeNode::start(&folder.path().join("other"), Auto::ALL);
@@ -362,7 +344,7 @@ fn a_node_that_hangs_is_replaced_before_the_deadline() {
 }
 
 #[test]
-fn a_node_that_never_welcomes_is_given_up() {
+fn node_that_never_sends_welcome_is_given_up() {
     let folder = folder();
     let mute = FakeNode::start(&folder.path().join("mute"), Auto::MUTE);
     let pool = Pool::new(config(&[&mute]).connect_timeout(Duration::from_millis(30)));
@@ -376,7 +358,7 @@ fn a_node_that_never_welcomes_is_given_up() {
 }
 
 #[test]
-fn a_job_that_kills_its_nodes_kills_three() {
+fn job_that_kills_its_nodes_kills_three() {
     let folder = folder();
     let nodes: Vec<_> = (0..5)
         .map(|n| FakeNode::start(&folder.path().join(n.to_string()), Auto::NO_JOBS))
@@ -403,13 +385,13 @@ fn a_job_that_kills_its_nodes_kills_three() {
 }
 
 #[test]
-fn a_job_that_its_node_sits_on_is_answered_by_another() {
+fn slow_job_is_hedged_and_answered_by_the_other_node() {
     let folder = folder();
     let slow = FakeNode::start(&folder.path().join("slow"), Auto::NO_JOBS);
     let fast = FakeNode::start(&folder.path().join("fast"), Auto::ALL);
     // Long enough that the fast one answers before, also on a busy machine.
     let hedge = Hedge::After(Duration::from_secs(1));
-    // As a blocked caller with a key of the node's.
+    // As a blocked caller with a key that the nodes hold.
     let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
     let named = open(&pool);
     both_connected(&pool);
@@ -423,9 +405,10 @@ fn a_job_that_its_node_sits_on_is_answered_by_another() {
         _ => None,
     });
     assert_eq!(cancelled, job.id);
-    // The cancel crossed the answer: that is nobody's any more.
+    // The answer crossed the cancel: it is counted as a late reply.
     peer.answer(&job);
-    // As a callback with a key that is brought. (By another pool, which knows of neither that it is slow.)
+    // As a callback with an imported key, by another pool, which has not measured the latency of either
+    // node.
     let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
     let private = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30, 0]));
     let imported = pool.import_key(private, soon()).expect("the key opens");
@@ -437,7 +420,7 @@ fn a_job_that_its_node_sits_on_is_answered_by_another() {
     slow.next_job();
 }
 
-/// Has jobs done until one came to a node that sits on it, and another node has answered.
+/// Runs jobs until the slow node got one and its hedge was answered by the other node.
 fn hedged_once(pool: &Pool, job: impl Fn(u64)) {
     let mut number = 0;
     while pool.stats().totals.hedge_wins == 0 {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! An event loop of the host's that looks after the sockets of its pool.
+//! A host's event loop that drives the sockets of its pool.
 
 mod fake;
 
@@ -89,11 +89,11 @@ impl Host {
 }
 
 #[test]
-fn callbacks_run_on_the_thread_that_attends() {
+fn callbacks_run_on_the_thread_of_the_host_loop() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     let pool = pool(&[&node]);
-    assert!(pool.host_loop().is_none(), "nothing to look after yet");
+    assert!(pool.host_loop().is_none(), "the pool was not used yet");
     let key = open(&pool);
     let host = Host::new(&pool);
     for number in 0..1000 {
@@ -105,7 +105,7 @@ fn callbacks_run_on_the_thread_that_attends() {
 }
 
 #[test]
-fn the_sockets_change_hands_at_any_moment() {
+fn host_loop_takes_over_at_any_moment() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     for turn in 0..100 {
@@ -133,7 +133,7 @@ fn the_sockets_change_hands_at_any_moment() {
 }
 
 #[test]
-fn others_are_blocked_while_a_host_attends() {
+fn blocked_callers_get_answers_while_a_host_loop_drives() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
     for turn in 0..50 {
@@ -146,7 +146,7 @@ fn others_are_blocked_while_a_host_attends() {
             thread::yield_now();
         }
         let host = Host::new(&pool);
-        // On odd turns the host is busy elsewhere.
+        // On odd turns the host does other work.
         while turn % 2 == 0 && !opener.is_finished() {
             host.round();
         }

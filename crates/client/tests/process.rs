@@ -68,8 +68,8 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
-/// Polls until it is so: what has been told to end is listed until the kernel has cleared it away, and a
-/// thread that has been joined is, too.
+/// Polls until it holds: the kernel lists descriptors and threads for a moment after their end, also a
+/// thread that has been joined.
 #[track_caller]
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let give_up = soon();
@@ -102,8 +102,8 @@ fn nothing_is_started_before_the_first_key() {
 
 #[test]
 #[expect(unsafe_code, reason = "there is no safe setrlimit")]
-fn a_thread_that_could_not_be_started_is_tried_again() {
-    alone("a_thread_that_could_not_be_started_is_tried_again", || {
+fn io_thread_that_could_not_start_is_tried_again() {
+    alone("io_thread_that_could_not_start_is_tried_again", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
         let pool = pool(&[&node]);
@@ -131,8 +131,8 @@ fn a_thread_that_could_not_be_started_is_tried_again() {
 }
 
 #[test]
-fn the_thread_takes_no_signals_of_its_host() {
-    alone("the_thread_takes_no_signals_of_its_host", || {
+fn io_thread_takes_no_signals_of_its_host() {
+    alone("io_thread_takes_no_signals_of_its_host", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
         let pool = pool(&[&node]);
@@ -166,8 +166,8 @@ fn the_thread_takes_no_signals_of_its_host() {
 }
 
 #[test]
-fn a_thousand_reconnects_leave_no_descriptor_behind() {
-    alone("a_thousand_reconnects_leave_no_descriptor_behind", || {
+fn thousand_reconnects_leave_no_descriptor_open() {
+    alone("thousand_reconnects_leave_no_descriptor_open", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("node");
         let stop = AtomicBool::new(false);
@@ -189,7 +189,8 @@ fn a_thousand_reconnects_leave_no_descriptor_behind() {
             for _ in 0..1000 {
                 let pool = Pool::new(PoolConfig::new(vec![Endpoint::Unix(path.clone())]));
                 let selector = millrace_client::KeySelector::Name("k".to_owned());
-                pool.open_key(selector, soon()).expect_err("nobody answers");
+                pool.open_key(selector, soon())
+                    .expect_err("no node answers");
                 drop(pool);
             }
             // (The other ends are here, too, and are closed by their thread.)
@@ -202,8 +203,8 @@ fn a_thousand_reconnects_leave_no_descriptor_behind() {
 }
 
 #[test]
-fn one_pool_survives_many_losses_of_its_node() {
-    alone("one_pool_survives_many_losses_of_its_node", || {
+fn pool_survives_many_losses_of_its_node() {
+    alone("pool_survives_many_losses_of_its_node", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
         let pool = pool(&[&node]);
@@ -230,7 +231,7 @@ fn one_pool_survives_many_losses_of_its_node() {
     });
 }
 
-/// What a forked child says to its parent: the number of answers that were right.
+/// Forks; the child runs `child` and reports its result: the number of answers that were right.
 #[expect(unsafe_code, reason = "there is no safe fork")]
 fn fork_and(child: impl FnOnce() -> u8) -> (libc::pid_t, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
@@ -263,59 +264,56 @@ fn reap((pid, mut pipe): (libc::pid_t, UnixStream)) -> u8 {
 }
 
 #[test]
-fn both_sides_of_a_fork_go_on_with_connections_of_their_own() {
-    alone(
-        "both_sides_of_a_fork_go_on_with_connections_of_their_own",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let path = folder.path().join("node");
-            // The node must live in a process that is not forked.
-            let node = FakeNode::start(&path, Auto::ALL);
-            let pool = pool(&[&node]);
-            let key = open(&pool);
-            let good = |number: u64| {
-                let reply = pool.call(&key, &SIGN, &digest(number), soon());
-                reply.is_ok_and(|reply| is_answer(&digest(number), &reply))
-            };
-            assert!(good(0));
-            // Other threads hold the lock again and again while the fork happens.
-            let stop = AtomicBool::new(false);
-            thread::scope(|scope| {
-                for thread in 0..2u64 {
-                    let (good, stop) = (&good, &stop);
-                    scope.spawn(move || {
-                        let mut number = thread << 32;
-                        while !stop.load(Ordering::Relaxed) {
-                            assert!(good(number));
-                            number += 1;
-                        }
-                    });
-                }
-                for round in 0..50 {
-                    let child = fork_and(|| {
-                        let right = (0..20).filter(|number| good(round * 100 + number)).count();
-                        let own = pool.stats().nodes[0].counters.connects == 1;
-                        u8::try_from(right).expect("20") + u8::from(own)
-                    });
-                    let answer = reap(child);
-                    assert_eq!(answer, 21, "round {round}");
-                }
-                stop.store(true, Ordering::Relaxed);
-            });
-            assert!(good(1));
-            assert_eq!(
-                pool.stats().nodes[0].counters.connects,
-                1,
-                "the parent lost its connection"
-            );
-            assert_eq!(pool.stats().totals.stray_completions, 0);
-        },
-    );
+fn both_sides_of_a_fork_use_connections_of_their_own() {
+    alone("both_sides_of_a_fork_use_connections_of_their_own", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("node");
+        // The node must live in a process that is not forked.
+        let node = FakeNode::start(&path, Auto::ALL);
+        let pool = pool(&[&node]);
+        let key = open(&pool);
+        let good = |number: u64| {
+            let reply = pool.call(&key, &SIGN, &digest(number), soon());
+            reply.is_ok_and(|reply| is_answer(&digest(number), &reply))
+        };
+        assert!(good(0));
+        // Other threads hold the lock again and again while the fork happens.
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let (good, stop) = (&good, &stop);
+                scope.spawn(move || {
+                    let mut number = thread << 32;
+                    while !stop.load(Ordering::Relaxed) {
+                        assert!(good(number));
+                        number += 1;
+                    }
+                });
+            }
+            for round in 0..50 {
+                let child = fork_and(|| {
+                    let right = (0..20).filter(|number| good(round * 100 + number)).count();
+                    let own = pool.stats().nodes[0].counters.connects == 1;
+                    u8::try_from(right).expect("20") + u8::from(own)
+                });
+                let answer = reap(child);
+                assert_eq!(answer, 21, "round {round}");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(good(1));
+        assert_eq!(
+            pool.stats().nodes[0].counters.connects,
+            1,
+            "the parent lost its connection"
+        );
+        assert_eq!(pool.stats().totals.stray_completions, 0);
+    });
 }
 
 #[test]
-fn a_child_may_drop_what_it_inherited() {
-    alone("a_child_may_drop_what_it_inherited", || {
+fn forked_child_may_drop_the_inherited_pool() {
+    alone("forked_child_may_drop_the_inherited_pool", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
         let pool = pool(&[&node]);

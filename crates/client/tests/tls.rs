@@ -136,7 +136,7 @@ impl Drop for TlsNode {
     }
 }
 
-/// Says welcome, and then nothing but that it is alive, as fast as it can.
+/// Sends a welcome, and then pongs as fast as it can.
 fn babble(mut stream: impl Read + Write) {
     let mut decoder = Decoder::<ClientMessage>::new();
     let mut babble = Vec::new();
@@ -188,7 +188,7 @@ fn serve(mut stream: impl Read + Write) {
 }
 
 fn pool(endpoint: Endpoint) -> Pool {
-    // Nobody is given up for slowness on a busy test machine.
+    // On a busy test machine no node is given up for slowness.
     let config = PoolConfig::new(vec![endpoint]).connect_timeout(fake::PATIENCE);
     Pool::new(config.health(fake::PATIENCE, fake::PATIENCE))
 }
@@ -267,7 +267,7 @@ fn jobs_go_over_tls() {
 }
 
 #[test]
-fn a_node_that_never_stops_talking_keeps_nobody_beyond_the_deadline() {
+fn caller_of_a_node_that_never_stops_talking_returns_in_time() {
     let world = World::new();
     let node = TlsNode::start_with(&world.ca, &world.node, millrace_wire::ALPN, babble);
     let pool = pool(node.endpoint(world.tls()));
@@ -283,7 +283,7 @@ fn a_node_that_never_stops_talking_keeps_nobody_beyond_the_deadline() {
 }
 
 #[test]
-fn a_node_of_another_ca_is_not_trusted() {
+fn node_of_another_ca_is_not_trusted() {
     let world = World::new();
     let other = authority("wrong");
     let stranger = leaf(world.folder.path(), "stranger", &other, false);
@@ -293,7 +293,7 @@ fn a_node_of_another_ca_is_not_trusted() {
 }
 
 #[test]
-fn an_expired_node_is_not_trusted() {
+fn node_with_expired_certificate_is_not_trusted() {
     let world = World::new();
     let expired = leaf(world.folder.path(), "old", &world.authority, true);
     let node = TlsNode::start(&world.ca, &expired, millrace_wire::ALPN);
@@ -302,7 +302,7 @@ fn an_expired_node_is_not_trusted() {
 }
 
 #[test]
-fn a_node_of_another_name_is_not_trusted() {
+fn node_of_another_name_is_not_trusted() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
     let tls = TlsConfig {
@@ -314,7 +314,7 @@ fn a_node_of_another_name_is_not_trusted() {
 }
 
 #[test]
-fn a_client_that_the_node_does_not_know_is_told_so() {
+fn client_without_accepted_certificate_sees_the_reason() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
     let (cert, key) = leaf(world.folder.path(), "guest", &authority("wrong"), false);
@@ -327,7 +327,7 @@ fn a_client_that_the_node_does_not_know_is_told_so() {
 }
 
 #[test]
-fn a_server_of_another_protocol_is_not_a_node() {
+fn server_of_another_protocol_is_not_a_node() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, b"h2");
     let why = trouble(node.endpoint(world.tls()));
@@ -338,7 +338,7 @@ fn a_server_of_another_protocol_is_not_a_node() {
 }
 
 #[test]
-fn missing_files_are_named() {
+fn missing_tls_files_are_named() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
     for missing in ["ca", "cert", "key"] {

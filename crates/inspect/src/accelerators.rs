@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Accelerators beside QAT: graphics processors, virtio-crypto, Intel's data-streaming and analytics
-//! engines, and the two doors that let programs reach the kernel's cryptography (`/dev/crypto`,
-//! `AF_ALG`). Engines of Arm systems-on-chip have no files of their own: they are known by their drivers
-//! in the kernel's table ([`crate::kernel`]).
+//! Accelerators other than QAT: graphics processors, virtio-crypto, Intel's data-streaming and analytics
+//! engines, and the two interfaces through which programs use the kernel's cryptography (`/dev/crypto`,
+//! `AF_ALG`). Engines of Arm systems-on-chip have no files; their drivers appear in the kernel's table
+//! ([`crate::kernel`]).
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::{FileKind, Root};
 
 /// Bound on devices of one kind: a machine of eight sockets has fewer than 100.
@@ -18,10 +18,10 @@ const MAX_DEVICES: usize = 256;
 /// NVIDIA's PCI vendor number.
 const VENDOR_NVIDIA: &str = "0x10de";
 
-/// The number of a crypto device in virtio (specification 1.2, section 5).
+/// The device ID of virtio-crypto (specification 1.2, section 5).
 const VIRTIO_CRYPTO: &str = "0x0014";
 
-/// Accelerators beside QAT.
+/// Accelerators other than QAT.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Accelerators {
     /// Graphics processors of NVIDIA
@@ -34,9 +34,9 @@ pub struct Accelerators {
     pub dsa: Vec<Engine>,
     /// Intel's in-memory analytics accelerators (compression; no encryption)
     pub iaa: Vec<Engine>,
-    /// Whether programs reach the kernel's cryptography by `/dev/crypto`
+    /// Whether `/dev/crypto` exists
     pub dev_crypto: bool,
-    /// Whether programs reach it by AF_ALG; null if nothing says so
+    /// Whether the kernel offers AF_ALG; null if unknown
     pub af_alg: Option<bool>,
 }
 
@@ -47,22 +47,22 @@ pub struct Gpu {
     pub address: String,
     /// PCI device number
     pub device_id: String,
-    /// What its driver calls it; null without driver
+    /// Model, as its driver names it; null without driver
     pub model: Option<String>,
-    /// What it can compute, where this program knows the device number
+    /// Compute capability, for device numbers in this program's table
     pub compute_capability: Option<String>,
-    /// The driver that has it; null if none has
+    /// Its driver; null if it has none
     pub driver: Option<String>,
     /// NUMA node
     pub numa_node: Option<u32>,
 }
 
-/// A device that a driver may have.
+/// A device, with or without driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Bound {
     /// Its name on the bus
     pub name: String,
-    /// The driver that has it; null if none has
+    /// Its driver; null if it has none
     pub driver: Option<String>,
 }
 
@@ -71,11 +71,11 @@ pub struct Bound {
 pub struct Engine {
     /// `dsa0`, `iax1`
     pub name: String,
-    /// Whether it is switched on
+    /// Whether it is enabled
     pub enabled: bool,
 }
 
-/// PCI device numbers of processors that a pool could use, and their compute capability.
+/// PCI device numbers of GPUs that a pool could use, and their compute capability.
 ///
 /// Source: the PCI ID database; compute capabilities from NVIDIA's list of GPUs.
 const CAPABILITIES: [(&str, &str); 20] = [
@@ -101,33 +101,33 @@ const CAPABILITIES: [(&str, &str); 20] = [
     ("0x2941", "10.0"),
 ];
 
-/// Looks for them.
+/// Reads the facts about accelerators.
 #[must_use]
 pub fn section(root: &Root) -> Section<Accelerators> {
-    let mut look = Look::new(root);
+    let mut reader = SectionReader::new(root);
     let accelerators = Accelerators {
-        gpus: gpus(&mut look),
-        nvidia_driver: look
+        gpus: gpus(&mut reader),
+        nvidia_driver: reader
             .text_if_there("proc/driver/nvidia/version")
             .and_then(|text| driver_version(&text)),
-        virtio_crypto: virtio_crypto(&mut look),
-        dsa: engines(&mut look, "dsa"),
-        iaa: engines(&mut look, "iax"),
+        virtio_crypto: virtio_crypto(&mut reader),
+        dsa: engines(&mut reader, "dsa"),
+        iaa: engines(&mut reader, "iax"),
         dev_crypto: root
             .kind("dev/crypto")
             .is_ok_and(|kind| kind == FileKind::CharacterDevice)
-            || is_module(&mut look, "cryptodev"),
-        af_alg: af_alg(&mut look),
+            || is_module(&mut reader, "cryptodev"),
+        af_alg: af_alg(&mut reader),
     };
-    look.section(Some(accelerators))
+    reader.section(Some(accelerators))
 }
 
-fn gpus(look: &mut Look<'_>) -> Vec<Gpu> {
+fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
     const PCI: &str = "sys/bus/pci/devices";
     let mut gpus = Vec::new();
-    for address in look.names(PCI) {
+    for address in reader.names(PCI) {
         let mut text = |name: &str| {
-            let text = look.text_if_there(&format!("{PCI}/{address}/{name}"))?;
+            let text = reader.text_if_there(&format!("{PCI}/{address}/{name}"))?;
             Some(text.trim().to_owned())
         };
         let is_one = text("vendor").as_deref() == Some(VENDOR_NVIDIA)
@@ -143,11 +143,11 @@ fn gpus(look: &mut Look<'_>) -> Vec<Gpu> {
         let information = format!("proc/driver/nvidia/gpus/{address}/information");
         let known = CAPABILITIES.iter().find(|(id, _)| *id == device_id);
         gpus.push(Gpu {
-            model: look
+            model: reader
                 .text_if_there(&information)
                 .and_then(|text| model(&text)),
             compute_capability: known.map(|(_, capability)| (*capability).to_owned()),
-            driver: look.root().link_name(&format!("{PCI}/{address}/driver")),
+            driver: reader.root().link_name(&format!("{PCI}/{address}/driver")),
             numa_node,
             device_id,
             address,
@@ -163,8 +163,8 @@ fn model(text: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`: the first word
-/// of digits and dots.
+/// The first word of digits and dots in
+/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`.
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
     let is_version = |word: &&str| {
@@ -176,29 +176,29 @@ fn driver_version(text: &str) -> Option<String> {
     line.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-fn virtio_crypto(look: &mut Look<'_>) -> Vec<Bound> {
+fn virtio_crypto(reader: &mut SectionReader<'_>) -> Vec<Bound> {
     const VIRTIO: &str = "sys/bus/virtio/devices";
     let mut found = Vec::new();
-    for name in look.names(VIRTIO) {
-        let number = look.text_if_there(&format!("{VIRTIO}/{name}/device"));
+    for name in reader.names(VIRTIO) {
+        let number = reader.text_if_there(&format!("{VIRTIO}/{name}/device"));
         if number.is_some_and(|number| number.trim() == VIRTIO_CRYPTO) && found.len() < MAX_DEVICES
         {
-            let driver = look.root().link_name(&format!("{VIRTIO}/{name}/driver"));
+            let driver = reader.root().link_name(&format!("{VIRTIO}/{name}/driver"));
             found.push(Bound { name, driver });
         }
     }
     found
 }
 
-fn engines(look: &mut Look<'_>, stem: &str) -> Vec<Engine> {
+fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<Engine> {
     const DSA: &str = "sys/bus/dsa/devices";
     let mut found = Vec::new();
-    for name in look.names(DSA) {
+    for name in reader.names(DSA) {
         let number = name.strip_prefix(stem).unwrap_or_default();
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        let state = look.text_if_there(&format!("{DSA}/{name}/state"));
+        let state = reader.text_if_there(&format!("{DSA}/{name}/state"));
         let enabled = state.is_some_and(|state| state.trim() == "enabled");
         if found.len() < MAX_DEVICES {
             found.push(Engine { name, enabled });
@@ -207,20 +207,20 @@ fn engines(look: &mut Look<'_>, stem: &str) -> Vec<Engine> {
     found
 }
 
-/// Whether a module is loaded, or built in and shown as one.
-pub(crate) fn is_module(look: &mut Look<'_>, name: &str) -> bool {
-    let loaded = look.table("proc/modules").is_some_and(|text| {
+/// Whether a module is loaded, or built in and listed below `/sys/module`.
+pub(crate) fn is_module(reader: &mut SectionReader<'_>, name: &str) -> bool {
+    let loaded = reader.table("proc/modules").is_some_and(|text| {
         text.lines()
             .any(|line| line.split_ascii_whitespace().next() == Some(name))
     });
-    loaded || look.root().exists(&format!("sys/module/{name}"))
+    loaded || reader.root().exists(&format!("sys/module/{name}"))
 }
 
-fn af_alg(look: &mut Look<'_>) -> Option<bool> {
-    if is_module(look, "af_alg") {
+fn af_alg(reader: &mut SectionReader<'_>) -> Option<bool> {
+    if is_module(reader, "af_alg") {
         return Some(true);
     }
-    let protocols = look.text_if_there("proc/net/protocols")?;
+    let protocols = reader.text_if_there("proc/net/protocols")?;
     Some(
         protocols
             .lines()

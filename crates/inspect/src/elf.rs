@@ -1,11 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the headers of an ELF file say: for which architecture and ABI it is, how it calls itself,
-//! whether it is linked statically. Of any architecture, whichever this machine has.
+//! Headers of an ELF file of any architecture: architecture and ABI, SONAME, needed libraries, static
+//! linking.
 //!
-//! The file is foreign: whatever is wrong with it ends as an [`Err`] in words or as a fact that is not
-//! known. Nothing is mapped, nothing is run.
+//! The file is foreign: a defect becomes an error or an unknown fact. Nothing is mapped or executed.
 
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -15,25 +14,25 @@ use serde::Serialize;
 
 use crate::cpu::Architecture;
 
-/// Names that a file needs; more say no more.
+/// Bound on the libraries that a file needs.
 const MAX_NEEDED: usize = 256;
 
 /// The facts of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Elf {
-    /// For which processors it is
+    /// Architecture
     pub architecture: Architecture,
-    /// 32 or 64
+    /// 32 or 64 bits
     pub bits: u8,
-    /// The first byte of a number is its highest
+    /// Big-endian byte order
     pub big_endian: bool,
     /// How floats are passed, where that differs: `hard-float`, `soft-float`, `n32`, …
     pub abi: Option<&'static str>,
-    /// The name that others link it by (SONAME)
+    /// The SONAME
     pub soname: Option<String>,
     /// The libraries that it needs
     pub needed: Vec<String>,
-    /// A program that needs no loader
+    /// A program without dynamic loader
     pub static_program: bool,
 }
 
@@ -78,7 +77,7 @@ fn headers<H: FileHeader<Endian = Endianness>>(
     })
 }
 
-/// The name and the needs of a file, from its dynamic section.
+/// SONAME and needed libraries, from the dynamic section.
 fn dynamic<H: FileHeader<Endian = Endianness>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,
@@ -121,7 +120,7 @@ fn string<P: ProgramHeader<Endian = Endianness>>(
     let offset: u64 = segment.p_offset(endian).into();
     let at = usize::try_from(offset.checked_add(address - start)?).ok()?;
     let rest = bytes.get(at..)?;
-    // Names of libraries are file names.
+    // Names of libraries are file names, which have at most 255 bytes.
     const MAX_NAME: usize = 255;
     let end = rest.iter().take(MAX_NAME + 1).position(|byte| *byte == 0)?;
     std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)

@@ -1,28 +1,29 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What hardware and crypto this machine has, whether it is used, and what it could ever give.
+//! The hardware and software that a machine has for cryptography, whether it is used, and what to change.
 //!
-//! Read-only, on top of `hostfs`: it looks at files below one root (`/`, a fixture, an unpacked firmware, a
-//! support bundle), and never changes what it looks at.
+//! Read-only, on top of `hostfs`: it reads files below one root (`/`, a fixture, an unpacked firmware, a
+//! support bundle) and asks a few of the machine's own programs. The CPU time of processes is measured by
+//! the crate `sampler`, not here.
 //!
 //! ```text
-//! report.rs  sections: what is known, what could not be read, and why
+//! report.rs  sections: known facts, and files that could not be read, with the reason
 //! machine.rs maker, system, kernel, memory
-//! cpu/       the processors, their extensions for cryptography, and who hides some
-//! kernel/    which implementation the kernel takes for an algorithm
+//! cpu/       the processors, their extensions for cryptography, and which of them are hidden
+//! kernel/    the implementations that the kernel prefers
 //! qat/       Intel QAT, all generations
 //! accelerators.rs  graphics processors, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
 //! network.rs kernel TLS, offloading cards, WireGuard, OpenVPN's data channel, IPsec
-//! libcrypto/ the crypto libraries, and whether each makes use of the processor
-//! used/      whether a tunnel or server that runs is served by a device: counters that move
-//! doctor/    what is wrong, what it costs, what to do; and alerts when that changes
-//! advise/    what to configure on such a machine, and why
-//! elf.rs     what the headers of a program or library say, of any architecture
+//! libcrypto/ the crypto libraries, and whether each uses the processor's instructions
+//! offload_status/  whether a device serves a running tunnel or server: counters that move
+//! doctor/    problems, their impact and remedy; alerts when they change
+//! advise/    recommended configurations, with reasons
+//! elf.rs     headers of programs and libraries of any architecture
 //! ```
 //!
-//! What a part finds is a section of the report, made by its `section(&Root)`; only `doctor` and `advise`
-//! judge it.
+//! Each part makes one section of the report with its `section(&Root)`; only `doctor` and `advise` judge
+//! the facts.
 #![forbid(unsafe_code)]
 
 pub mod accelerators;

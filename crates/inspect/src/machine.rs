@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The machine as a whole: what it is called by its maker, which system and kernel it runs, how much
-//! memory it has. Neither its name in the network nor any serial number is read.
+//! The machine as a whole: maker and model, operating system, kernel, memory. Host name and serial numbers
+//! are never read.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
 /// A machine and its system.
@@ -15,49 +15,49 @@ use millrace_hostfs::Root;
 pub struct Machine {
     /// Maker and model
     pub product: Option<String>,
-    /// The operating system, in its own words
+    /// Name and version of the operating system
     pub system: Option<String>,
     /// The kernel's release
     pub kernel: Option<String>,
-    /// Memory that the kernel manages
+    /// Memory managed by the kernel, in KiB
     pub memory_kib: Option<u64>,
 }
 
-/// Where systems say what they are, the first that is there counts.
+/// Files with the name of the operating system; the first existing one counts.
 const RELEASES: &[&str] = &[
     "etc/os-release",
     "usr/lib/os-release",
     "etc/openwrt_release",
 ];
 
-/// Looks at the machine.
+/// Reads the facts about the machine.
 #[must_use]
 pub fn section(root: &Root) -> Section<Machine> {
-    let mut look = Look::new(root);
-    let system = RELEASES.iter().find_map(|path| look.text_if_there(path));
-    let kernel = look
+    let mut reader = SectionReader::new(root);
+    let system = RELEASES.iter().find_map(|path| reader.text_if_there(path));
+    let kernel = reader
         .text_if_there("proc/sys/kernel/osrelease")
         .map(|text| text.trim().to_owned());
     let machine = Machine {
-        product: product(&mut look),
+        product: product(&mut reader),
         system: system.and_then(|text| pretty_name(&text)),
-        kernel: kernel.or_else(|| kernel_of_modules(&mut look)),
-        memory_kib: look
+        kernel: kernel.or_else(|| kernel_of_modules(&mut reader)),
+        memory_kib: reader
             .text_if_there("proc/meminfo")
             .and_then(|text| memory_kib(&text)),
     };
     let known = machine != Machine::default();
-    look.section(known.then_some(machine))
+    reader.section(known.then_some(machine))
 }
 
-fn product(look: &mut Look<'_>) -> Option<String> {
-    if let Some(model) = look.text_if_there("proc/device-tree/model") {
+fn product(reader: &mut SectionReader<'_>) -> Option<String> {
+    if let Some(model) = reader.text_if_there("proc/device-tree/model") {
         return Some(model.trim().to_owned());
     }
     let mut field = |name: &str| {
-        let text = look.text_if_there(&format!("sys/class/dmi/id/{name}"))?;
+        let text = reader.text_if_there(&format!("sys/class/dmi/id/{name}"))?;
         let text = text.trim();
-        // What a maker of boards left as it came.
+        // Placeholders that makers of boards left in.
         let empty = [
             "",
             "To Be Filled By O.E.M.",
@@ -83,9 +83,9 @@ fn pretty_name(text: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// The kernel of a tree that does not run: the one whose modules are there, if it is one.
-fn kernel_of_modules(look: &mut Look<'_>) -> Option<String> {
-    let mut releases = look.names("lib/modules");
+/// The kernel release of a tree that does not run: the only folder of modules, if there is just one.
+fn kernel_of_modules(reader: &mut SectionReader<'_>) -> Option<String> {
+    let mut releases = reader.names("lib/modules");
     (releases.len() == 1).then(|| releases.swap_remove(0))
 }
 

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Cryptography in the network: kernel TLS and cards that take it over, WireGuard, OpenVPN's data
-//! channel in the kernel, IPsec and its counters.
+//! Cryptography in the network stack: kernel TLS and cards with TLS offload, WireGuard, OpenVPN's kernel data
+//! channel, IPsec and its counters.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,25 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::accelerators::is_module;
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Probe;
 use millrace_hostfs::{FileKind, Root};
 
-/// Where interfaces are.
 const INTERFACES: &str = "sys/class/net";
 
-/// Bound on interfaces that are looked into: a gateway with a few thousand tunnels is served, one with
-/// more is cut.
+/// Bound on interfaces: enough for a gateway with a few thousand tunnels.
 const MAX_INTERFACES: usize = 4096;
 
-/// Bound on physical interfaces that `ethtool` is asked about: each takes milliseconds.
+/// Bound on calls of `ethtool`: each takes milliseconds.
 const MAX_CARDS: usize = 16;
 
 /// Bound on counters of one file.
 const MAX_COUNTERS: usize = 256;
 
-/// Cryptography in the network.
+/// Cryptography in the network stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Network {
-    /// Interfaces but for the loopback
+    /// Interfaces except the loopback
     pub interfaces: Vec<Interface>,
     /// Counters of kernel TLS since boot; null if the kernel has none
     pub ktls: Option<BTreeMap<String, u64>>,
@@ -38,11 +36,11 @@ pub struct Network {
     pub ipsec_errors: Option<BTreeMap<String, u64>>,
     /// Whether the kernel has WireGuard loaded
     pub wireguard: bool,
-    /// OpenVPN's data channel in the kernel
+    /// OpenVPN's kernel data channel
     pub openvpn: OpenVpn,
 }
 
-/// OpenVPN's data channel in the kernel: which of the two modules is loaded.
+/// OpenVPN's kernel data channel: which of the two modules is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OpenVpn {
     /// `ovpn` of the kernel's tree (Linux 6.16 and later), for OpenVPN 2.7 and later
@@ -51,19 +49,19 @@ pub struct OpenVpn {
     pub out_of_tree: bool,
 }
 
-/// What an interface is.
+/// The kind of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InterfaceKind {
-    /// A network card, physical or of a hypervisor
+    /// A network card, physical or from a hypervisor
     Card,
     /// WireGuard
     Wireguard,
-    /// A tunnel that a program serves (OpenVPN without data channel in the kernel)
+    /// A tunnel served by a process (OpenVPN without kernel data channel)
     Tun,
-    /// OpenVPN with its data channel in the kernel
+    /// OpenVPN with kernel data channel
     Ovpn,
-    /// IPsec's own kind of interface
+    /// An IPsec interface
     Xfrm,
     /// Anything else: bridges, pairs, bonds
     Virtual,
@@ -72,44 +70,45 @@ pub enum InterfaceKind {
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Interface {
-    /// Its name
+    /// Interface name
     pub name: String,
-    /// What it is
+    /// Kind
     pub kind: InterfaceKind,
     /// Driver of a card
     pub driver: Option<String>,
-    /// Largest packet
+    /// Largest packet, in bytes
     pub mtu_bytes: Option<u32>,
-    /// Bytes received since it exists
+    /// Bytes received since its creation
     pub received_bytes: Option<u64>,
-    /// Bytes sent since it exists
+    /// Bytes sent since its creation
     pub sent_bytes: Option<u64>,
-    /// Whether a card encrypts TLS records itself; null if it was not asked
+    /// Whether a card encrypts TLS records itself; null if unknown
     pub tls_offload: Option<bool>,
-    /// Whether a card encrypts IPsec packets itself; null if it was not asked
+    /// Whether a card encrypts IPsec packets itself; null if unknown
     pub esp_offload: Option<bool>,
 }
 
-/// Looks at the network.
+/// Reads the facts about the network.
 #[must_use]
 pub fn section(root: &Root) -> Section<Network> {
-    let mut look = Look::new(root);
-    let ktls = look.text_if_there("proc/net/tls_stat");
-    let ipsec = look.text_if_there("proc/net/xfrm_stat");
+    let mut reader = SectionReader::new(root);
+    let ktls = reader.text_if_there("proc/net/tls_stat");
+    let ipsec = reader.text_if_there("proc/net/xfrm_stat");
     let network = Network {
-        interfaces: interfaces(&mut look),
+        interfaces: interfaces(&mut reader),
         ktls: ktls.map(|text| counters(&text)),
         ipsec_errors: ipsec.map(|text| counters(&text)),
-        wireguard: is_module(&mut look, "wireguard"),
+        wireguard: is_module(&mut reader, "wireguard"),
         openvpn: OpenVpn {
-            in_tree: is_module(&mut look, "ovpn"),
-            out_of_tree: is_module(&mut look, "ovpn_dco_v2") || is_module(&mut look, "ovpn_dco"),
+            in_tree: is_module(&mut reader, "ovpn"),
+            out_of_tree: is_module(&mut reader, "ovpn_dco_v2")
+                || is_module(&mut reader, "ovpn_dco"),
         },
     };
-    look.section(Some(network))
+    reader.section(Some(network))
 }
 
-/// Reads a file of names and numbers, one of each in a line.
+/// Reads a file with one name and one number per line.
 #[must_use]
 pub fn counters(text: &str) -> BTreeMap<String, u64> {
     text.lines()
@@ -121,13 +120,13 @@ pub fn counters(text: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-fn interfaces(look: &mut Look<'_>) -> Vec<Interface> {
+fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
     let mut found = Vec::new();
     let mut cards = 0;
-    for name in look.names(INTERFACES) {
+    for name in reader.names(INTERFACES) {
         let folder = format!("{INTERFACES}/{name}");
-        // `lo`, and files that are no interfaces (`bonding_masters`).
-        let is_folder = look
+        // `lo`, and files other than interfaces (`bonding_masters`).
+        let is_folder = reader
             .root()
             .kind(&folder)
             .is_ok_and(|kind| kind != FileKind::File);
@@ -137,25 +136,25 @@ fn interfaces(look: &mut Look<'_>) -> Vec<Interface> {
         if found.len() == MAX_INTERFACES {
             break;
         }
-        let driver = look.root().link_name(&format!("{folder}/device/driver"));
-        let uevent = look
+        let driver = reader.root().link_name(&format!("{folder}/device/driver"));
+        let uevent = reader
             .text_if_there(&format!("{folder}/uevent"))
             .unwrap_or_default();
-        let has_tun = look.root().exists(&format!("{folder}/tun_flags"));
+        let has_tun = reader.root().exists(&format!("{folder}/tun_flags"));
         let kind = kind(&uevent, has_tun, driver.is_some());
         let mut interface = Interface {
             kind,
             driver,
-            mtu_bytes: look.number_if_there(&format!("{folder}/mtu")),
-            received_bytes: look.number_if_there(&format!("{folder}/statistics/rx_bytes")),
-            sent_bytes: look.number_if_there(&format!("{folder}/statistics/tx_bytes")),
+            mtu_bytes: reader.number_if_there(&format!("{folder}/mtu")),
+            received_bytes: reader.number_if_there(&format!("{folder}/statistics/rx_bytes")),
+            sent_bytes: reader.number_if_there(&format!("{folder}/statistics/tx_bytes")),
             tls_offload: None,
             esp_offload: None,
             name,
         };
         if kind == InterfaceKind::Card && cards < MAX_CARDS {
             cards += 1;
-            ask_ethtool(look, &mut interface);
+            ask_ethtool(reader, &mut interface);
         }
         found.push(interface);
     }
@@ -176,10 +175,10 @@ fn kind(uevent: &str, has_tun: bool, has_driver: bool) -> InterfaceKind {
     }
 }
 
-/// Offloads of a card are known to the kernel's control interface only, not to any file.
-fn ask_ethtool(look: &mut Look<'_>, interface: &mut Interface) {
+/// No file shows the offloads of a card, only the kernel's control interface.
+fn ask_ethtool(reader: &mut SectionReader<'_>, interface: &mut Interface) {
     const PROGRAM: &str = "/usr/sbin/ethtool";
-    if !look.root().exists(PROGRAM) {
+    if !reader.root().exists(PROGRAM) {
         return;
     }
     let question = Probe {
@@ -189,7 +188,7 @@ fn ask_ethtool(look: &mut Look<'_>, interface: &mut Interface) {
         arguments: &["-k", &interface.name],
         environment: &[],
     };
-    if let Some(text) = look.ask(&question) {
+    if let Some(text) = reader.ask(&question) {
         interface.tls_offload = feature(&text, "tls-hw-tx-offload");
         interface.esp_offload = feature(&text, "esp-hw-offload");
     }

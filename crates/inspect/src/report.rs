@@ -1,22 +1,22 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a report is made of: sections of facts, each with what could not be read and why.
+//! A report consists of sections: facts, and the files that could not be read, with the reason.
 //!
-//! *Missing is not absent.* A section says what is known; a value that is not known is `null` in JSON,
-//! and the reason is among the section's [`Unread`]. A list is empty only if it is known to be.
+//! *Unknown is not absent.* An unknown value is `null` in JSON, and the section's [`Unread`] gives the
+//! reason. A list is empty only if it is known to be empty.
 //!
-//! A part of the crate that reads gives `pub fn section(root: &Root) -> Section<Its>`, made with a
-//! [`Look`], which keeps the book of what could not be read:
+//! Each part of the crate has a `pub fn section(root: &Root) -> Section<Facts>`. It reads through a
+//! [`SectionReader`], which notes what could not be read:
 //!
 //! ```
-//! use millrace_inspect::report::{Look, Section};
+//! use millrace_inspect::report::{SectionReader, Section};
 //! use millrace_hostfs::Root;
 //!
 //! fn section(root: &Root) -> Section<u64> {
-//!     let mut look = Look::new(root);
-//!     let online = look.number("sys/devices/system/cpu/kernel_max");
-//!     look.section(online)
+//!     let mut reader = SectionReader::new(root);
+//!     let online = reader.number("sys/devices/system/cpu/kernel_max");
+//!     reader.section(online)
 //! }
 //! # let _ = section(&Root::open("/")?);
 //! # Ok::<(), millrace_hostfs::OpenError>(())
@@ -41,16 +41,16 @@ use millrace_hostfs::{
     ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
 };
 
-/// Unread things that one section names; a hostile tree may have any number. The others are counted in
-/// its last entry.
+/// Bound on the entries of [`Section::unread`]; a hostile tree may cause any number. The last entry counts
+/// the rest.
 const MAX_UNREAD: usize = 64;
 
-/// Everything that is known of a machine.
+/// All facts about a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Report {
-    /// Version of this form; it grows when a field changes its meaning or goes, not when one comes
+    /// Version of this format; it grows when a field changes its meaning or disappears
     pub format: u32,
-    /// Whether this is the machine itself, rather than files of one
+    /// True for the machine itself, false for a folder or bundle
     pub live: bool,
     /// Maker, system, kernel, memory
     pub machine: Section<Machine>,
@@ -58,7 +58,7 @@ pub struct Report {
     pub cpu: Section<Cpu>,
     /// The crypto libraries
     pub libcrypto: Section<Libraries>,
-    /// Which implementation the kernel takes
+    /// The implementations that the kernel prefers
     pub kernel: Section<Kernel>,
     /// Intel QAT
     pub qat: Section<Qat>,
@@ -69,10 +69,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// The version of the form.
+    /// The current version of the JSON format.
     pub const FORMAT: u32 = 1;
 
-    /// Looks at everything.
+    /// Reads all sections.
     #[must_use]
     pub fn of(root: &Root) -> Self {
         let cpu = cpu::section(root);
@@ -99,35 +99,35 @@ pub fn schema_of<T: JsonSchema>() -> String {
     text
 }
 
-/// Facts of one kind, and what of them is not known.
+/// Facts of one kind, and those that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "{T}Section")]
 pub struct Section<T> {
-    /// What is known; null if nothing is
+    /// The facts; null if nothing is known
     pub known: Option<T>,
-    /// What could not be read, and why: what it would have said is unknown, not absent
+    /// Files that could not be read, with the reason: their facts are unknown, not absent
     pub unread: Vec<Unread>,
 }
 
-/// Something that could not be read.
+/// A file or question without an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Unread {
-    /// The file, relative to the root, or the question that no file answers
+    /// The file, relative to the root, or the question to a program
     pub what: String,
     /// Why it could not be read
     #[serde(flatten)]
     pub why: Unavailable,
 }
 
-/// Reads for one section, and keeps the book of what could not be read.
+/// Reads for one section, and notes what could not be read.
 #[derive(Debug)]
-pub struct Look<'a> {
+pub struct SectionReader<'a> {
     root: &'a Root,
     unread: Vec<Unread>,
     more: usize,
 }
 
-impl<'a> Look<'a> {
+impl<'a> SectionReader<'a> {
     /// Begins a section.
     #[must_use]
     pub fn new(root: &'a Root) -> Self {
@@ -138,20 +138,19 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The root, to read from it without keeping the book.
+    /// The root, for reads whose failure is not noted.
     #[must_use]
     pub fn root(&self) -> &'a Root {
         self.root
     }
 
-    /// The text of a small file that should be there.
+    /// The text of a small file that should exist.
     pub fn text(&mut self, path: &str) -> Option<String> {
         let text = self.root.text(path, ATTRIBUTE_BYTES);
         self.keep(path, text)
     }
 
-    /// The text of a small file that need not be there: that it is missing says something, and is not
-    /// noted.
+    /// The text of a small file that need not exist: its absence is a fact, and is not noted.
     pub fn text_if_there(&mut self, path: &str) -> Option<String> {
         match self.root.text(path, ATTRIBUTE_BYTES) {
             Err(Unavailable::Missing) => None,
@@ -171,7 +170,7 @@ impl<'a> Look<'a> {
         self.keep(path, content.map(Content::into_bytes))
     }
 
-    /// The bytes of a library or program that need not be there.
+    /// The bytes of a library or program that need not exist.
     pub fn library_if_there(&mut self, path: &str) -> Option<Vec<u8>> {
         match self.root.read(path, LIBRARY_BYTES) {
             Err(Unavailable::Missing) => None,
@@ -179,8 +178,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The lines of a file that have one of these words in them; the file need not be there. The other
-    /// lines are not kept in a bundle.
+    /// The lines of a file that contain one of these words; the file need not exist. A bundle keeps only
+    /// these lines.
     pub fn lines_with_if_there(&mut self, path: &str, words: &[&str]) -> Vec<String> {
         match self.root.lines_with(path, TABLE_BYTES, words) {
             Err(Unavailable::Missing | Unavailable::NotRegular { .. }) => Vec::new(),
@@ -191,13 +190,13 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The one value in a small file that should be there.
+    /// The single value in a small file that should exist.
     pub fn number<T: FromStr>(&mut self, path: &str) -> Option<T> {
         let text = self.text(path)?;
         self.parse(path, &text)
     }
 
-    /// The one value in a small file that need not be there.
+    /// The single value in a small file that need not exist.
     pub fn number_if_there<T: FromStr>(&mut self, path: &str) -> Option<T> {
         let text = self.text_if_there(path)?;
         self.parse(path, &text)
@@ -215,7 +214,7 @@ impl<'a> Look<'a> {
         parsed
     }
 
-    /// The names in a folder that need not be there.
+    /// The names in a folder that need not exist.
     pub fn names(&mut self, path: &str) -> Vec<String> {
         match self.root.list(path) {
             Ok(list) => {
@@ -238,7 +237,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Asks what no file says; see [`Root::ask`].
+    /// Asks a program of the machine; see [`Root::ask`].
     pub fn ask(&mut self, probe: &Probe<'_>) -> Option<String> {
         let output = self.root.ask(probe);
         self.keep(probe.what, output)
@@ -291,18 +290,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_noted_once_and_only_where_it_should_be_there() {
+    fn missing_required_files_are_noted_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("n"), "12\n\0").unwrap();
         std::fs::write(folder.path().join("odd"), "a few\n").unwrap();
         let root = Root::open(folder.path()).unwrap();
-        let mut look = Look::new(&root);
-        assert_eq!(look.number::<u32>("n"), Some(12));
-        assert_eq!(look.text_if_there("none"), None);
-        assert_eq!(look.text("none"), None);
-        assert_eq!(look.text("/none"), None);
-        assert_eq!(look.number::<u32>("odd"), None);
-        let section = look.section(Some(()));
+        let mut reader = SectionReader::new(&root);
+        assert_eq!(reader.number::<u32>("n"), Some(12));
+        assert_eq!(reader.text_if_there("none"), None);
+        assert_eq!(reader.text("none"), None);
+        assert_eq!(reader.text("/none"), None);
+        assert_eq!(reader.number::<u32>("odd"), None);
+        let section = reader.section(Some(()));
         let said: Vec<String> = section
             .unread
             .iter()
@@ -324,14 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_tree_cannot_fill_the_report() {
+    fn number_of_unread_entries_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
-        let mut look = Look::new(&root);
+        let mut reader = SectionReader::new(&root);
         for number in 0..MAX_UNREAD + 5 {
-            look.note(&number.to_string(), Unavailable::Denied);
+            reader.note(&number.to_string(), Unavailable::Denied);
         }
-        let section = look.section(Some(()));
+        let section = reader.section(Some(()));
         assert_eq!(section.unread.len(), MAX_UNREAD + 1);
         assert_eq!(section.unread[MAX_UNREAD].what, "and 5 more");
     }

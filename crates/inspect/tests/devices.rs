@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is read of whole machines with accelerators: one fixture each.
+//! Facts about whole machines with accelerators: one fixture each.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn qat(fixture: &str) -> Qat {
 }
 
 #[test]
-fn an_atom_c3000_under_intels_driver_serves_ipsec() {
+fn atom_c3000_with_intels_driver_serves_ipsec() {
     let qat = qat("atom-c3000");
     assert_eq!(qat.devices.len(), 2);
     assert!(qat.service && qat.configurations.len() == 2);
@@ -57,7 +57,7 @@ fn an_atom_c3000_under_intels_driver_serves_ipsec() {
 }
 
 #[test]
-fn an_8970_is_up_and_passed_over() {
+fn card_8970_is_up_but_the_kernel_prefers_the_processor() {
     let qat = qat("qat-8970");
     assert_eq!(qat.devices.len(), 3);
     assert!(qat.devices.iter().all(|device| device.up == Some(true)));
@@ -92,7 +92,7 @@ fn an_8970_is_up_and_passed_over() {
 }
 
 #[test]
-fn a_4xxx_has_services_functions_and_telemetry() {
+fn card_4xxx_has_services_functions_and_telemetry() {
     let qat = qat("qat-4xxx-16vfs");
     let functions = qat.devices.iter().filter(|device| device.virtual_function);
     assert_eq!(functions.clone().count(), 16);
@@ -126,7 +126,7 @@ fn a_4xxx_has_services_functions_and_telemetry() {
     assert_eq!(crypto.telemetry["util_pke0"], 38);
     assert!(
         compression.telemetry.is_empty(),
-        "telemetry that is off is not asked"
+        "telemetry that is off is not read"
     );
     assert_eq!(
         (crypto.resets_itself, compression.resets_itself),
@@ -151,7 +151,7 @@ fn a_4xxx_has_services_functions_and_telemetry() {
 }
 
 #[test]
-fn a_device_that_is_down_is_down() {
+fn device_that_is_down_is_reported() {
     let qat = qat("qat-down");
     let device = &qat.devices[0];
     assert_eq!(
@@ -166,7 +166,7 @@ fn a_device_that_is_down_is_down() {
 }
 
 #[test]
-fn a_silent_heartbeat_and_lost_requests_are_seen() {
+fn silent_heartbeat_and_lost_requests_are_reported() {
     let qat = qat("qat-heartbeat");
     let device = &qat.devices[0];
     assert_eq!(
@@ -182,7 +182,7 @@ fn a_silent_heartbeat_and_lost_requests_are_seen() {
     assert_eq!(
         rings,
         [("bank_01/ring_00", 0xfe00)],
-        "a ring that nobody takes from is nearly full"
+        "a ring without reader is nearly full"
     );
     assert_eq!(device.errors.map(|errors| errors.fatal), Some(1));
 }
@@ -198,7 +198,7 @@ fn watched(fixture: &str) -> Used {
 }
 
 #[test]
-fn a_router_with_dev_crypto_and_openvpn() {
+fn router_with_dev_crypto_and_openvpn() {
     let others = accelerators::section(&root("devcrypto-router"))
         .known
         .expect("accelerators");
@@ -215,12 +215,12 @@ fn a_router_with_dev_crypto_and_openvpn() {
     assert_ne!(
         tunnel.accelerated,
         Answer::Yes,
-        "an engine that is loaded proves nothing"
+        "a loaded engine proves nothing"
     );
 }
 
 #[test]
-fn an_h100_host_with_a_pooled_nginx() {
+fn h100_host_with_a_pooled_nginx() {
     let others = accelerators::section(&root("h100-host"))
         .known
         .expect("accelerators");

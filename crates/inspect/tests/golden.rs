@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What an inspection reports of each fixture, word by word: `tests/golden/NAME.json`.
+//! The report on each fixture, word by word: `tests/golden/NAME.json`.
 //!
 //! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p millrace-inspect --test golden` accepts what changed.
 
@@ -19,7 +19,7 @@ fn report(fixture: &str) -> String {
 }
 
 #[test]
-fn reports_are_as_they_were() {
+fn reports_equal_the_golden_files() {
     let stale = stale("tests/golden", "json", report);
     assert!(
         stale.is_empty(),
@@ -27,9 +27,8 @@ fn reports_are_as_they_were() {
     );
 }
 
-/// A report of a bundle is the report of what was bundled.
 #[test]
-fn bundles_give_the_same_reports() {
+fn bundle_gives_the_report_of_its_machine() {
     for fixture in fixtures() {
         let root = Root::open(folder("fixtures").join(&fixture))
             .expect("a root")

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Trees in which anything may be anything: whatever somebody does to the files of a machine, an
-//! inspection ends, with a report.
+//! Trees with arbitrary files in place of the expected ones: an inspection always ends, with a report.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -17,7 +16,7 @@ use proptest::sample::Index;
 use proptest::test_runner::RngSeed;
 use rustix::fs::{CWD, Mode};
 
-/// Trees that are damaged: together they have every kind of file that is read.
+/// The trees to damage: together they have every kind of file that is read.
 const FIXTURES: &[&str] = &[
     "aes-ni-vm",
     "arm-a15-router",
@@ -25,10 +24,10 @@ const FIXTURES: &[&str] = &[
     "qat-8970",
     "devcrypto-router",
 ];
-/// Far above what an inspection takes, and below what a hang takes.
+/// Far above the time of an inspection, and below that of a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is done to one file.
+/// Damage to one file.
 #[derive(Clone, Debug)]
 enum Damage {
     Bytes(Vec<u8>),
@@ -64,7 +63,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Replaces a file; one that an earlier damage made something else is left as it is.
+/// Replaces a file, unless an earlier damage replaced it by something else.
 fn inflict(damage: &Damage, path: &Path) {
     const ORDINARY: u64 = 1 << 20;
     let metadata = path.symlink_metadata();
@@ -169,7 +168,7 @@ fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
 }
 
 proptest! {
-    // The same cases in every run: what fails is found again.
+    // The same cases in every run, so that a failure can be reproduced.
     #![proptest_config(ProptestConfig {
         rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::with_cases(48)
@@ -195,7 +194,7 @@ proptest! {
         prop_assert!(serde_json::to_string(&report).is_ok());
         let diagnosis = diagnose(&root, |_| true);
         prop_assert!(serde_json::to_string(&diagnosis).is_ok());
-        // And what was read makes a bundle that reads back.
+        // The files that were read make a bundle that can be read back.
         let mut bundle = Vec::new();
         root.into_record().write_bundle(&mut bundle).unwrap();
         prop_assert!(Root::from_bundle(bundle.as_slice()).is_ok());

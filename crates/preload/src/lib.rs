@@ -24,15 +24,14 @@
 //! [`millrace_preload_cancelling`]), so it ends within the call and leaks nothing.
 //!
 //! HAProxy is asynchronous by itself (`ssl-mode-async`), but when it closes a connection whose job is
-//! paused, because the client is gone or out of time, it frees the connection and loses the job: about
-//! 20 KiB each time, in every version so far. In HAProxy this library does nothing but end the job
-//! before that, by the same order, when HAProxy asks whether there is one; and give jobs stacks with a
-//! guard where OpenSSL lets it.
+//! paused, because the client is gone or timed out, it frees the connection and leaks the job: about
+//! 20 KiB each time, in every version so far. In HAProxy this library ends the job before that, by the
+//! same order, when HAProxy asks whether there is one; gives jobs stacks with a guard where OpenSSL
+//! allows that; and lets a single event loop drive the pool's sockets.
 //!
-//! What it does not do: touch any process but these two (another program is left alone; the first TLS
-//! handshake there says so once on standard error), an nginx that does not use epoll, a program that has
-//! no shared OpenSSL (it says so, too), or connections without a socket (QUIC); or read a byte of what
-//! is encrypted.
+//! It does nothing in any other program, in an nginx that does not use epoll, and in a program without a
+//! shared OpenSSL, and says so once on standard error. It does nothing for connections without a socket
+//! (QUIC), and never reads encrypted data.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 

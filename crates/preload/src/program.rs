@@ -36,7 +36,7 @@ mod tests {
     use super::Program;
 
     #[test]
-    fn kin_of_nginx_is_told_from_tools_around_it() {
+    fn nginx_and_its_forks_are_recognized_and_tools_are_not() {
         let known = [
             "nginx",
             "nginx-debug",
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn haproxy_is_known() {
+    fn haproxy_is_recognized() {
         for name in ["haproxy", "haproxy-3.0", "haproxy.old"] {
             assert_eq!(
                 Program::named(name.as_bytes()),

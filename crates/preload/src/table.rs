@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_data_re_arms_and_unchanged_data_does_not() {
+    fn changed_data_re_arms_the_shadow_and_unchanged_does_not() {
         let mut table = SocketTable::default();
         table.registered(SOCKET, EPOLL, 1);
         table.paused(SOCKET, &[EVENT]);

@@ -8,6 +8,8 @@
 //! boundary makes a few functions per row, because OpenSSL calls them without saying for which
 //! algorithm: `each_signature!(f)` and its siblings expand to `[f::<0>, f::<1>, …]`, one per row.
 
+use millrace_engine::MlDsaSet;
+
 macro_rules! rows {
     ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
         $($variant:ident { $($field:tt)* })*
@@ -70,6 +72,9 @@ rows! { $ each_key_type,
         Dh      { name: c"DH",        pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 3, 1] }
         Dhx     { name: c"DHX",       pooled: false, oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3e, 2, 1] }
         Dsa     { name: c"DSA",       pooled: true,  oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x38, 4, 1] }
+        MlDsa44 { name: c"ML-DSA-44", pooled: true,  oid: &[6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 3, 17] }
+        MlDsa65 { name: c"ML-DSA-65", pooled: true,  oid: &[6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 3, 18] }
+        MlDsa87 { name: c"ML-DSA-87", pooled: true,  oid: &[6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 3, 19] }
     }
 }
 
@@ -110,6 +115,7 @@ pub enum Scheme {
     Dsa,
     Ed25519,
     Ed448,
+    MlDsa(MlDsaSet),
     Ecdh,
     X25519,
     X448,
@@ -129,7 +135,7 @@ pub struct AlgorithmRow {
 
 const RSA: &[KeyType] = &[KeyType::Rsa, KeyType::RsaPss];
 
-// Those with a digest in their name came with OpenSSL 3.4; these are the digests that the pool has.
+// Those with a digest in their name came with OpenSSL 3.4, ML-DSA with 3.5; the digests are the pool's.
 // The first row of a scheme takes any digest: results are verified with it.
 rows! { $ each_signature,
     /// The signatures.
@@ -139,6 +145,9 @@ rows! { $ each_signature,
         Ed25519        { name: "ED25519",           scheme: Scheme::Ed25519, keys: &[KeyType::Ed25519] }
         Ed448          { name: "ED448",             scheme: Scheme::Ed448,   keys: &[KeyType::Ed448] }
         Dsa            { name: "DSA",               scheme: Scheme::Dsa,     keys: &[KeyType::Dsa] }
+        MlDsa44        { name: "ML-DSA-44",         scheme: Scheme::MlDsa(MlDsaSet::MlDsa44), keys: &[KeyType::MlDsa44] }
+        MlDsa65        { name: "ML-DSA-65",         scheme: Scheme::MlDsa(MlDsaSet::MlDsa65), keys: &[KeyType::MlDsa65] }
+        MlDsa87        { name: "ML-DSA-87",         scheme: Scheme::MlDsa(MlDsaSet::MlDsa87), keys: &[KeyType::MlDsa87] }
         RsaSha1        { name: "RSA-SHA1",          scheme: Scheme::Rsa,     keys: RSA }
         RsaSha224      { name: "RSA-SHA2-224",      scheme: Scheme::Rsa,     keys: RSA }
         RsaSha256      { name: "RSA-SHA2-256",      scheme: Scheme::Rsa,     keys: RSA }

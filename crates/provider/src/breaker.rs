@@ -3,8 +3,10 @@
 
 //! The circuit breaker: a dead pool must not cost a deadline on every handshake.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::oneshot::lock;
 
 /// Failures in a row after which the breaker opens: one is an accident, three are a dead pool.
 pub const FAILURES: u32 = 3;
@@ -18,11 +20,11 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// Opens after [`FAILURES`] in a row, then lets one operation through per pause, which doubles.
 #[derive(Debug, Default)]
 pub struct Breaker {
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     /// Failures in a row, while it is closed.
     failures: u32,
     /// Pauses in a row, while it is open.
@@ -37,7 +39,7 @@ impl Breaker {
     /// Whether an operation may be tried now. If the breaker is open and its pause is over, `true` makes
     /// the caller the one that tries, and the next pause begins.
     pub fn admits(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         match state.next_try {
             None => true,
             Some(next) if now < next => false,
@@ -51,14 +53,14 @@ impl Breaker {
 
     /// The pool answered, with a result or an error.
     pub fn alive(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State::default();
+        let mut state = lock(&self.state);
+        *state = BreakerState::default();
     }
 
     /// The pool did not answer. Of many operations that were in flight when it died, only those that
     /// open the breaker count.
     pub fn dead(&self, now: Instant) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.next_try.is_none() {
             state.failures += 1;
             if state.failures < FAILURES {

@@ -15,18 +15,18 @@
 //! | `pool` | `unix:/run/millrace/node.sock` | nodes: `unix:/path` or `tcp:host:port`, comma separated (a list in the file) |
 //! | `tls_ca`, `tls_cert`, `tls_key` | – | PEM files for `tcp:` nodes; all three or none; readable by the worker processes |
 //! | `tls_server_name` | the host | name that a node's certificate must hold |
-//! | `deadline_ms` | 2000 | a job of a key that only the pool holds ends within this (1 to 60000) |
-//! | `fallback_after_ms` | 500 | a job of a key that is here too is done here after this (1 to `deadline_ms`) |
-//! | `hedge` | `off` | `on`: a job that waits for long is sent to a second node, too; the first good answer counts |
-//! | `hedge_after_ms` | – | what is long (1 to 60000); otherwise what 19 in 20 recent answers stayed below, at least 5 ms |
+//! | `deadline_ms` | 2000 | time limit of a job whose key only the pool has (1 to 60000) |
+//! | `fallback_after_ms` | 500 | time after which a job whose key is here, too, is done here (1 to `deadline_ms`) |
+//! | `hedge` | `off` | `on`: a job without an answer after `hedge_after_ms` is sent to a second node, too |
+//! | `hedge_after_ms` | – | when to hedge (1 to 60000); unset: the 95th percentile of recent answers, at least 5 ms |
 //! | `fallback` | `on` | `off`: never do a pooled operation here, fail instead |
 //! | `mode` | `async` | `async`: pause jobs of applications that use `ASYNC_JOB`, block otherwise; `sync`: always block; `off`: do everything here |
-//! | `algorithms` | all | key types that are offered at all, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA` |
+//! | `algorithms` | all | key types that are offered, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA,ML-DSA-44,ML-DSA-65,ML-DSA-87` |
 //! | `verify` | `on` | `on`: RSA results are verified, others checked for their form; `all`: every signature is verified |
 //! | `millrace_config` | – | path of the file; only in the section |
 //!
-//! A key that is not known, in the file, is an error: it is a typing error. In the section OpenSSL has
-//! keys of its own (`module`, `activate`), so only known keys are asked for.
+//! An unknown key in the file is an error. In the section OpenSSL has keys of its own (`module`,
+//! `activate`), so only known keys are read.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -219,17 +219,12 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
         (None, Some(path)) => Some(PathBuf::from(path)),
         (None, None) => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
     };
-    let mut typed = match &file {
-        Some(path) => read(path)?,
-        None => Typed::default(),
-    };
-    for (key, value) in section {
-        typed.set(key, value)?;
-    }
-    typed.resolve()
+    let file = file.as_deref().map(read).transpose()?;
+    merge(file.unwrap_or_default(), section)?.resolve()
 }
 
-fn read(path: &Path) -> Result<Typed> {
+/// The keys of a file, which are all known.
+fn read(path: &Path) -> Result<toml::Table> {
     let wrong = |what: &dyn std::fmt::Display| {
         Error::new(Reason::Config, format!("{}: {what}", path.display()))
     };
@@ -238,32 +233,18 @@ fn read(path: &Path) -> Result<Typed> {
         return Err(wrong(&"not a regular file of at most 64 KiB"));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let _: Typed = toml::from_str(&text).map_err(|error| wrong(&error))?;
     toml::from_str(&text).map_err(|error| wrong(&error))
 }
 
-impl Typed {
-    fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let text = value.to_owned();
-        match key {
-            "pool" => self.pool = Some(Words::Line(text)),
-            "tls_ca" => self.tls_ca = Some(text.into()),
-            "tls_cert" => self.tls_cert = Some(text.into()),
-            "tls_key" => self.tls_key = Some(text.into()),
-            "tls_server_name" => self.tls_server_name = Some(text),
-            "deadline_ms" => self.deadline_ms = Some(Number::Text(text)),
-            "fallback_after_ms" => self.fallback_after_ms = Some(Number::Text(text)),
-            "fallback" => self.fallback = Some(Switch::Text(text)),
-            "hedge" => self.hedge = Some(Switch::Text(text)),
-            "hedge_after_ms" => self.hedge_after_ms = Some(Number::Text(text)),
-            "mode" => self.mode = Some(text),
-            "algorithms" => self.algorithms = Some(Words::Line(text)),
-            "verify" => self.verify = Some(Switch::Text(text)),
-            "millrace_config" => {}
-            other => return Err(bad(other, "is not a key of the provider's section")),
-        }
-        Ok(())
-    }
+/// The keys of the section over those of the file.
+fn merge(mut file: toml::Table, section: &[(String, String)]) -> Result<Typed> {
+    let keys = section.iter().filter(|(key, _)| key != "millrace_config");
+    file.extend(keys.map(|(key, value)| (key.clone(), value.clone().into())));
+    Typed::deserialize(file).map_err(|error| bad("section", &error.to_string()))
+}
 
+impl Typed {
     fn resolve(&self) -> Result<Config> {
         let default = Config::default();
         let deadline = milliseconds("deadline_ms", self.deadline_ms.as_ref())?;
@@ -396,15 +377,11 @@ mod tests {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect();
-        let mut typed = Typed::default();
-        for (key, value) in &pairs {
-            typed.set(key, value)?;
-        }
-        typed.resolve()
+        merge(toml::Table::new(), &pairs)?.resolve()
     }
 
     #[test]
-    fn an_empty_section_is_the_defaults() {
+    fn empty_section_gives_the_defaults() {
         let config = section(&[]).expect("defaults");
         assert_eq!(config.nodes.len(), 1);
         assert!(config.fallback);
@@ -425,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_section_wins_over_the_file() {
+    fn section_overrides_the_file() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("client.toml");
         std::fs::write(
@@ -441,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_of_the_file_is_an_error_that_names_it() {
+    fn unknown_key_of_the_file_is_named_in_the_error() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("client.toml");
         std::fs::write(&path, "deadline = 700\n").expect("write");
@@ -452,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn value_out_of_range_or_incomplete_is_refused() {
         for (key, value) in [
             ("pool", "http://x"),
             ("pool", "tcp:host:1"),

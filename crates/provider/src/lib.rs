@@ -42,8 +42,10 @@
 //!
 //! # Limits
 //! - One libcrypto per process can use the module. It has been run with 3.0, 3.5, 3.6 and 4.0.
-//! - Ed25519 with a context or a prehash, and ECDSA with a nonce that is derived from the message, are done
-//!   here, and so not for keys that the pool holds. The same goes for digests that the pool has not (SHA-3).
+//! - Done here, and so not for keys that only the pool has: Ed25519 and ML-DSA with a context or a prehash,
+//!   ML-DSA without fresh randomness or over a message given in parts, ECDSA with a nonce derived from the
+//!   message, and digests that the pool does not have (SHA-3).
+//! - ML-DSA needs OpenSSL 3.5. An algorithm that this OpenSSL lacks is not offered.
 //! - A key agreement with a key derivation function in the same call is done locally.
 //! - On musl, which has no `ASYNC_JOB`, operations block.
 //!

@@ -3,50 +3,35 @@
 
 //! Names of digests as OpenSSL spells them, and `DigestInfo` of PKCS#1 v1.5 taken apart.
 
+use std::ffi::CStr;
+
 use millrace_engine::Hash;
+
+/// The digests of the pool with their OpenSSL names. The first one is fetched.
+#[rustfmt::skip]
+const NAMES: [(Hash, &[&CStr]); Hash::ALL.len()] = [
+    (Hash::Md5Sha1,    &[c"MD5-SHA1"]),
+    (Hash::Sha1,       &[c"SHA1", c"SHA-1", c"SSL3-SHA1"]),
+    (Hash::Sha224,     &[c"SHA2-224", c"SHA224", c"SHA-224"]),
+    (Hash::Sha256,     &[c"SHA2-256", c"SHA256", c"SHA-256"]),
+    (Hash::Sha384,     &[c"SHA2-384", c"SHA384", c"SHA-384"]),
+    (Hash::Sha512,     &[c"SHA2-512", c"SHA512", c"SHA-512"]),
+    (Hash::Sha512_256, &[c"SHA2-512/256", c"SHA512-256", c"SHA-512/256"]),
+];
 
 /// The digest with this OpenSSL name, if the pool has it. Names are compared without case.
 #[must_use]
 pub fn hash_from_name(name: &str) -> Option<Hash> {
-    const NAMES: &[(&str, Hash)] = &[
-        ("MD5-SHA1", Hash::Md5Sha1),
-        ("SHA1", Hash::Sha1),
-        ("SHA-1", Hash::Sha1),
-        ("SSL3-SHA1", Hash::Sha1),
-        ("SHA224", Hash::Sha224),
-        ("SHA-224", Hash::Sha224),
-        ("SHA2-224", Hash::Sha224),
-        ("SHA256", Hash::Sha256),
-        ("SHA-256", Hash::Sha256),
-        ("SHA2-256", Hash::Sha256),
-        ("SHA384", Hash::Sha384),
-        ("SHA-384", Hash::Sha384),
-        ("SHA2-384", Hash::Sha384),
-        ("SHA512", Hash::Sha512),
-        ("SHA-512", Hash::Sha512),
-        ("SHA2-512", Hash::Sha512),
-        ("SHA512-256", Hash::Sha512_256),
-        ("SHA-512/256", Hash::Sha512_256),
-        ("SHA2-512/256", Hash::Sha512_256),
-    ];
-    NAMES
-        .iter()
-        .find(|(known, _)| known.eq_ignore_ascii_case(name))
-        .map(|(_, hash)| *hash)
+    let is = |known: &&CStr| known.to_bytes().eq_ignore_ascii_case(name.as_bytes());
+    let row = NAMES.iter().find(|(_, names)| names.iter().any(is));
+    row.map(|(hash, _)| *hash)
 }
 
 /// The name under which OpenSSL 3 and later fetch this digest.
 #[must_use]
-pub fn openssl_name(hash: Hash) -> Option<&'static std::ffi::CStr> {
-    Some(match hash {
-        Hash::Md5Sha1 => c"MD5-SHA1",
-        Hash::Sha1 => c"SHA1",
-        Hash::Sha224 => c"SHA2-224",
-        Hash::Sha256 => c"SHA2-256",
-        Hash::Sha384 => c"SHA2-384",
-        Hash::Sha512 => c"SHA2-512",
-        Hash::Sha512_256 => c"SHA2-512/256",
-    })
+pub fn openssl_name(hash: Hash) -> Option<&'static CStr> {
+    let (_, names) = NAMES.iter().find(|(known, _)| *known == hash)?;
+    names.first().copied()
 }
 
 /// A digest by its length, where only the length matters (ECDSA and DSA of a bare digest).

@@ -6,8 +6,14 @@
 //! A oneshot is shared by reference count: the waiting thread may give up (its connection died, its
 //! process exits), and a late result goes into memory that is still there.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+/// Locks a mutex. A panic while it was locked is caught at the C boundary, and leaves no value half
+/// written that is guarded by a mutex of this crate.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Wakes a paused job. Called from the client's I/O thread: must not block and must not panic.
 pub trait Wake: Send + Sync {
@@ -66,7 +72,7 @@ impl<T> Oneshot<T> {
 
     /// Fills it and wakes the waiting thread.
     pub fn put(&self, value: T) {
-        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        *lock(&self.value) = Some(value);
         // A condition variable makes a system call even if no thread waits for it.
         match &self.wake {
             Some(wake) => wake.wake(),
@@ -77,19 +83,13 @@ impl<T> Oneshot<T> {
     /// Whether it is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.value
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        lock(&self.value).is_some()
     }
 
     /// Takes the result if it is there.
     #[must_use]
     pub fn take(&self) -> Option<T> {
-        self.value
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.value).take()
     }
 
     /// Waits for the result: by pausing if `pause` is given, else by blocking until `deadline`.
@@ -99,7 +99,7 @@ impl<T> Oneshot<T> {
             pause.until(&|| self.is_full());
             return self.take();
         }
-        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut value = lock(&self.value);
         loop {
             if value.is_some() {
                 return value.take();

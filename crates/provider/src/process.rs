@@ -7,14 +7,14 @@
 //! a lock there at the moment of the fork, and the parent's connection is the parent's.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
 use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
-use crate::oneshot::{Oneshot, Pause};
+use crate::oneshot::{Oneshot, Pause, lock};
 use crate::remote::{FailureKind, Pool, PoolError, Remote};
 use crate::stats::Stats;
 
@@ -59,7 +59,7 @@ pub struct Process {
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
     host_loop: OnceLock<Option<&'static HostLoop>>,
-    keys: Mutex<HashMap<Arc<Identity>, Entry>>,
+    keys: Mutex<HashMap<Arc<Identity>, KeyEntry>>,
 }
 
 impl std::fmt::Debug for Process {
@@ -70,13 +70,13 @@ impl std::fmt::Debug for Process {
     }
 }
 
-struct Entry {
+struct KeyEntry {
     /// The application's key objects with this identity. The entry goes with the last of them.
     users: Vec<Weak<Identity>>,
-    state: State,
+    state: KeyState,
 }
 
-enum State {
+enum KeyState {
     Opening(Vec<Arc<Oneshot<Opened>>>),
     Open(Arc<dyn Remote>),
     Refused(PoolError, Instant),
@@ -130,7 +130,7 @@ impl Process {
         deadline: Instant,
     ) -> Opened {
         let oneshot = {
-            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut keys = lock(&self.keys);
             match keys.get_mut(user.as_ref()) {
                 Some(entry) => match entry.join(user, pause) {
                     Joined::Now(opened) => return opened,
@@ -143,9 +143,9 @@ impl Process {
                     let users = vec![Arc::downgrade(user)];
                     keys.insert(
                         key,
-                        Entry {
+                        KeyEntry {
                             users,
-                            state: State::Opening(Vec::new()),
+                            state: KeyState::Opening(Vec::new()),
                         },
                     );
                     None
@@ -162,7 +162,7 @@ impl Process {
 
     /// Forgets keys that have no key object any more.
     pub fn sweep(&self) {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
     }
 
@@ -213,7 +213,7 @@ enum Joined {
     Open,
 }
 
-impl Entry {
+impl KeyEntry {
     fn join(&mut self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
         if !self
             .users
@@ -224,17 +224,17 @@ impl Entry {
             self.users.push(Arc::downgrade(user));
         }
         match &mut self.state {
-            State::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
-            State::Refused(error, until) if Instant::now() < *until => {
+            KeyState::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
+            KeyState::Refused(error, until) if Instant::now() < *until => {
                 Joined::Now(Err(error.clone()))
             }
-            State::Opening(waiting) => {
+            KeyState::Opening(waiting) => {
                 let oneshot = Oneshot::new(pause.map(Pause::waker));
                 waiting.push(Arc::clone(&oneshot));
                 Joined::Wait(oneshot)
             }
-            State::Refused(..) => {
-                self.state = State::Opening(Vec::new());
+            KeyState::Refused(..) => {
+                self.state = KeyState::Opening(Vec::new());
                 Joined::Open
             }
         }
@@ -275,24 +275,20 @@ impl Opening {
 
     fn settle(&self, opened: &Opened) {
         let waiting = {
-            let mut keys = self
-                .process
-                .keys
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut keys = lock(&self.process.keys);
             let Some(entry) = keys.get_mut(&self.identity) else {
                 return;
             };
             // A failure that may pass is not remembered: until the breaker opens, each operation asks again.
             let state = match opened {
-                Ok(remote) => State::Open(Arc::clone(remote)),
+                Ok(remote) => KeyState::Open(Arc::clone(remote)),
                 Err(error) if error.kind == FailureKind::Refused => {
-                    State::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
+                    KeyState::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
                 }
-                Err(error) => State::Refused(error.clone(), Instant::now()),
+                Err(error) => KeyState::Refused(error.clone(), Instant::now()),
             };
             match std::mem::replace(&mut entry.state, state) {
-                State::Opening(waiting) => waiting,
+                KeyState::Opening(waiting) => waiting,
                 _ => Vec::new(),
             }
         };

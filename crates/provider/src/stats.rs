@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_client::{EdgeCounter, EdgeReport};
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $field:ident = $name:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $field:ident = $name:literal $(, $reported:ident)?;)*) => {
         /// The counters. All are events since a provider with this configuration was first loaded into
         /// this process or its ancestors.
         #[derive(Debug, Default)]
@@ -23,79 +23,57 @@ macro_rules! counters {
             pub fn each(&self) -> impl Iterator<Item = (&'static CStr, u64)> {
                 [$(($name, self.$field.get())),*].into_iter()
             }
+
+            /// The counters that are reported to the nodes; the client adds its own.
+            #[must_use]
+            pub fn report(&self) -> EdgeReport {
+                let mut report = EdgeReport::default();
+                $($(report.set(EdgeCounter::$reported, self.$field.get());)?)*
+                report
+            }
         }
     };
 }
 
 counters! {
     /// Private operations done by the pool, verified and handed to the application.
-    pooled = c"millrace-pooled";
+    pooled = c"millrace-pooled", Pooled;
     /// Private operations done here by design: generated keys, operations that the pool has not.
     local = c"millrace-local";
     /// Private operations done here because the pool could not: the sum of the following.
     fallback = c"millrace-fallback";
     /// … no node could be reached.
-    fallback_no_node = c"millrace-fallback-no-node";
+    fallback_no_node = c"millrace-fallback-no-node", FallbackNoNode;
     /// … no answer by the deadline.
-    fallback_timed_out = c"millrace-fallback-timed-out";
+    fallback_timed_out = c"millrace-fallback-timed-out", FallbackTimedOut;
     /// … the pool or this process was full.
-    fallback_busy = c"millrace-fallback-busy";
+    fallback_busy = c"millrace-fallback-busy", FallbackBusy;
     /// … the key was refused by the pool.
-    fallback_refused = c"millrace-fallback-refused";
+    fallback_refused = c"millrace-fallback-refused", FallbackRefused;
     /// … the operation failed in the pool.
-    fallback_failed = c"millrace-fallback-failed";
+    fallback_failed = c"millrace-fallback-failed", FallbackFailed;
     /// … the result did not verify.
-    fallback_wrong_result = c"millrace-fallback-wrong-result";
+    fallback_wrong_result = c"millrace-fallback-wrong-result", FallbackWrongResult;
     /// … the circuit breaker was open.
-    fallback_breaker = c"millrace-fallback-breaker";
+    fallback_breaker = c"millrace-fallback-breaker", FallbackBreaker;
     /// … this client was over its quota at the node.
-    fallback_quota = c"millrace-fallback-quota";
+    fallback_quota = c"millrace-fallback-quota", FallbackQuota;
     /// Private operations that ended as an error of the pool, for keys that only the pool holds.
-    failed = c"millrace-failed";
+    failed = c"millrace-failed", Failed;
     /// Private operations given up with their connection.
-    abandoned = c"millrace-abandoned";
+    abandoned = c"millrace-abandoned", Abandoned;
     /// Results from the pool that did not verify.
-    wrong_results = c"millrace-wrong-results";
+    wrong_results = c"millrace-wrong-results", WrongResults;
     /// Jobs for which the application was paused, its thread free for other connections.
-    paused = c"millrace-paused";
+    paused = c"millrace-paused", Paused;
     /// Jobs for which a thread of the application was blocked until the answer came.
-    blocking = c"millrace-blocking";
+    blocking = c"millrace-blocking", Blocking;
     /// Jobs that were resumed although the pool was not ready.
     spurious_resumes = c"millrace-spurious-resumes";
     /// Keys opened at or imported into the pool.
     keys_opened = c"millrace-keys-opened";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";
-}
-
-impl Stats {
-    /// The counters that are reported to the nodes; the client adds its own.
-    #[must_use]
-    pub fn report(&self) -> EdgeReport {
-        let mut report = EdgeReport::default();
-        for (counter, count) in [
-            (EdgeCounter::Pooled, &self.pooled),
-            (EdgeCounter::Paused, &self.paused),
-            (EdgeCounter::Blocking, &self.blocking),
-            (EdgeCounter::Failed, &self.failed),
-            (EdgeCounter::Abandoned, &self.abandoned),
-            (EdgeCounter::WrongResults, &self.wrong_results),
-            (EdgeCounter::FallbackNoNode, &self.fallback_no_node),
-            (EdgeCounter::FallbackTimedOut, &self.fallback_timed_out),
-            (EdgeCounter::FallbackBusy, &self.fallback_busy),
-            (EdgeCounter::FallbackRefused, &self.fallback_refused),
-            (EdgeCounter::FallbackFailed, &self.fallback_failed),
-            (
-                EdgeCounter::FallbackWrongResult,
-                &self.fallback_wrong_result,
-            ),
-            (EdgeCounter::FallbackBreaker, &self.fallback_breaker),
-            (EdgeCounter::FallbackQuota, &self.fallback_quota),
-        ] {
-            report.set(counter, count.get());
-        }
-        report
-    }
 }
 
 /// One event counter.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The module in an application of its own (`harness.c`): jobs, forks, threads, handshakes, and the
-//! stack that a job takes. Needs a C compiler and OpenSSL's headers, and says so if they are missing.
+//! The module in a test application (`harness.c`): jobs, forks, threads, handshakes, and the stack that a
+//! job uses. Needs a C compiler and OpenSSL's headers; skipped without.
 //!
 //! `MILLRACE_TEST_OPENSSL` names the folder of another OpenSSL (with `include/`, and the libraries in it
 //! or in `lib/`), to try the same module with it; `MILLRACE_TEST_ROOT` an unpacked release whose
@@ -21,8 +21,8 @@ use millrace_backends::Software;
 use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
 use millrace_testkit::faulty::FaultyBackend;
 
-/// Of the 32 KiB of a job's stack, which has no guard page. Without optimisation, where frames are
-/// largest, 13 KiB were measured, a whole TLS handshake included.
+/// Bound on the stack that a job uses, in bytes. It has 32 KiB, and no guard page. Without optimisation,
+/// where frames are largest, 13 KiB were measured, a whole TLS handshake included.
 const MOST_STACK: u64 = 20 * 1024;
 
 /// The application, compiled once; `None` without a compiler.
@@ -61,7 +61,10 @@ fn harness() -> Option<&'static Path> {
         }
     });
     if BUILT.is_none() {
-        eprintln!("skipped: needs cc and the headers of OpenSSL");
+        millrace_testkit::skip::record(
+            concat!(file!(), ":", line!()),
+            "no C compiler or no headers of OpenSSL",
+        );
     }
     BUILT.as_deref()
 }
@@ -81,12 +84,17 @@ fn prepared() -> Bench {
         ("rsa", "-algorithm RSA -pkeyopt rsa_keygen_bits:2048"),
         ("p256", "-algorithm EC -pkeyopt ec_paramgen_curve:P-256"),
     ] {
-        bench.generate(name, options);
-        bench.hold(name, everything());
-        let line = format!("req -x509 -new -key {name}.pem -subj /CN=mill -days 2 -out {name}.crt");
-        must(&bench.stock(&line));
+        prepare(&bench, name, options);
     }
     bench
+}
+
+/// Makes a key that the node has, its stub, and its certificate.
+fn prepare(bench: &Bench, name: &str, options: &str) {
+    bench.generate(name, options);
+    bench.hold(name, everything());
+    let line = format!("req -x509 -new -key {name}.pem -subj /CN=mill -days 2 -out {name}.crt");
+    must(&bench.stock(&line));
 }
 
 fn with_node() -> Bench {
@@ -154,7 +162,7 @@ fn jobs_are_paused_and_resumed() {
 }
 
 #[test]
-fn an_application_can_be_called_back() {
+fn application_with_a_callback_is_called_back() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
@@ -164,7 +172,7 @@ fn an_application_can_be_called_back() {
 }
 
 #[test]
-fn resuming_for_nothing_does_no_harm() {
+fn spurious_resumes_change_no_result() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
@@ -176,7 +184,7 @@ fn resuming_for_nothing_does_no_harm() {
 }
 
 #[test]
-fn where_pauses_are_blocked_the_job_blocks() {
+fn job_blocks_where_pauses_are_blocked() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
@@ -185,7 +193,7 @@ fn where_pauses_are_blocked_the_job_blocks() {
 }
 
 #[test]
-fn late_completions_of_abandoned_jobs_hit_nothing() {
+fn late_completion_of_an_abandoned_job_does_no_harm() {
     let Some(binary) = harness() else { return };
     let mut bench = prepared();
     let slow = FaultyBackend::new(Arc::new(Software::new()));
@@ -212,7 +220,7 @@ fn late_completions_of_abandoned_jobs_hit_nothing() {
 }
 
 #[test]
-fn a_process_may_end_while_a_job_is_paused() {
+fn process_with_a_paused_job_ends_cleanly() {
     let Some(binary) = harness() else { return };
     let mut bench = prepared();
     let slow = FaultyBackend::new(Arc::new(Software::new()));
@@ -232,7 +240,7 @@ fn a_process_may_end_while_a_job_is_paused() {
 }
 
 #[test]
-fn contexts_of_their_own_read_our_file() {
+fn own_library_contexts_read_the_client_file() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     let text = format!("pool = \"unix:{}\"\n", bench.socket().display());
@@ -247,7 +255,7 @@ fn contexts_of_their_own_read_our_file() {
 }
 
 #[test]
-fn threads_share_a_key() {
+fn threads_share_one_open_key() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
@@ -258,7 +266,7 @@ fn threads_share_a_key() {
 }
 
 #[test]
-fn each_process_has_its_own_connection() {
+fn each_forked_process_has_its_own_connection() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
@@ -270,7 +278,7 @@ fn each_process_has_its_own_connection() {
 }
 
 #[test]
-fn handshakes_pause_and_fit_the_stack() {
+fn handshakes_pause_and_fit_the_job_stack() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     let mut pauses = 0;
@@ -285,7 +293,7 @@ fn handshakes_pause_and_fit_the_stack() {
             pauses += counters["pauses"];
         }
     }
-    // An answer that is there at once needs no pause, but not eight times in a row.
+    // A job whose answer is there at once does not pause, but not eight times in a row.
     assert!(pauses > 0);
     for (config, key) in [("route-a.cnf", "rsa.pem"), ("plain.cnf", "rsa.stub")] {
         let counters = run(&bench, binary, "tls12-rsa", config, key);
@@ -295,8 +303,35 @@ fn handshakes_pause_and_fit_the_stack() {
     assert_eq!(bench.served("rsa-tls-premaster"), 2);
 }
 
+/// OpenSSL itself verifies and, without a node, signs with ML-DSA on the stack of the job.
 #[test]
-fn without_a_node_jobs_are_done_here() {
+fn ml_dsa_handshakes_fit_the_job_stack() {
+    let Some(binary) = harness() else { return };
+    let mut bench = prepared();
+    if !must(&bench.stock("list -signature-algorithms")).contains("ML-DSA-87") {
+        millrace_testkit::skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    let preferred = "default_properties = ?provider=millrace";
+    bench.write_config("all-a.cnf", preferred, "verify = all");
+    bench.write_config("all.cnf", "", "verify = all");
+    prepare(&bench, "mldsa", "-algorithm ML-DSA-87");
+    let counters = run(&bench, binary, "tls13", "all-a.cnf", "mldsa.pem");
+    println!(
+        "ML-DSA-87 without a node: {} bytes of stack",
+        counters["stack"]
+    );
+    assert_eq!((counters["pooled"], counters["fallback"]), (0, 1));
+    bench.start(Arc::new(Software::new()));
+    for (config, key) in [("all-a.cnf", "mldsa.pem"), ("all.cnf", "mldsa.stub")] {
+        let counters = run(&bench, binary, "tls13", config, key);
+        println!("{key}: {} bytes of stack", counters["stack"]);
+        assert_eq!((counters["pooled"], counters["fallback"]), (1, 0));
+    }
+    assert_eq!(bench.served("ml-dsa-sign"), 2);
+}
+
+#[test]
+fn without_a_node_jobs_fall_back_to_the_local_key() {
     let Some(binary) = harness() else { return };
     let bench = prepared();
     let counters = run(&bench, binary, "jobs", "route-a.cnf", "rsa.pem");
@@ -306,7 +341,7 @@ fn without_a_node_jobs_are_done_here() {
 }
 
 #[test]
-fn a_node_that_dies_is_survived() {
+fn jobs_fall_back_when_the_node_does_not_answer() {
     let Some(binary) = harness() else { return };
     let mut bench = prepared();
     let slow = FaultyBackend::new(Arc::new(Software::new()));

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The module in stock servers, with keys that they do not have. Each test says so and passes if its
-//! server is not installed.
+//! The module in stock servers, with keys that they do not have. A test is skipped if its server is not
+//! installed.
 
 mod common;
 
@@ -20,7 +20,8 @@ fn installed(server: &str) -> bool {
         .iter()
         .any(|directory| Path::new(directory).join(server).exists());
     if !found {
-        eprintln!("skipped: {server} is not installed");
+        let reason = format!("{server} is not installed");
+        millrace_testkit::skip::record(concat!(file!(), ":", line!()), &reason);
     }
     found
 }
@@ -86,7 +87,7 @@ fn nginx(bench: &Bench, config: &str, key: &str) -> Running {
 }
 
 #[test]
-fn stock_nginx_signs_in_the_pool_and_reloads() {
+fn stock_nginx_signs_in_the_pool_also_after_a_reload() {
     if !installed("nginx") {
         return;
     }
@@ -116,7 +117,7 @@ fn stock_nginx_signs_in_the_pool_and_reloads() {
 }
 
 #[test]
-fn haproxy_serves_others_while_one_waits() {
+fn haproxy_runs_handshakes_while_others_wait() {
     if !installed("haproxy") {
         return;
     }
@@ -165,7 +166,7 @@ fn haproxy_serves_others_while_one_waits() {
 }
 
 #[test]
-fn the_server_of_openssl_pauses() {
+fn s_server_with_async_jobs_signs_in_the_pool() {
     let mut bench = prepared();
     bench.start(Arc::new(Software::new()));
     let mut command = bench.command_with(
@@ -186,12 +187,12 @@ fn the_server_of_openssl_pauses() {
 }
 
 #[test]
-fn speed_runs_jobs() {
+fn openssl_speed_with_async_jobs_signs_in_the_pool() {
     let bench = Bench::with_node();
     must(&bench.route_a("speed -seconds 1 -async_jobs 8 rsa2048"));
-    // More than once for each job: they are resumed.
+    // More operations than jobs, so jobs were resumed.
     assert!(bench.served("rsa-pkcs1-sign") > 8);
-    // Its key on a curve is one that it has just generated.
+    // Its EC key was generated in the process, and so stays there.
     must(&bench.route_a("speed -seconds 1 -async_jobs 8 ecdsap256 ecdhx25519"));
     assert_eq!(bench.served("ecdsa-sign"), 0);
     assert_eq!(bench.served("x25519-derive"), 0);

@@ -10,7 +10,7 @@ use std::path::Path;
 use millrace_provider::config::SECTION_KEYS;
 
 #[test]
-fn the_page_of_settings_names_every_key() {
+fn settings_guide_names_every_key() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/settings.md");
     let page = fs::read_to_string(page).expect("docs/guide/settings.md");
     let table = page.split("\n\n").find(|part| part.starts_with("| key |"));

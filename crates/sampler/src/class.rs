@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What CPU time is spent on.
+//! Classes of work that CPU time is spent on.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What CPU time is spent on. In tables the order is this one.
+/// A class of work that CPU time is spent on. Tables use this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -20,9 +20,9 @@ pub enum Class {
     MlDsaPrivate,
     /// Key agreement with keys made for one connection: ECDH, X25519. They never leave the process.
     KeyAgreement,
-    /// Other public-key work: verification.
+    /// Other public-key operations: verification.
     OtherPublicKey,
-    /// Big numbers that several of the above share, where there was no calibration to divide them.
+    /// Big-number functions shared by several of the above, without a calibration to divide them.
     BigNumbers,
     /// AES in any mode.
     Aes,
@@ -32,26 +32,26 @@ pub enum Class {
     Hash,
     /// Random numbers.
     Random,
-    /// libcrypto around the operations: parsing, ASN.1, fetching and calling of implementations.
+    /// libcrypto around the operations: parsing, ASN.1, fetching and calling implementations.
     Overhead,
-    /// libcrypto, but nothing says what.
+    /// libcrypto, otherwise unknown.
     CryptoUnknown,
     /// libssl: the protocol.
     Tls,
     /// Millrace's own provider and preload library.
     Edge,
-    /// The C library: memory, copies, locks, system calls' user side.
+    /// The C library: memory, copies, locks, the user side of system calls.
     Libc,
     /// The program, and other libraries.
     Application,
     /// The kernel: sockets, scheduling, files.
     Kernel,
-    /// Addresses that belong to no file.
+    /// Addresses outside all files.
     Unknown,
 }
 
 impl Class {
-    /// All, in their order.
+    /// All classes, in table order.
     pub const ALL: [Self; 18] = [
         Self::RsaPrivate,
         Self::EcPrivate,
@@ -73,7 +73,7 @@ impl Class {
         Self::Unknown,
     ];
 
-    /// Whether a pool can take it: the operations with a long-lived private key.
+    /// Whether a pool can take it over: operations with a long-lived private key.
     #[must_use]
     pub fn is_private_key(self) -> bool {
         matches!(
@@ -82,19 +82,19 @@ impl Class {
         )
     }
 
-    /// Whether it is work on the data itself, which inline accelerators and kTLS take.
+    /// Whether it is bulk encryption, which inline accelerators and kTLS can take over.
     #[must_use]
     pub fn is_symmetric(self) -> bool {
         matches!(self, Self::Aes | Self::ChaCha)
     }
 
-    /// Whether nothing says what it is.
+    /// Whether its purpose is unknown.
     #[must_use]
     pub fn is_unclassified(self) -> bool {
         matches!(self, Self::CryptoUnknown | Self::Unknown)
     }
 
-    /// As tables say it.
+    /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,56 +1,56 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Why there is no profile.
+//! Reasons why there is no profile.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why there is no profile. Every message says what to do.
+/// Reasons why there is no profile. Every message names the remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// Resource: the system does not let us look.
+    /// Resource: the system does not permit sampling.
     #[error("sampling process {pid} is not permitted: {remedy}")]
     NotPermitted {
-        /// Which process.
+        /// The process.
         pid: u32,
-        /// What would allow it.
+        /// The permission that would allow it.
         remedy: String,
     },
-    /// Caller: there is no such process, or it ended before it could be looked at.
+    /// Caller: the process does not exist, or ended before it could be sampled.
     #[error("there is no process {0}")]
     Gone(u32),
-    /// Resource: more than is looked at at a time.
+    /// Resource: more than the sampler handles at a time.
     #[error("{what}; name fewer processes")]
     TooMuch {
-        /// What there is too much of.
+        /// The resource that exceeds its bound.
         what: String,
     },
-    /// Input: a program file that cannot be understood.
+    /// Input: a malformed program file.
     #[error("cannot read the functions of {path:?}: {problem}")]
     Image {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         problem: String,
     },
     /// Resource: the calibration of a libcrypto failed.
     #[error("cannot calibrate {path:?}: {problem}")]
     Calibration {
-        /// Which libcrypto.
+        /// The libcrypto.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         problem: String,
     },
     /// Resource: a system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

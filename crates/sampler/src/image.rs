@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The functions of a program file: where each begins, and its name if the file still has it.
+//! The functions of a program file: start address, and name if the file still has it.
 //!
-//! A stripped library has names for what it exports and nothing else, but for the sake of exceptions
-//! and debuggers it must say where *every* function is: `.eh_frame`. Both are read, by kept parsers;
-//! what lies between two functions (assembly without unwind tables) is a region of its own.
+//! A stripped library has names only for its exports, but `.eh_frame`, which exceptions and debuggers need, has
+//! the address of *every* function. Kept parsers read both. The space between two functions (assembly
+//! without unwind tables) is a separate region.
 //!
-//! The file is somebody else's: every count and length is bounded, and so is the time.
+//! The file is foreign: every count, every length and the time are bounded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,17 +33,17 @@ const MAX_FILE_LEN: u64 = 4 << 30;
 /// Bound on the unwind tables: a browser's engine has 20 MiB.
 const MAX_EH_FRAME_LEN: u64 = 128 << 20;
 
-/// Bound on functions: a large program has some 100,000.
+/// Bound on functions: a large program has about 100,000.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// Bound on a name: mangled names of generics are long, and only their beginning is shown.
 const MAX_NAME_LEN: usize = 512;
 
-/// Bound on the time for one file. A legitimate one takes milliseconds; tables that refer to each other
-/// in circles or overlap would take hours.
+/// Bound on the time for one file. A legitimate file takes milliseconds; tables with circular references or
+/// overlaps would take hours.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// Bound on distinct headers of unwind entries that are kept: real files have below ten.
+/// Bound on distinct headers of unwind entries: real files have fewer than ten.
 const MAX_HEADERS: usize = 1024;
 
 /// A program file.
@@ -55,7 +55,7 @@ pub struct Image {
     regions: Vec<Region>,
 }
 
-/// A stretch of a file and the address that it is meant for.
+/// A segment: part of a file, and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     offset: u64,
@@ -63,12 +63,12 @@ struct Segment {
     address: u64,
 }
 
-/// A function, or what lies between two.
+/// A function, or the space between two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The address where it begins, as the file numbers them. It ends where the next one begins.
+    /// Start address in the file's numbering. It ends where the next region starts.
     pub start: u64,
-    /// Its name, if the file has it.
+    /// Name, if the file has one.
     pub name: Option<Box<str>>,
 }
 
@@ -91,7 +91,7 @@ impl Image {
         Self::open_as(path, path)
     }
 
-    /// Reads the file `real`, which is known as `path`.
+    /// Reads the file `real`, and calls it `path`.
     pub(super) fn open_as(real: &Path, path: &Path) -> Result<Self, SampleError> {
         let failed = |problem: String| SampleError::Image {
             path: path.to_owned(),
@@ -102,10 +102,10 @@ impl Image {
         Self::read(&cache, path.to_owned()).map_err(failed)
     }
 
-    /// Reads a file that is in memory.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, String> {
         Self::read(bytes, path.to_owned())
     }
@@ -134,7 +134,7 @@ impl Image {
         })
     }
 
-    /// The path that it is known as.
+    /// The path by which it is known.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -147,13 +147,13 @@ impl Image {
         name.unwrap_or_default().trim_end_matches(" (deleted)")
     }
 
-    /// What identifies this build of it, in hexadecimal; none if its linker wrote none.
+    /// The build ID in hexadecimal; none if the linker wrote none.
     #[must_use]
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
 
-    /// The address that a place in the file is meant for.
+    /// The address of an offset in the file.
     #[must_use]
     pub fn address(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
@@ -178,8 +178,8 @@ impl Image {
     }
 }
 
-/// Opens a regular file of a bounded size. What is there is looked at before it is opened: a FIFO under
-/// a library's name must not stop us, and opening a device can start something.
+/// Opens a regular file of bounded size. The kind is checked before the file is opened: a FIFO with a library's
+/// name must not block, and opening a device can have side effects.
 fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let place = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -196,7 +196,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
-/// Where functions begin and end, and their names.
+/// Starts, ends and names of functions.
 #[derive(Default)]
 struct Functions {
     starts: BTreeMap<u64, Option<Box<str>>>,
@@ -258,7 +258,7 @@ impl Functions {
         } else {
             RunTimeEndian::Big
         };
-        // Sections that cannot be read are as good as none: the symbols remain.
+        // Without readable sections the symbols remain.
         let data = section.data().unwrap_or_default();
         let mut frames = EhFrame::new(data, endian);
         frames.set_address_size(if file.is_64() { 8 } else { 4 });
@@ -280,7 +280,7 @@ impl Functions {
     ) -> Result<(), String> {
         let mut headers: BTreeMap<usize, CommonInformationEntry<Slice<'data>>> = BTreeMap::new();
         let mut entries = frames.entries(bases);
-        // An entry that cannot be read ends the table: what was read before it is right.
+        // A malformed entry ends the table; the entries before it are valid.
         while let Ok(Some(entry)) = entries.next() {
             in_time(deadline)?;
             let CieOrFde::Fde(partial) = entry else {
@@ -299,7 +299,7 @@ impl Functions {
             let Ok(function) = parsed else {
                 continue;
             };
-            // Zero is what remains of a function that the linker threw away.
+            // Zero remains of a function that the linker removed.
             if function.initial_address() != 0 {
                 self.add(function.initial_address(), function.len(), None)?;
             }
@@ -338,7 +338,7 @@ fn cut(name: &str) -> &str {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    // Longer than any hash: not an id, but somebody's attempt to fill our memory.
+    // Longer than any hash: not an ID, but an attempt to exhaust memory.
     let bytes = bytes.get(..64).unwrap_or(bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -349,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    /// Something that is read in no time, so that it can be damaged in many ways.
+    /// A small library, so that the test can damage it in many ways.
     fn small_program() -> Option<Vec<u8>> {
         let found = fs::read("/bin/true").ok();
         if found.is_none() {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_this_program_is_found_by_its_name() {
+    fn function_of_this_program_is_found_by_name() {
         let image = Image::open(Path::new("/proc/self/exe")).expect("this program");
         assert!(image.regions().len() > 1000);
         assert!(image.regions().is_sorted_by_key(|region| region.start));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripped_library_still_says_where_its_functions_are() {
+    fn stripped_library_still_has_function_addresses() {
         let path = Path::new("/usr/lib/x86_64-linux-gnu/libcrypto.so.3");
         if !path.exists() {
             eprintln!("skipped: no {}", path.display());
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_told() {
+    fn files_that_are_no_programs_are_errors() {
         for bytes in [
             &b""[..],
             b"\x7fELF",
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_fifo_nor_a_huge_file_stops_us() {
+    fn fifo_and_huge_file_are_refused_without_blocking() {
         let dir = tempfile::tempdir().expect("a folder");
         let fifo = dir.path().join("libcrypto.so.3");
         let kind = rustix::fs::FileType::Fifo;
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_damaged_programs_end_in_time() {
+    fn damaged_programs_are_parsed_in_bounded_time() {
         let Some(mut whole) = small_program() else {
             return;
         };

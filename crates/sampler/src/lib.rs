@@ -5,25 +5,27 @@
 //!
 //! ```text
 //!  perf      perf_event_open: an address, about 1000 times per second of CPU time    ┐
-//!  target    which threads, which processors, how much CPU time the system counted   ├► Samples
+//!  target    threads, processors, CPU time as counted by the system                   ├► Samples
 //!  maps      address → file and offset                                               │
 //!  image     offset → function (symbols, .eh_frame), build id                        ┘
-//!  calibrate the same libcrypto, doing one known thing at a time  ──► templates      ┐
-//!  unmix     samples = so much of each template                                      ├► Profile
-//!  rules     what is told by the name of a file or a function                        ┘
+//!  calibrate the same libcrypto, one known operation at a time    ──► templates      ┐
+//!  unmix     samples → share of each template                                        ├► Profile
+//!  rules     classes by the name of a file or function                               ┘
 //! ```
 //!
-//! Distributions ship libcrypto without the names of its inner functions, so names do not say what
-//! a sample was doing. What does is *calibration*: the same file computes RSA, ECDSA, AES, ... one
-//! after the other under the same sampler, and each function gets the distribution it was seen in.
-//! The samples of a process are then the mixture of these templates that explains them best, which
-//! also divides what several operations share, such as the multiplication of big numbers.
+//! Distributions ship libcrypto without the names of its internal functions, so names cannot classify a sample.
+//! *Calibration* can: the same file computes RSA, ECDSA, AES, ... one after the other under the same sampler,
+//! which gives a template of each operation: its distribution over functions. The profile of a process is the
+//! mixture of templates that explains its samples best. It also divides functions that several operations
+//! share, such as the multiplication of big numbers.
 //!
-//! It needs no performance counters, so it works in virtual machines, and it changes nothing: the
-//! kernel's clock interrupts the process, for 13 µs per sample in the virtual machine where that was
-//! measured (OpenSSL signed 4530 times per second without, 3970 times at 10,000 Hz), 1.3 % at 997 Hz. What
-//! it cannot see is code that runs with interrupts off (the samples fall on where they are allowed
-//! again), and it says which share of the samples it could not classify.
+//! Sampling needs no performance counters, so it works in virtual machines, and it changes nothing: the kernel's
+//! clock interrupts the process. In a virtual machine an interrupt took 13 µs (OpenSSL signed 4530 times per
+//! second without sampling, 3970 times at 10,000 Hz), which is 1.3 % at 997 Hz. Samples of code that runs with
+//! interrupts off fall on the place where interrupts are enabled again. The profile reports the share of
+//! samples that it could not classify.
+//!
+//! [`process_tree`] and [`cpu_time`] also serve others who measure processes.
 
 #![forbid(unsafe_code)]
 
@@ -47,3 +49,4 @@ pub use maps::{Mapping, parse_maps};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};
 pub use profile::{Ceiling, ClassShare, FunctionShare, ObjectShare, Profile, Share};
 pub use samples::{Samples, libcryptos_of};
+pub use target::{cpu_time, process_tree};

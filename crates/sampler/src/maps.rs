@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `/proc/PID/maps` says about code: which file is where.
+//! The code mappings in `/proc/PID/maps`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,27 +9,27 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Bound on what is read of one file: 65,530 mappings (the kernel's own default bound) with long names.
+/// Bound on the bytes of one file: 65,530 mappings (the kernel's default limit) with long names.
 const MAX_LEN: u64 = 32 << 20;
 
-/// Bound on the mappings that are kept: only code counts, of which programs have a few hundred.
+/// Bound on mappings: only code is kept, and programs have a few hundred such mappings.
 const MAX_MAPPINGS: usize = 65_536;
 
-/// A stretch of code in the address space of a process.
+/// A mapping of code in the address space of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind.
+    /// End address, exclusive.
     pub end: u64,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub offset: u64,
     /// The file, or a label of the kernel such as `[vdso]`.
     pub path: PathBuf,
 }
 
 impl Mapping {
-    /// Where in the file this address is, if it is here.
+    /// The offset in the file of an address inside this mapping.
     #[must_use]
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         let within = address.checked_sub(self.start)?;
@@ -47,7 +47,7 @@ pub(super) fn read_maps(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(parse_maps(&text))
 }
 
-/// The executable mappings that have a name. Lines that are not understood are left out.
+/// The executable mappings with a name. Malformed lines are skipped.
 #[must_use]
 pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
     text.split(|byte| *byte == b'\n')
@@ -98,7 +98,7 @@ zzzz-7fff r-xp 0 0 0 /x
 \xff\xfe\x00";
 
     #[test]
-    fn only_code_with_a_name_is_kept() {
+    fn only_named_code_is_kept() {
         let maps = parse_maps(TEXT);
         let paths: Vec<_> = maps.iter().map(|map| map.path.to_string_lossy()).collect();
         assert_eq!(
@@ -115,9 +115,9 @@ zzzz-7fff r-xp 0 0 0 /x
     }
 
     #[test]
-    fn our_own_maps_hold_this_function() {
+    fn own_maps_contain_this_function() {
         let maps = read_maps(std::process::id()).expect("our own maps");
-        let here = our_own_maps_hold_this_function as fn() as usize as u64;
+        let here = own_maps_contain_this_function as fn() as usize as u64;
         let exe = std::env::current_exe().expect("this program");
         assert!(
             maps.iter()

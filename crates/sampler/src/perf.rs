@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The sampler itself: `perf_event_open` with the kernel's software clock, one event per thread and
-//! processor, read by a thread of its own.
+//! processor, read by a separate thread.
 //!
-//! An event that is inherited (new threads, children) may only have a buffer if it is bound to a
-//! processor, hence one per thread *and* processor. Where that would be too many the events follow
-//! their thread alone, and what it starts later is not seen.
+//! An inherited event (new threads, children) can have a buffer only if it is bound to a processor, hence one
+//! per thread *and* processor. If these are too many, each event follows its thread alone, and threads started
+//! later are not sampled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -30,7 +30,7 @@ use super::{SampleError, target};
 /// Samples per second of CPU time. A prime number near 1000, so that it does not beat with timers.
 pub const DEFAULT_FREQUENCY: u32 = 997;
 
-/// Bound on the frequency: beyond, the sampler is a noticeable part of what it measures.
+/// Bound on the frequency: above it the sampler itself takes a noticeable share of the CPU time.
 pub const MAX_FREQUENCY: u32 = 10_000;
 
 /// Bound on events: each costs a descriptor, of which a process has 1024 by default, and 20 KiB.
@@ -39,19 +39,19 @@ const MAX_EVENTS: usize = 900;
 /// Bytes of one buffer: 250 ms of samples and mappings at the highest frequency.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// The same where there are many: so that all of them stay below 16 MiB.
+/// Bytes of one buffer where there are many, so that all together stay below 16 MiB.
 const SMALL_BUFFER_LEN: usize = 16 << 10;
 
-/// With more events than this buffers are small.
+/// Number of events from which buffers are small.
 const MANY_EVENTS: usize = 32;
 
-/// Between two looks into the buffers: a quarter of what a small one holds at the default frequency.
+/// Interval between reads of the buffers: a small one is then a quarter full at the default frequency.
 const READ_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Bound on the samples that are kept, 32 bytes each: four hours of one processor.
+/// Bound on samples, 32 bytes each: four hours of one processor.
 const MAX_SAMPLES: usize = 16 << 20;
 
-/// Bound on mappings that are noted while sampling.
+/// Bound on new mappings during sampling.
 const MAX_NOTED: usize = 1 << 20;
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the mode that means the kernel.
@@ -92,13 +92,16 @@ pub(super) struct Raw {
 }
 
 impl Sampler {
-    /// Starts to sample these processes and their descendants, those that they start later included,
+    /// Starts to sample these processes and their descendants, including those started later,
     /// `frequency` times per second of CPU time (1 to [`MAX_FREQUENCY`]).
     ///
     /// # Errors
-    /// Why that is not possible, and what would allow it.
+    /// The reason why it is impossible, and the permission that would allow it.
     pub fn start(pids: &[u32], frequency: u32) -> Result<Self, SampleError> {
-        let all: BTreeSet<u32> = pids.iter().flat_map(|pid| target::tree(*pid)).collect();
+        let all: BTreeSet<u32> = pids
+            .iter()
+            .flat_map(|pid| target::process_tree(*pid))
+            .collect();
         let pids: Vec<u32> = pids
             .iter()
             .copied()
@@ -107,7 +110,7 @@ impl Sampler {
         let period = Duration::from_secs(1) / frequency.clamp(1, MAX_FREQUENCY);
         let (mut rings, kernel_visible) = match open_all(&pids, period, true) {
             Ok(rings) => (rings, true),
-            // Without privileges a process of the same user may be sampled, but not its kernel side.
+            // Without privileges processes of the same user may be sampled, but not the kernel's part.
             Err(SampleError::NotPermitted { .. }) => (open_all(&pids, period, false)?, false),
             Err(error) => return Err(error),
         };
@@ -117,8 +120,8 @@ impl Sampler {
             ring.enable()
                 .map_err(SampleError::system("enable a perf event"))?;
         }
-        // Read after that: what is mapped from now on the events tell, and before they tell nothing. A
-        // process that has just been started maps its libraries meanwhile.
+        // Read after the events exist: they report every later mapping, but none before. A process that has
+        // just started is still mapping its libraries.
         let maps = pids
             .iter()
             .map(|pid| (*pid, read_maps(*pid).unwrap_or_default()))
@@ -140,7 +143,7 @@ impl Sampler {
         })
     }
 
-    /// Stops, and finds out to which functions the samples belong.
+    /// Stops, and assigns the samples to functions.
     ///
     /// # Errors
     /// [`SampleError::System`] if the reading thread failed. Files that cannot be read are no error:
@@ -158,7 +161,7 @@ impl Sampler {
     pub(super) fn finish(mut self) -> Result<(Finished, Images), SampleError> {
         let cpu_after = target::cpu_time(self.pids.iter().copied());
         let elapsed = self.started.elapsed();
-        // The reader ends when told so or when we are gone; it cannot have gone before.
+        // The reader ends only at this request or with the process.
         let _ = self.stop.send(());
         let raw = self.reader.join().map_err(|_| SampleError::System {
             action: "read samples",
@@ -179,9 +182,9 @@ impl Sampler {
             self.maps.entry(*pid).or_default().push(mapping.clone());
         }
         let images = Images::open(&self.maps, &raw.samples);
-        // A process that ended takes its count with it, and then there is nothing to compare.
+        // The count of a process is lost when it ends, and then the comparison is impossible.
         let cpu_time = cpu_after.checked_sub(self.cpu_before);
-        // One that began meanwhile is sampled, but was not counted.
+        // A process that started during sampling is sampled, but was not counted.
         let forked = !raw.forks.is_empty();
         let alive = self
             .pids
@@ -199,7 +202,7 @@ impl Sampler {
     }
 }
 
-/// All that a sampler saw.
+/// The result of a sampler.
 pub(super) struct Finished {
     raw: Raw,
     maps: BTreeMap<u32, Vec<Mapping>>,
@@ -210,7 +213,7 @@ pub(super) struct Finished {
 }
 
 impl Finished {
-    /// The samples of a stretch of time, or all.
+    /// The samples of a time window, or all.
     pub(super) fn samples(&self, images: Images, window: Option<(u64, u64)>) -> Samples {
         let inside =
             |sample: &&Sample| window.is_none_or(|(from, to)| (from..to).contains(&sample.time));
@@ -232,7 +235,7 @@ impl Finished {
     }
 }
 
-/// The files that the samples are in.
+/// The files that contain samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Images {
     all: Vec<std::sync::Arc<Image>>,
@@ -258,7 +261,7 @@ impl Images {
         images
     }
 
-    /// The file, and where in it the function begins.
+    /// The file, and the start of the function in it.
     fn locate(&self, maps: &BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<(usize, u64)> {
         let mapping = mapping(maps, sample)?;
         let index = (*self.by_path.get(&mapping.path)?)?;
@@ -271,7 +274,7 @@ impl Images {
     }
 }
 
-/// The mapping that a sample is in; the newest one if there were several.
+/// The mapping that contains a sample; the newest if there were several.
 fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<&'a Mapping> {
     let of = maps.get(&sample.pid)?;
     of.iter()
@@ -279,7 +282,7 @@ fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option
         .find(|mapping| mapping.file_offset(sample.address).is_some())
 }
 
-/// The file of a mapping, as the process itself sees it: in its own root, or deleted.
+/// The file of a mapping as the process sees it: in its root, or deleted.
 pub(super) fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
     let Mapping {
         start, end, path, ..
@@ -301,12 +304,12 @@ fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>)
         let end = stopped.recv_timeout(READ_INTERVAL) != Err(RecvTimeoutError::Timeout);
         for ring in &mut rings {
             if end {
-                // What is in the buffer is read in any case.
+                // The buffer is emptied in any case.
                 drop(ring.disable());
             }
             while let Some(record) = ring.next_record() {
                 let kernel = record.misc() & MODE_MASK == MODE_KERNEL;
-                // A record of a kind that this kernel has and we do not know is none of ours.
+                // Newer kernels may have kinds of records that are unknown here.
                 if let Ok(parsed) = record.parse_record() {
                     raw.take(parsed, kernel);
                 }
@@ -358,7 +361,7 @@ impl Raw {
     }
 }
 
-/// Opens an event for each thread, on each processor if that is not too much.
+/// Opens an event for each thread, on each processor if these are not too many.
 fn open_all(
     pids: &[u32],
     period: Duration,
@@ -389,7 +392,7 @@ fn open_all(
     for (pid, tid, cpu) in places {
         match open(tid, cpu, period, kernel, len) {
             Ok(ring) => rings.push(ring),
-            // A thread that ended meanwhile.
+            // A thread that has ended since.
             Err(error) if error.raw_os_error() == Some(ESRCH) => {}
             Err(error) => return Err(explain(pid, error)),
         }
@@ -400,8 +403,8 @@ fn open_all(
     Ok(rings)
 }
 
-/// Which thread is sampled on which processor: all; if that is too much, where each may run now; if
-/// that is too much, the thread alone.
+/// Pairs of thread and processor to sample: all; if too many, those where each thread may run now; if too
+/// many, the threads alone.
 fn places(threads: &[(u32, u32)]) -> Vec<(u32, u32, Option<usize>)> {
     let on = |cpus: &dyn Fn(u32, u32) -> Vec<usize>| -> Vec<_> {
         let each = threads.iter().flat_map(|&(pid, tid)| {
@@ -461,7 +464,7 @@ const EMFILE: i32 = 24;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// What the error means, and what would help.
+/// The meaning of an error, and the remedy.
 fn explain(pid: u32, error: io::Error) -> SampleError {
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let paranoid = paranoid.trim();
@@ -494,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_permitted_says_what_would_be() {
+    fn missing_permission_is_named() {
         let text = explain(7, io::Error::from_raw_os_error(EACCES)).to_string();
         for part in [
             "process 7",
@@ -509,13 +512,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
-        let error = Sampler::start(&[u32::MAX - 1], DEFAULT_FREQUENCY).expect_err("nobody");
+    fn missing_process_is_an_error() {
+        let error =
+            Sampler::start(&[u32::MAX - 1], DEFAULT_FREQUENCY).expect_err("no such process");
         assert!(matches!(error, SampleError::Gone(_)), "{error}");
     }
 
     #[test]
-    fn many_threads_are_sampled_where_they_may_run_or_alone() {
+    fn events_are_reduced_for_many_threads() {
         let pid = std::process::id();
         let one = places(&[(pid, pid)]);
         assert_eq!(one.len(), target::online_cpus().len());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where CPU time goes, and what that means for an accelerator.
+//! The distribution of CPU time, and the bound on the gain by an accelerator.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use super::samples::Samples;
 use super::unmix::unmix;
 use super::{Class, Image};
 
-/// Quantile of the normal distribution for intervals that hold 95 of 100 times.
+/// Quantile of the normal distribution for 95 % intervals.
 const Z: f64 = 1.959_964;
 
-/// Functions that a profile lists: enough to see what matters.
+/// Number of functions that a profile lists.
 const MAX_FUNCTIONS: usize = 25;
 
 /// A share of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// How many samples; not whole where a function is divided.
+    /// Number of samples; fractional if functions are divided.
     pub samples: f64,
-    /// Of all samples, 0 to 1.
+    /// Share of all samples, 0 to 1.
     pub share: f64,
-    /// 95 % interval (Wilson) for the number of samples that there were, 0 to 1.
+    /// Lower end of the 95 % interval (Wilson), 0 to 1.
     pub low: f64,
-    /// The other end of it.
+    /// Upper end of the 95 % interval, 0 to 1.
     pub high: f64,
 }
 
@@ -54,7 +54,7 @@ impl Share {
         Self {
             samples,
             share,
-            // At 0 and at 1 one end is the share itself, but for rounding.
+            // At 0 and at 1 one end equals the share, except for rounding.
             low: (middle - half).clamp(0.0, share),
             high: (middle + half).clamp(share, 1.0),
         }
@@ -64,9 +64,9 @@ impl Share {
 /// Samples of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassShare {
-    /// Which.
+    /// The class.
     pub class: Class,
-    /// How much.
+    /// The share.
     #[serde(flatten)]
     pub share: Share,
 }
@@ -74,9 +74,9 @@ pub struct ClassShare {
 /// Samples in one file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ObjectShare {
-    /// Its path; `[kernel]` for the kernel, `[unknown]` for what belongs to no file.
+    /// Path; `[kernel]` for the kernel, `[unknown]` for addresses outside all files.
     pub object: String,
-    /// How much.
+    /// The share.
     #[serde(flatten)]
     pub share: Share,
 }
@@ -84,35 +84,35 @@ pub struct ObjectShare {
 /// Samples in one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionShare {
-    /// The file's name.
+    /// Name of the file.
     pub object: String,
-    /// Its name, or where it begins in the file.
+    /// Name, or start address in the file.
     pub function: String,
-    /// The class that most of it belongs to.
+    /// The class with the largest part of it.
     pub class: Class,
-    /// How much.
+    /// The share.
     #[serde(flatten)]
     pub share: Share,
 }
 
-/// Where the CPU time of processes goes.
+/// The distribution of the CPU time of processes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// How many samples.
+    /// Number of samples.
     pub samples: u64,
     /// Samples that the kernel could not deliver.
     pub lost: u64,
-    /// For how long was sampled, in seconds.
+    /// Duration of sampling, in seconds.
     pub seconds: f64,
-    /// CPU time that the samples stand for, in seconds.
+    /// CPU time represented by the samples, in seconds.
     pub sampled_cpu_seconds: f64,
-    /// CPU time that the system counted, in seconds; none if a process began or ended meanwhile.
+    /// CPU time counted by the system, in seconds; none if a process started or ended during sampling.
     pub cpu_seconds: Option<f64>,
-    /// Whether the kernel's side could be seen; if not, it is what the CPU time leaves.
+    /// Whether the kernel's part was sampled; if not, it is the rest of the CPU time.
     pub kernel_visible: bool,
-    /// Why the classes in libcrypto are coarser than they could be; empty if they are not.
+    /// Reasons why the classes in libcrypto are coarse; empty after a full calibration.
     pub notes: Vec<String>,
-    /// By class, all that have samples, in their order.
+    /// The classes with samples, in table order.
     pub classes: Vec<ClassShare>,
     /// By file, the largest first.
     pub objects: Vec<ObjectShare>,
@@ -120,24 +120,23 @@ pub struct Profile {
     pub functions: Vec<FunctionShare>,
 }
 
-/// What an accelerator could give at most.
+/// Bound on the gain by an accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
-    /// Operations with long-lived private keys: what a pool can take.
+    /// Share of operations with long-lived private keys, which a pool can take over.
     pub private_key: Share,
-    /// Work on the data itself: what inline accelerators can take.
+    /// Share of bulk encryption, which inline accelerators can take over.
     pub symmetric: Share,
-    /// What nothing says: the ceiling could be higher by this.
+    /// Unclassified share: the ceiling could be higher by this.
     pub unclassified: Share,
-    /// How many times as fast the process can become at most if the private-key work costs it nothing:
-    /// 1 / (1 - share).
+    /// Largest possible speed-up if private-key operations cost the process nothing: 1 / (1 - share).
     pub gain: f64,
-    /// The same at the upper end of the interval.
+    /// The speed-up at the upper end of the interval.
     pub gain_high: f64,
 }
 
 impl Samples {
-    /// Classifies the samples, inside libcrypto as far as there are calibrations.
+    /// Classifies the samples; inside libcrypto by calibration, else by name.
     #[must_use]
     pub fn profile(&self, calibrations: &Calibrations) -> Profile {
         let total = self.total();
@@ -255,13 +254,13 @@ impl Sorter {
     }
 }
 
-/// Text of somebody's file as a terminal may have it.
+/// Text from a foreign file, safe for a terminal.
 fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(plain).collect()
 }
 
-/// The class of a function that no calibration knows.
+/// The class of a function without calibration.
 fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> Class {
     match kind {
         Kind::Whole(class) => class,
@@ -276,22 +275,22 @@ fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> Class {
 }
 
 impl Profile {
-    /// How much belongs to a class.
+    /// The share of one class.
     #[must_use]
     pub fn class(&self, class: Class) -> Share {
         self.sum(|other| other == class)
     }
 
-    /// How much belongs to all classes that fit.
+    /// The share of all classes for which `fits` holds.
     #[must_use]
     pub fn sum(&self, fits: impl Fn(Class) -> bool) -> Share {
         let fitting = self.classes.iter().filter(|one| fits(one.class));
-        // Adding to -0.0 would show as -0.
+        // A sum of nothing is -0.0, which would print as -0.
         let samples = fitting.map(|one| one.share.samples).fold(0.0, |a, b| a + b);
         Share::of(samples, self.samples)
     }
 
-    /// What an accelerator could give this process at most.
+    /// The bound on the gain by an accelerator.
     #[must_use]
     pub fn ceiling(&self) -> Ceiling {
         let private_key = self.sum(Class::is_private_key);
@@ -331,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_wilsons() {
+    fn intervals_follow_wilsons_formula() {
         let share = Share::of(50.0, 100);
         assert!((share.low - 0.4038).abs() < 1e-3 && (share.high - 0.5962).abs() < 1e-3);
         let none = Share::of(0.0, 100);
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_do_not_reach_a_terminal_as_they_are() {
+    fn control_characters_in_names_are_replaced() {
         assert_eq!(plain("a\x1b[31mb\nc\u{9b}é"), "a?[31mb?c?é");
     }
 
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_not_visible_is_what_the_cpu_time_leaves() {
+    fn invisible_kernel_gets_the_rest_of_the_cpu_time() {
         let mut samples = Samples::new(Duration::from_millis(1), Duration::from_secs(1), false);
         samples.unresolved = 300;
         samples.cpu_time = Some(Duration::from_millis(1000));

@@ -1,24 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is told by the name of a file, or by that of a function.
+//! Classes by the name of a file or function.
 
 use std::path::Path;
 
 use super::Class;
 use super::image::Image;
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Libcrypto,
-    /// All of it is one class.
+    /// The whole file is one class.
     Whole(Class),
-    /// A program or a library that may have cryptography in it, told by the names of its functions.
+    /// A program or library that may contain cryptography, recognised by the names of its functions.
     Other,
 }
 
-/// Beginnings of file names. The first one that fits decides.
+/// Beginnings of file names. The first match decides.
 const FILES: &[(&str, Kind)] = &[
     ("libcrypto.so", Kind::Libcrypto),
     ("libcrypto-", Kind::Libcrypto),
@@ -51,7 +51,7 @@ fn kind_of(name: &str) -> Kind {
 }
 
 /// Parts of the names of functions in OpenSSL, AWS-LC, BoringSSL and our own lanes, in lower case. The
-/// first one that is in the name decides, so what is special stands before what is general.
+/// first match decides, so special parts stand before general ones.
 const NAMES: &[(&str, Class)] = &[
     ("millrace_backends4simd", Class::RsaPrivate),
     ("rsa_default_public", Class::OtherPublicKey),
@@ -100,14 +100,14 @@ const NAMES: &[(&str, Class)] = &[
     ("ec_point", Class::BigNumbers),
 ];
 
-/// Beginnings of the names of what libcrypto does around the operations.
+/// Beginnings of the names of libcrypto's functions around the operations.
 const OVERHEAD: &[&str] = &[
     "a2d_", "asn1_", "async_", "bio_", "bn_free", "bn_new", "buf_", "conf_", "crypto_", "d2i_",
     "err_", "evp_", "ex_", "i2d_", "obj_", "openssl_", "ossl_", "pem_", "pkcs", "sk_", "ui_",
     "x509", "lh_",
 ];
 
-/// What the name of a function in libcrypto, or of one linked into a program, says.
+/// The class of a function in libcrypto, or in one linked into a program, by its name.
 pub(super) fn by_name(name: &str, in_libcrypto: bool) -> Option<Class> {
     let name = name.to_ascii_lowercase();
     let rule = NAMES.iter().find(|(part, _)| name.contains(part));
@@ -118,8 +118,8 @@ pub(super) fn by_name(name: &str, in_libcrypto: bool) -> Option<Class> {
     overhead.then_some(Class::Overhead)
 }
 
-/// Whether names of functions in a program can be trusted to be those of a crypto library: it has
-/// AWS-LC, BoringSSL or OpenSSL linked in.
+/// Whether the function names of a program are those of a crypto library: it has AWS-LC, BoringSSL or OpenSSL
+/// linked in.
 pub(super) fn has_crypto_inside(image: &Image) -> bool {
     let telling = |name: &str| {
         name.starts_with("aws_lc_") || matches!(name, "EVP_DigestSign" | "RSA_sign" | "BN_mod_exp")
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_functions_say_what_they_are_for() {
+    fn function_names_give_their_class() {
         let cases = [
             ("aws_lc_0_47_0_rsaz_1024_mul_avx2", Some(Class::RsaPrivate)),
             ("aws_lc_0_47_0_bn_mul_mont", Some(Class::BigNumbers)),

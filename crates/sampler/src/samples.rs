@@ -12,11 +12,11 @@ use super::maps::read_maps;
 use super::perf::open_image;
 use super::rules::{Kind, is_libcrypto, kind};
 
-/// Samples, counted by file and function. Several of them add up.
+/// Samples, counted by file and function. Runs can be added.
 #[derive(Clone, Debug)]
 pub struct Samples {
     pub(super) images: Vec<Arc<Image>>,
-    /// By file (its index) and the address where the function begins.
+    /// By index of the file and start address of the function.
     pub(super) counts: BTreeMap<(usize, u64), u64>,
     pub(super) kernel: u64,
     pub(super) unresolved: u64,
@@ -27,7 +27,7 @@ pub struct Samples {
     pub(super) kernel_visible: bool,
 }
 
-/// The libcryptos that a live process has loaded, to calibrate them before it is sampled.
+/// The libcryptos that a live process has loaded, to calibrate them before sampling.
 #[must_use]
 pub fn libcryptos_of(pid: u32) -> Vec<Image> {
     let maps = read_maps(pid).unwrap_or_default();
@@ -59,25 +59,25 @@ impl Samples {
         *self.counts.entry((image, start)).or_default() += 1;
     }
 
-    /// How many there are. Each stands for one period of CPU time.
+    /// Number of samples. Each represents one period of CPU time.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.user() + self.kernel_estimate()
     }
 
-    /// The CPU time that the samples stand for.
+    /// The CPU time represented by the samples.
     #[must_use]
     pub fn sampled_time(&self) -> Duration {
         Duration::from_secs_f64(self.period.as_secs_f64() * self.total() as f64)
     }
 
-    /// The CPU time that the system itself counted; none if a process began or ended meanwhile.
+    /// The CPU time counted by the system; none if a process started or ended during sampling.
     #[must_use]
     pub fn cpu_time(&self) -> Option<Duration> {
         self.cpu_time
     }
 
-    /// The libcryptos that samples are in, for [`Calibrations::ensure`](super::Calibrations::ensure).
+    /// The libcryptos that contain samples, for [`Calibrations::ensure`](super::Calibrations::ensure).
     #[must_use]
     pub fn libcryptos(&self) -> Vec<Arc<Image>> {
         let images = self.images.iter();
@@ -87,7 +87,7 @@ impl Samples {
             .collect()
     }
 
-    /// Adds the samples of another run of the same sort.
+    /// Adds the samples of another run with the same settings.
     pub fn add(&mut self, other: &Self) {
         let Self {
             images,
@@ -119,7 +119,7 @@ impl Samples {
         self.counts.values().sum::<u64>() + self.unresolved
     }
 
-    /// Samples in the kernel: counted, or what the CPU time leaves where they may not be seen.
+    /// Samples in the kernel: counted, or the rest of the CPU time if the kernel is invisible.
     pub(super) fn kernel_estimate(&self) -> u64 {
         match self.cpu_time {
             Some(time) if !self.kernel_visible => {

@@ -1,17 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is sampled: processes, their threads, the processors they may run on, their CPU time.
+//! Processes to sample: descendants, threads, processors, CPU time.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// Bound on a list of processors: what the kernel itself can be built for.
+/// Bound on a list of processors: the largest number that the kernel supports.
 const MAX_CPUS: usize = 8192;
 
 /// A process and its descendants, the process first.
-pub(super) fn tree(root: u32) -> Vec<u32> {
+pub fn process_tree(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in numbered("/proc") {
         if let Some(parent) = parent(pid) {
@@ -32,8 +32,9 @@ pub(super) fn threads(pid: u32) -> Vec<u32> {
     numbered(&format!("/proc/{pid}/task"))
 }
 
-/// CPU time of all living threads of these processes, to the nanosecond.
-pub(super) fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
+/// CPU time of all living threads of these processes, with nanosecond resolution
+/// (`/proc/PID/task/TID/schedstat`). The time of threads that have ended is not counted.
+pub fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
     let mut nanos = 0u64;
     for pid in pids {
         for tid in threads(pid) {
@@ -46,7 +47,7 @@ pub(super) fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// The processors that are there.
+/// The online processors.
 pub(super) fn online_cpus() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     parse_list(&text)
@@ -61,7 +62,7 @@ pub(super) fn allowed_cpus(pid: u32, tid: u32) -> Vec<usize> {
     parse_list(line.unwrap_or_default())
 }
 
-/// A list of the kernel such as `0-3,8`. What is not understood is left out.
+/// A kernel list such as `0-3,8`. Malformed parts are skipped.
 fn parse_list(text: &str) -> Vec<usize> {
     let mut all = Vec::new();
     for part in text.trim().split(',') {
@@ -77,12 +78,12 @@ fn parse_list(text: &str) -> Vec<usize> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name is in parentheses and may itself hold spaces and parentheses.
+    // The command name is in parentheses and may contain spaces and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The entries of a folder that are numbers.
+/// The numeric entries of a folder.
 fn numbered(folder: &str) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_understood() {
+    fn processor_lists_are_parsed() {
         assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(parse_list("7"), [7]);
         assert!(parse_list("").is_empty());
@@ -104,9 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_threads_and_processors() {
+    fn own_process_has_threads_and_processors() {
         let pid = std::process::id();
-        assert_eq!(tree(pid)[0], pid);
+        assert_eq!(process_tree(pid)[0], pid);
         let tid = threads(pid)[0];
         assert!(!allowed_cpus(pid, tid).is_empty());
         assert!(!online_cpus().is_empty());

@@ -4,39 +4,39 @@
 //! Divides counts of functions among known operations: the mixture of templates that makes the counts
 //! most likely, found by expectation maximisation.
 //!
-//! Each template says how often an operation is found in which function. A function of one template
-//! alone is evidence for it; a function of several is divided as the evidence says. Functions of no
-//! template are left alone.
+//! A template is the distribution of one operation over functions. A function in one template only is evidence
+//! for that operation; a function in several templates is divided according to the evidence. Functions without
+//! template are left out.
 
 use std::collections::BTreeMap;
 
 use super::Class;
 
-/// Bound on the rounds. Two hundred bring the shares of a handshake to the fourth digit.
+/// Bound on iterations. Two hundred give the shares of a handshake to four digits.
 const MAX_ROUNDS: usize = 500;
 
-/// When no share moves more than this, it is done.
+/// Change of a share below which the iteration has converged.
 const CLOSE_ENOUGH: f64 = 1e-7;
 
-/// What an operation has to explain to be counted, in samples: templates are samples themselves, and with
-/// many of them there is always one that happens to resemble the noise.
+/// Samples that an operation must explain to count: with many templates, which are samples themselves, one always
+/// happens to resemble the noise.
 const LEAST: f64 = 2.0;
 
-/// Functions with this share of an operation are its core: what it cannot do without.
+/// Share of an operation from which a function belongs to its core.
 const CORE: f64 = 0.01;
 
-/// An operation whose core explains less than this does not happen.
+/// Share that the core of an operation must explain for the operation to count.
 const PRESENT: f64 = 0.002;
 
-/// The same for operations with private keys, which make the ceiling: one in a handshake is ten times
-/// this, and what other operations resemble them by is less.
+/// The same for private-key operations, which make the ceiling: a real one in a handshake explains ten times
+/// this, an accidental resemblance less.
 const PRESENT_PRIVATE: f64 = 0.015;
 
-/// How often an operation is found in which function.
+/// Distribution of one operation over functions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template {
     pub(super) class: Class,
-    /// By address of the function.
+    /// By start address of the function.
     pub(super) counts: BTreeMap<u64, u64>,
 }
 
@@ -45,7 +45,7 @@ impl Template {
         self.counts.values().sum()
     }
 
-    /// What it has to explain at its core to be counted.
+    /// Share that its core must explain for the operation to count.
     fn least(&self) -> f64 {
         match self.class {
             Class::Overhead => 0.0,
@@ -54,7 +54,7 @@ impl Template {
         }
     }
 
-    /// Only the functions that it spends its time in.
+    /// The core of the template.
     fn core(&self) -> Self {
         let least = CORE * self.total() as f64;
         let core = self
@@ -67,18 +67,18 @@ impl Template {
         }
     }
 
-    /// The share of this operation's time that is in this function.
+    /// The function's share of the operation's time.
     pub(super) fn share(&self, function: u64) -> f64 {
         let count = self.counts.get(&function).copied().unwrap_or(0);
         count as f64 / self.total().max(1) as f64
     }
 }
 
-/// For each function that is in a template: its counts by class.
+/// The counts by class of each function that occurs in a template.
 ///
-/// First only with the functions that each operation spends its time in, which says which operations
-/// there are at all; then with all functions of those. Otherwise a function that only ECDSA's
-/// calibration happened to be seen in would be evidence for ECDSA in a server that has no such key.
+/// The first pass uses only the cores and finds which operations occur at all; the second uses all functions of
+/// those. Otherwise a function that occurred by chance only in ECDSA's calibration would be evidence for ECDSA
+/// in a server without such a key.
 pub(super) fn unmix(
     counts: &BTreeMap<u64, u64>,
     templates: &[Template],
@@ -109,7 +109,7 @@ pub(super) fn unmix(
     divided
 }
 
-/// A function that counts and templates know: its count, and its likelihood under each template.
+/// A function that has samples and occurs in templates: its count, and its likelihood under each template.
 type Row = (u64, f64, Vec<f64>);
 
 fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
@@ -121,7 +121,7 @@ fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
         .collect()
 }
 
-/// How much of the whole each template is.
+/// The share of each template.
 fn weights(rows: &[Row], templates: usize) -> Vec<f64> {
     let all: f64 = rows.iter().map(|(_, count, _)| count).sum();
     let mut weights = vec![1.0 / templates.max(1) as f64; templates];
@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_divided_as_the_evidence_says() {
-        // Function 1 is RSA's own, 2 is ECDSA's, 9 is the multiplication of both.
+    fn shared_function_is_divided_by_evidence() {
+        // Function 1 belongs to RSA, 2 to ECDSA, 9 is the multiplication shared by both.
         let templates = [
             template(Class::RsaPrivate, &[(1, 50), (9, 50)]),
             template(Class::EcPrivate, &[(2, 25), (9, 75)]),
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_at_its_core_is_not_there() {
-        // Both allocate (8); only the calibration of ECDSA was seen in function 7 meanwhile.
+    fn operation_without_core_samples_is_absent() {
+        // Both allocate (8); by chance only ECDSA's calibration has samples in function 7.
         let templates = [
             template(Class::RsaPrivate, &[(1, 995), (8, 5)]),
             template(Class::EcPrivate, &[(2, 990), (7, 5), (8, 5)]),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_nothing_divided() {
+    fn unknown_functions_are_left_out() {
         let templates = [template(Class::Aes, &[(1, 1)])];
         assert!(unmix(&[(2, 3)].into(), &templates).is_empty());
         assert!(unmix(&BTreeMap::new(), &templates).is_empty());

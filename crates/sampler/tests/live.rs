@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The sampler on live processes of which it is known what they do: `openssl speed` of one thing.
-//! Skipped aloud where the system does not let processes be sampled.
+//! The sampler on live processes with known work: `openssl speed` of one operation. Skipped where the system does
+//! not permit sampling.
 //!
-//! The machine is busy with other things, and what is said of shares is said of samples: it is compared with
-//! the end of the interval, and among the samples outside of the kernel. What that takes from a process is the
-//! machine's doing: interrupts, and where the kernel is not seen, time that a virtual machine did not get.
+//! The machine may be busy, so shares are compared at the end of their interval, among samples outside the
+//! kernel. Kernel samples depend on the machine: interrupts, and, where the kernel is invisible, CPU time that
+//! the hypervisor withheld.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -21,10 +21,10 @@ use millrace_sampler::{
 /// Bound on every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long `openssl speed` computes: longer than anybody waits, because it ends afterwards.
+/// Duration of `openssl speed` in seconds: longer than any test, because it ends afterwards.
 const SECONDS: &str = "600";
 
-/// A child that does not outlive this value.
+/// Kills the child on drop.
 struct Running(Child);
 
 impl Running {
@@ -42,7 +42,7 @@ impl Running {
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
         lines.read_line(&mut first).expect("its first line");
         assert!(first.starts_with("+D"), "{first}");
-        // The pipe stays open as long as the child: what it writes later fits into it.
+        // The pipe stays open during the child's life; its later output fits into the pipe.
         std::mem::forget(lines);
         Self(child)
     }
@@ -55,7 +55,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples a child until there are so many samples.
+/// Samples a child until it has `wanted` samples.
 fn samples(child: &Running, wanted: u64) -> Option<Samples> {
     let mut all: Option<Samples> = None;
     let deadline = Instant::now() + PATIENCE;
@@ -77,7 +77,7 @@ fn samples(child: &Running, wanted: u64) -> Option<Samples> {
     all
 }
 
-/// What belongs to these classes, of the samples outside of the kernel.
+/// The share of these classes among the samples outside the kernel.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -99,9 +99,9 @@ fn shares(profile: &Profile) -> String {
 }
 
 #[test]
-fn known_work_is_told_by_class() {
+fn known_operations_are_classified() {
     let mut calibrations = Calibrations::without_cache();
-    let mut told = 0;
+    let mut steps = 0;
     // An ECDSA signature also takes random numbers, hashes and memory, which count as such.
     for (args, class, least) in [
         (&["rsa2048"][..], Class::RsaPrivate, 0.9),
@@ -117,7 +117,7 @@ fn known_work_is_told_by_class() {
         drop(child);
         for library in samples.libcryptos() {
             calibrations
-                .ensure(&library, &mut |_, step, of| told += usize::from(step < of))
+                .ensure(&library, &mut |_, step, of| steps += usize::from(step < of))
                 .expect("a calibration");
         }
         let profile = samples.profile(&calibrations);
@@ -125,7 +125,7 @@ fn known_work_is_told_by_class() {
         println!("{args:?}: {}", shares(&profile));
         let share = of(&|other| other == class);
         assert!(share.high > least, "{class}: {}", shares(&profile));
-        // All samples may be of one class; the interval ends at its share then.
+        // If all samples have one class, the interval ends at its share.
         assert!(share.low < share.share && share.share <= share.high && share.high <= 1.0);
         if !class.is_private_key() {
             let private = of(&Class::is_private_key);
@@ -134,18 +134,18 @@ fn known_work_is_told_by_class() {
         let unclassified = of(&Class::is_unclassified);
         assert!(unclassified.low < 0.05, "{}", shares(&profile));
     }
-    assert!(told > 10, "progress was told {told} times");
+    assert!(steps > 10, "progress was called {steps} times");
     let (server, client, _dir) = handshakes();
     let samples = samples(&server, 1500).expect("it was possible before");
     drop((server, client));
     let profile = samples.profile(&calibrations);
     println!("handshakes: {}", shares(&profile));
     let share = |class| own(&profile, |other| other == class);
-    // Making a key for X25519 is what an Ed25519 signature spends its time on.
+    // An Ed25519 signature spends its time in the same code as X25519 key generation.
     let signatures = share(Class::EcPrivate);
     assert!(signatures.low < 0.02, "{}", shares(&profile));
     for (class, least) in [
-        // 8 % where RSA has wide vectors, 4 % where it takes longer for lack of them.
+        // 8 % where RSA has wide vectors, 4 % where it is slower without them.
         (Class::KeyAgreement, 0.02),
         (Class::RsaPrivate, 0.15),
         (Class::Tls, 0.01),
@@ -156,7 +156,7 @@ fn known_work_is_told_by_class() {
     assert!(unclassified.low < 0.08, "{}", shares(&profile));
 }
 
-/// A TLS 1.3 server with an RSA key, and a client that does nothing but handshakes.
+/// A TLS 1.3 server with an RSA key, and a client that only makes handshakes.
 fn handshakes() -> (Running, Running, tempfile::TempDir) {
     let dir = tempfile::tempdir().expect("a folder");
     let file = |name: &str| dir.path().join(name).display().to_string();
@@ -192,7 +192,7 @@ fn handshakes() -> (Running, Running, tempfile::TempDir) {
     let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines();
     let address = lines.find_map(|line| Some(line.ok()?.strip_prefix("ACCEPT ")?.to_owned()));
     let address = address.expect("where it listens");
-    // What it says about each connection has to be read, or it waits.
+    // Its output about each connection must be read, or it blocks.
     std::thread::spawn(move || lines.count());
     let mut client = openssl(&["s_time", "-connect", &address, "-new", "-time", SECONDS]);
     let mut said = client.0.stdout.take().expect("a pipe");
@@ -204,8 +204,8 @@ fn handshakes() -> (Running, Running, tempfile::TempDir) {
 fn samples_add_up_to_the_cpu_time_that_the_system_counts() {
     let child = Running::speed(&["rsa2048"]);
     let deadline = Instant::now() + PATIENCE;
-    // Time that a virtual machine does not get is counted and not sampled. Such noise only takes samples
-    // away, and not all the time: one undisturbed stretch is enough.
+    // CPU time withheld by the hypervisor is counted but not sampled. Such noise only removes samples, and not
+    // all the time: one undisturbed window is enough.
     let mut seen = Vec::new();
     while Instant::now() < deadline {
         let Some(samples) = samples(&child, 500) else {
@@ -222,7 +222,7 @@ fn samples_add_up_to_the_cpu_time_that_the_system_counts() {
 }
 
 #[test]
-fn what_is_not_calibrated_is_told() {
+fn missing_calibration_is_reported() {
     let child = Running::speed(&["rsa2048"]);
     let Some(samples) = samples(&child, 200) else {
         return;
@@ -237,8 +237,8 @@ fn what_is_not_calibrated_is_told() {
 }
 
 #[test]
-fn children_are_followed() {
-    // The shell starts what computes after the sampler has begun.
+fn children_are_sampled() {
+    // The shell starts the computation after the sampler.
     let child = Command::new("/bin/sh")
         .args([
             "-c",
@@ -260,7 +260,7 @@ fn children_are_followed() {
     };
     drop(shell.0.stdin.take());
     let deadline = Instant::now() + PATIENCE;
-    // Until what it started has used enough of a processor for a thousand samples, however busy that is.
+    // Until the child has used CPU time for a thousand samples, however busy the machine is.
     let busy = |pid: &u32| cpu_time(*pid) > Duration::from_secs(1);
     while !children(shell.0.id()).iter().any(busy) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
@@ -270,7 +270,7 @@ fn children_are_followed() {
     assert_eq!(samples.libcryptos().len(), 1, "{samples:?}");
 }
 
-/// A child and what it started, a group of their own, that do not outlive this value.
+/// Kills the process group of the child on drop.
 struct Group(Child);
 
 impl Drop for Group {

@@ -13,6 +13,9 @@
 //! one buffer and writes it at once. So batches form by themselves, and a lone job that the engine
 //! computes within `submit` is answered in the same turn, without any other task or thread.
 //!
+//! The connections of one identity also take turns at the threads of the runtime ([`Turns`]): otherwise a
+//! message of another identity waits until thousands of connections with something to read were served.
+//!
 //! It decides nothing about messages (that is [`millrace_service::session`]); it enforces what needs a clock or
 //! a byte count: the deadline of the hello, a client that does not read, idleness, draining.
 
@@ -28,7 +31,7 @@ use millrace_engine::{Engine, Job, JobError, Key, Session};
 use millrace_wire::codec::CompleteWriter;
 use millrace_wire::{ClientMessage, Decoder, Fault, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
@@ -69,6 +72,48 @@ const IMPORTS_IN_LINE: usize = 2;
 /// Send buffers above this size are given back when they are empty.
 const KEPT_BUFFER: usize = 64 * 1024;
 
+/// Jobs and answers after which a turn ends although more was read: about 50 µs of decoding, which is what
+/// another identity's message waits for each thread.
+const JOBS_PER_TURN: usize = 64;
+
+/// Reads of one connection, each with its turn and its answers, before other connections are served.
+const ROUNDS_PER_POLL: usize = 4;
+
+/// The right to decode messages, which at most as many connections of one identity have at once as the runtime
+/// has threads. The others wait in order, outside the runtime's queue.
+pub(crate) struct Turns {
+    of_identity: Arc<Semaphore>,
+    waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
+}
+
+/// One turn, given back on drop; none if the semaphore was closed, which none is.
+type Turn = Option<OwnedSemaphorePermit>;
+
+impl Turns {
+    pub(crate) fn new(of_identity: Arc<Semaphore>) -> Self {
+        Self {
+            of_identity,
+            waiting: None,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        if self.waiting.is_none() {
+            if let Ok(turn) = Arc::clone(&self.of_identity).try_acquire_owned() {
+                return Poll::Ready(Some(turn));
+            }
+            let next = Arc::clone(&self.of_identity).acquire_owned();
+            self.waiting = Some(Box::pin(async move { next.await.ok() }));
+        }
+        let turn = match &mut self.waiting {
+            Some(waiting) => ready!(waiting.as_mut().poll(context)),
+            None => None,
+        };
+        self.waiting = None;
+        Poll::Ready(turn)
+    }
+}
+
 /// What all connections of a node share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -100,9 +145,10 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     identity: Arc<str>,
     outbox: Arc<Outbox>,
+    turns: Turns,
     shared: Arc<Shared>,
 ) {
-    let connection = Connection::new(stream, Arc::clone(&identity), outbox, shared);
+    let connection = Connection::new(stream, Arc::clone(&identity), outbox, turns, shared);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -119,6 +165,7 @@ struct Connection<S> {
     decoder: Decoder<ClientMessage>,
     /// Set while the decoder may hold whole messages: then they come before anything that is read.
     unread: bool,
+    turns: Turns,
     effects: Effects<Arc<Key>>,
     waiting: Waiting,
     sending: SendBuffer,
@@ -146,7 +193,13 @@ struct Deadlines {
 }
 
 impl<S> Connection<S> {
-    fn new(stream: S, identity: Arc<str>, outbox: Arc<Outbox>, shared: Arc<Shared>) -> Self {
+    fn new(
+        stream: S,
+        identity: Arc<str>,
+        outbox: Arc<Outbox>,
+        turns: Turns,
+        shared: Arc<Shared>,
+    ) -> Self {
         let now = Instant::now();
         let hello = now + shared.limits.handshake_timeout;
         let quota = shared.quotas.of(&identity, now);
@@ -159,6 +212,7 @@ impl<S> Connection<S> {
             outbox,
             decoder: Decoder::new(),
             unread: false,
+            turns,
             effects: Effects::default(),
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
@@ -195,7 +249,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End> {
         let this = self.get_mut();
-        loop {
+        for _ in 0..ROUNDS_PER_POLL {
             let paused = this.paused();
             let read = match this.poll_read(context) {
                 Poll::Ready(Ok(true)) => true,
@@ -221,6 +275,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 return this.poll_timer(context);
             }
         }
+        // Others come first, and then the rest.
+        context.waker().wake_by_ref();
+        this.poll_timer(context)
     }
 }
 
@@ -231,8 +288,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Pending;
         }
         if self.unread {
-            self.take_messages();
-            return Poll::Ready(Ok(true));
+            return self.poll_messages(context).map(Ok);
         }
         let mut buffer = ReadBuf::new(self.decoder.space());
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
@@ -246,8 +302,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.decoder.filled(count);
         self.shared.metrics.bytes_received.add(count);
+        self.unread = true;
+        self.poll_messages(context).map(Ok)
+    }
+
+    /// Takes what was read, when it is this connection's turn among those of its identity.
+    fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let turn = ready!(self.turns.poll(context));
         self.take_messages();
-        Poll::Ready(Ok(true))
+        drop(turn);
+        Poll::Ready(true)
     }
 
     /// Whether the client has to wait until more has ended or was sent.
@@ -263,7 +327,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let greeted = self.state.greeted();
         let mut count = 0;
         let ended = loop {
-            if self.effects.replies.len() >= REPLIES_PER_TURN {
+            let jobs = self.effects.jobs.len() + self.effects.refused.len();
+            if self.effects.replies.len() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
                 self.unread = true;
                 break None;
             }

@@ -26,6 +26,7 @@ use millrace_wire::{Fault, Message, NodeMessage};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -33,7 +34,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::config::{Limits, MAX_CONNECTIONS, NodeConfig, UnixConfig};
-use crate::connection::{Shared, serve};
+use crate::connection::{Shared, Turns, serve};
 use crate::http;
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
@@ -90,7 +91,24 @@ pub(crate) struct Inner {
 struct Open {
     next: u64,
     outboxes: HashMap<u64, Arc<Outbox>>,
-    of_identity: HashMap<Arc<str>, usize>,
+    of_identity: HashMap<Arc<str>, OfIdentity>,
+}
+
+/// What the connections of one identity share.
+struct OfIdentity {
+    connections: usize,
+    /// One permit for each thread of the runtime: see [`crate::connection`].
+    turns: Arc<Semaphore>,
+}
+
+impl OfIdentity {
+    fn new() -> Self {
+        let threads = Handle::current().metrics().num_workers();
+        Self {
+            connections: 0,
+            turns: Arc::new(Semaphore::new(threads)),
+        }
+    }
 }
 
 /// Why a node does not start.
@@ -338,11 +356,19 @@ impl Inner {
     fn enter(self: &Arc<Self>, identity: &Arc<str>) -> Option<Entered> {
         let mut open = self.open();
         let connections = open.outboxes.len();
-        let count = open.of_identity.entry(Arc::clone(identity)).or_default();
-        if !has_room(&self.shared.limits, *count, connections) {
+        let held = open
+            .of_identity
+            .get(identity)
+            .map_or(0, |known| known.connections);
+        if !has_room(&self.shared.limits, held, connections) {
             return None;
         }
-        *count += 1;
+        let of_identity = open
+            .of_identity
+            .entry(Arc::clone(identity))
+            .or_insert_with(OfIdentity::new);
+        of_identity.connections += 1;
+        let turns = Arc::clone(&of_identity.turns);
         let number = open.next;
         open.next += 1;
         let outbox = Arc::new(Outbox::default());
@@ -360,6 +386,7 @@ impl Inner {
             number,
             identity: Arc::clone(identity),
             outbox,
+            turns,
         })
     }
 
@@ -404,15 +431,16 @@ struct Entered {
     number: u64,
     identity: Arc<str>,
     outbox: Arc<Outbox>,
+    turns: Arc<Semaphore>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut open = self.node.open();
         open.outboxes.remove(&self.number);
-        if let Some(count) = open.of_identity.get_mut(&self.identity) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(of_identity) = open.of_identity.get_mut(&self.identity) {
+            of_identity.connections -= 1;
+            if of_identity.connections == 0 {
                 open.of_identity.remove(&self.identity);
             }
         }
@@ -535,7 +563,8 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
         return tell(stream, Fault::TooManyConnections).await;
     };
     let outbox = Arc::clone(&entered.outbox);
-    serve(stream, identity, outbox, Arc::clone(&node.shared)).await;
+    let turns = Turns::new(Arc::clone(&entered.turns));
+    serve(stream, identity, outbox, turns, Arc::clone(&node.shared)).await;
     drop(entered);
     drop(slot);
 }

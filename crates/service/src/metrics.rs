@@ -543,6 +543,7 @@ mod tests {
                 batch: 1,
             },
             unusable: None,
+            queue_refused: None,
             quarantined: false,
         };
         let moment = Moment {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed for `millrace inspect ceiling`.
+//! Arguments of `millrace inspect ceiling`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,22 +15,21 @@ Examples:
   millrace inspect ceiling --pid 4711 --rate 1200 --svg ceiling.svg
   millrace inspect ceiling -- openssl speed -seconds 3 rsa2048
 
-Descendants of a process are sampled with it. Sampling interrupts it 997 times
-per second of its CPU time, which costs about 1.3 % of it in a virtual machine.
+Descendants of a process are sampled as well. Sampling interrupts a process 997
+times per second of its CPU time, which costs about 1.3 % in a virtual machine.
 It needs root, or CAP_PERFMON and CAP_SYS_PTRACE.";
 
-/// Sample a live process: the most that any accelerator could give it
+/// Sample a live process: the bound on the gain by any accelerator
 ///
-/// Says which share of its CPU time is private-key work, symmetric
-/// encryption, hashing, the kernel and so on, and how many times as fast it
-/// could become at most if somebody else did the private-key work. The first
-/// time a libcrypto is seen it is calibrated for about 20 seconds: each
-/// operation runs by itself in the `openssl` program, so that the functions of
-/// a stripped library can be told apart.
+/// Reports which share of its CPU time is private-key operations, symmetric
+/// encryption, hashing, the kernel and so on, and the largest possible speed-up
+/// if a pool did the private-key operations. A new libcrypto is first
+/// calibrated for about 20 seconds: each operation runs by itself in the
+/// `openssl` program, which identifies the functions of a stripped library.
 #[derive(Debug, Args)]
 #[command(after_long_help = CEILING_EXAMPLE)]
 pub(crate) struct CeilingArgs {
-    /// Process to sample, with its descendants; several by spaces or commas
+    /// Process to sample, with its descendants; separate several by spaces or commas
     #[arg(
         long,
         value_name = "PID",
@@ -40,19 +39,19 @@ pub(crate) struct CeilingArgs {
         conflicts_with = "command"
     )]
     pub(crate) pid: Vec<u32>,
-    /// For how long [default: 10; with a command, until it ends]
+    /// Sampling time [default: 10; with a command, until it ends]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: Option<u64>,
     /// Samples per second of CPU time
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) frequency: u32,
-    /// Requests per second that are being served, if you know: adds the CPU time per request
+    /// Requests per second during sampling; adds the CPU time per request
     #[arg(long, value_name = "PER_SECOND")]
     pub(crate) rate: Option<f64>,
-    /// Calibrate again, and keep nothing
+    /// Calibrate again, and do not store the result
     #[arg(long)]
     pub(crate) no_cache: bool,
-    /// Also list the functions that most time goes to
+    /// Also list the functions with the most CPU time
     #[arg(long)]
     pub(crate) functions: bool,
     /// Print JSON
@@ -61,7 +60,7 @@ pub(crate) struct CeilingArgs {
     /// Also write a plot
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// A command to start, sample and, if it has not ended after --seconds, end
+    /// Command to start and sample; it is killed if it has not ended after --seconds
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }

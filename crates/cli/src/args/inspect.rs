@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed for `millrace inspect` and its parts.
+//! Arguments of `millrace inspect` and its parts.
 
 use std::path::PathBuf;
 
@@ -19,13 +19,13 @@ Examples:
   millrace inspect --root /mnt/firmware openssl
 
 Nothing is changed, and no device is opened. Without root some files cannot be
-read: what is not known is listed with the reason, and is never taken for
-absent. It exits 0 whatever it finds.";
+read: unknown facts are listed with the reason, and never count as absent. The
+exit code is 0 regardless of the findings.";
 
-/// Say what this machine has for cryptography, and whether it is used
+/// Show this machine's hardware and software for cryptography, and whether it is used
 ///
 /// Reads files of this machine, or of another one below --root: a mounted
-/// firmware or disk, or a bundle that `inspect --bundle` wrote there.
+/// firmware or disk, or a bundle from `inspect --bundle`.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = INSPECT_EXAMPLE,
@@ -39,19 +39,19 @@ pub(crate) struct InspectArgs {
     pub(crate) part: Option<InspectCommand>,
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
-    /// Write a support bundle: exactly the files that are read, and no others
+    /// Write a support bundle: exactly the files that an inspection reads
     ///
-    /// They are listed. Of files that may also hold secrets only the lines
-    /// that matter are taken; private keys, environments and command lines
-    /// never are.
+    /// The files are listed. From files that may contain secrets the bundle
+    /// takes only the lines that matter; it never contains private keys,
+    /// environments or command lines.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub(crate) bundle: Option<PathBuf>,
 }
 
-/// Which tree to look at, and how to say it.
+/// The tree to examine, and the output.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TreeArgs {
-    /// Look at this folder or bundle instead of this machine
+    /// Examine this folder or bundle instead of this machine
     #[arg(
         long,
         value_name = "DIR",
@@ -76,7 +76,7 @@ pub(crate) enum InspectCommand {
     Ceiling(CeilingArgs),
 }
 
-/// The processors: extensions for cryptography, and who hides some
+/// The processors: extensions for cryptography, and those that are hidden
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace inspect cpu --json | jq '.cpu.known.features'")]
 pub(crate) struct InspectCpuArgs {
@@ -90,10 +90,10 @@ Examples:
   millrace inspect openssl --timed
   millrace inspect openssl --root squashfs-root";
 
-/// The crypto libraries: how each was built, and what of the processor it ignores
+/// The crypto libraries: how each was built, and the instructions that it ignores
 ///
-/// Works on libraries for other processors, too: assembly modules and the
-/// compiler's line are read from the file.
+/// Works on libraries for other processors, too: assembly modules and compiler
+/// options are read from the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = OPENSSL_EXAMPLE)]
 pub(crate) struct InspectOpensslArgs {
@@ -110,7 +110,7 @@ Examples:
   millrace inspect qat --seconds 5
   millrace inspect qat --json | jq '.qat.known.devices[] | {address, up}'
 
-Counters, heartbeat and telemetry are for root.";
+Only root can read counters, heartbeat and telemetry.";
 
 /// Intel QAT: devices, virtual functions, services, firmware counters, heartbeat, errors
 ///
@@ -120,7 +120,7 @@ Counters, heartbeat and telemetry are for root.";
 pub(crate) struct InspectQatArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
-    /// Also watch the counters for so long, and give their rates
+    /// Also read the counters again after this time, and print their rates
     #[arg(long, value_name = "SECONDS", conflicts_with = "json", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: Option<u64>,
 }
@@ -135,7 +135,7 @@ pub(crate) struct InspectGpuArgs {
     pub(crate) tree: TreeArgs,
 }
 
-/// Which implementation the kernel takes for what gateways ask, kernel TLS, offloading cards, tunnels
+/// The implementations that the kernel prefers, kernel TLS, offloading cards, tunnels
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace inspect kernel")]
 pub(crate) struct InspectKernelArgs {
@@ -148,10 +148,10 @@ Examples:
   millrace inspect used
   millrace inspect used --seconds 10 --json
 
-Yes is said only where a device's counters moved meanwhile: run it under load,
-and as root.";
+The answer is yes only if a device's counters moved between the readings: run it
+under load, and as root.";
 
-/// Of each tunnel and server that runs: whether a device does its cryptography
+/// Whether a device serves each running tunnel and server
 ///
 /// Algorithm, implementation, driver, and counters that move.
 #[derive(Debug, Args)]
@@ -159,7 +159,7 @@ and as root.";
 pub(crate) struct InspectUsedArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
-    /// How long counters are watched
+    /// Time between the two readings of counters
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: u64,
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect ceiling`: samples processes, and says what an accelerator could give them.
+//! `millrace inspect ceiling`: samples processes, and reports the bound on the gain by an accelerator.
 
 use std::io::{IsTerminal, stderr};
 use std::process::{Child, Command, Stdio};
@@ -19,16 +19,16 @@ use serde::Serialize;
 use crate::args::CeilingArgs;
 use crate::output::{self, Table};
 
-/// How long processes are sampled if nobody says otherwise: 10,000 samples of a busy processor.
+/// Default sampling time of processes: 10,000 samples of a busy processor.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
-/// The longest that a command is sampled: after that it is ended.
+/// Longest sampling time of a command, which is killed afterwards.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Between two looks at whether a command has ended.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval of checks whether a command has ended.
+const POLL: Duration = Duration::from_millis(20);
 
-/// Fewer samples than this say nothing about a share.
+/// Number of samples below which shares are unreliable.
 const FEW: u64 = 200;
 
 /// Version of the JSON: raised when a field changes its meaning.
@@ -44,7 +44,6 @@ struct Report<'a> {
     requests_per_s: Option<f64>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
     let samples = if args.command.is_empty() {
         sample_processes(args)?
@@ -52,7 +51,7 @@ pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
         sample_command(args)?
     };
     if samples.total() == 0 {
-        bail!("no samples: the processes used no CPU time meanwhile; put load on them");
+        bail!("no samples: the processes used no CPU time during sampling; put load on them");
     }
     let profile = samples.profile(&calibrate(args, &samples));
     if let Some(path) = &args.svg {
@@ -83,13 +82,13 @@ fn sample_processes(args: &CeilingArgs) -> Result<Samples> {
     Ok(sampler.stop()?)
 }
 
-/// A child that does not outlive this value.
+/// Kills the child on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // Both do nothing if it has just ended.
+            // Both fail harmlessly if it has just ended.
             drop(self.0.kill());
             drop(self.0.wait());
         }
@@ -115,7 +114,7 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
         if status.is_some() || Instant::now() >= end {
             break status;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     };
     let samples = sampler.stop()?;
     if let Some(status) = status.filter(|status| !status.success()) {
@@ -124,8 +123,7 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Calibrates what the samples are in. Without calibration there is a profile too, a coarser one that
-/// says so.
+/// Calibrates the libcryptos that contain samples. Without calibration the profile is coarser and says so.
 fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
     let mut calibrations = if args.no_cache {
         Calibrations::without_cache()
@@ -225,14 +223,14 @@ fn functions(profile: &Profile) -> Table {
     table
 }
 
-/// What it means.
+/// The interpretation below the table.
 fn words(profile: &Profile) -> String {
     let ceiling = profile.ceiling();
     let mut text = ceiling.words();
     let Share { share, .. } = ceiling.symmetric;
     if share >= 0.01 {
         text.push_str(&format!(
-            "\nAnother {} is symmetric encryption: for kernel TLS or an inline accelerator, not for a pool.",
+            "\nAnother {} is symmetric encryption, which kernel TLS or an inline accelerator can take over, but not a pool.",
             percent(share)
         ));
     }
@@ -240,17 +238,16 @@ fn words(profile: &Profile) -> String {
     if unclassified >= 0.01 {
         let gain = 1.0 / (1.0 - (ceiling.private_key.share + unclassified).min(0.999));
         text.push_str(&format!(
-            "\n{} could not be classified; if all of it were private-key work, the bound would be {gain:.2}x.",
+            "\n{} could not be classified; if all of it were private-key operations, the bound would be {gain:.2}x.",
             percent(unclassified)
         ));
     }
     if profile.samples < FEW {
-        text.push_str("\nThese are few samples: sample for longer, or under load.");
+        text.push_str("\nThe number of samples is small: sample for longer, or under load.");
     }
     if !profile.kernel_visible {
         text.push_str(
-            "\nThe kernel's side could not be sampled (that needs CAP_PERFMON): its share is what the CPU \
-             time leaves.",
+            "\nThe kernel could not be sampled (that needs CAP_PERFMON): its share is the rest of the CPU time.",
         );
     }
     if profile.lost > 0 {
@@ -279,7 +276,7 @@ fn chart(profile: &Profile) -> BarChart {
     };
     BarChart {
         title: format!(
-            "Where the CPU time goes: at most {:.2}x as fast without private-key work",
+            "CPU time: at most {:.2}x as fast without private-key operations",
             profile.ceiling().gain
         ),
         axis: Axis::linear("share of the CPU time (%)"),
@@ -289,7 +286,7 @@ fn chart(profile: &Profile) -> BarChart {
             .map(|one| one.class.to_string())
             .collect(),
         series: vec![
-            bars("a pool can take it", &Class::is_private_key),
+            bars("for a pool", &Class::is_private_key),
             bars("stays", &|class| !class.is_private_key()),
         ],
     }

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect ceiling` as a person uses it: a command that computes nothing for anybody. (What it
-//! says about cryptography is tested where the sampler is.)
+//! `millrace inspect ceiling` on a command without cryptography. (The sampler's tests cover cryptography.)
 
 use std::fs;
 
@@ -10,10 +9,10 @@ use serde_json::Value;
 
 use crate::support::Place;
 
-/// Spins until it is ended.
+/// A command that spins until it is killed.
 const SPIN: [&str; 4] = ["--", "/bin/sh", "-c", "while :; do :; done"];
 
-/// Where processes may not be sampled the message says what would allow it, and there is no more to test.
+/// Whether sampling is forbidden here; then the message must name the permission, and the test ends.
 fn not_permitted(place: &Place) -> bool {
     let args = [&["inspect", "ceiling", "--seconds", "1"], &SPIN[..]].concat();
     let outcome = place.run(&args);
@@ -26,7 +25,7 @@ fn not_permitted(place: &Place) -> bool {
 }
 
 #[test]
-fn a_program_without_cryptography_cannot_gain() {
+fn program_without_cryptography_has_no_gain() {
     let place = Place::new();
     if not_permitted(&place) {
         return;
@@ -58,7 +57,7 @@ fn a_program_without_cryptography_cannot_gain() {
 }
 
 #[test]
-fn the_table_says_what_it_means() {
+fn table_has_an_interpretation_below() {
     let place = Place::new();
     if not_permitted(&place) {
         return;
@@ -89,7 +88,7 @@ fn the_table_says_what_it_means() {
 }
 
 #[test]
-fn what_cannot_be_sampled_is_told() {
+fn missing_processes_and_programs_are_errors() {
     let place = Place::new();
     if not_permitted(&place) {
         return;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect` as a person uses it: pages, JSON, other trees, bundles.
+//! `millrace inspect`: pages, JSON, other trees, bundles.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn a_slow_openssl_of_a_firmware_is_named() {
+fn slow_openssl_of_a_firmware_is_reported() {
     let place = Place::new();
     let root = fixture("arm-a15-router");
     let page = place
@@ -35,14 +35,14 @@ fn a_slow_openssl_of_a_firmware_is_named() {
         assert!(page.contains(words), "{words} is not in\n{page}");
     }
     let whole = place.run(&["inspect", "--root", &root]).done().data.clone();
-    for words in ["Netgear R9000", "Cortex-A15", "is slower than it could be"] {
+    for words in ["Netgear R9000", "Cortex-A15", "is slower than necessary"] {
         assert!(whole.contains(words), "{words} is not in\n{whole}");
     }
     assert!(!whole.contains('\x1b'), "colours are for terminals");
 }
 
 #[test]
-fn json_has_the_parts_and_each_part_is_the_same() {
+fn json_of_a_part_equals_that_of_the_whole() {
     let place = Place::new();
     let root = fixture("aes-ni-vm");
     let json = |args: &[&str]| -> Value {
@@ -63,7 +63,7 @@ fn json_has_the_parts_and_each_part_is_the_same() {
 }
 
 #[test]
-fn this_machine_is_inspected_in_a_moment() {
+fn inspect_examines_this_machine() {
     let place = Place::new();
     let outcome = place.run(&["inspect", "--json"]);
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
@@ -72,7 +72,7 @@ fn this_machine_is_inspected_in_a_moment() {
 }
 
 #[test]
-fn a_bundle_is_listed_read_back_and_never_written_over_something() {
+fn bundle_is_listed_and_readable_and_overwrites_no_file() {
     let place = Place::new();
     let root = fixture("aes-ni-vm");
     let bundle = place.path("bundle.tar.gz");
@@ -87,11 +87,11 @@ fn a_bundle_is_listed_read_back_and_never_written_over_something() {
     assert_eq!(page(bundle), page(&root));
     let again = place.run(&["inspect", "--root", &root, "--bundle", bundle]);
     assert_eq!(again.code, 1);
-    assert!(again.talk.contains("not there yet"), "{}", again.talk);
+    assert!(again.talk.contains("does not exist yet"), "{}", again.talk);
 }
 
 #[test]
-fn roots_that_are_none_are_mistakes_of_the_command_line() {
+fn unusable_roots_are_usage_errors() {
     let place = Place::new();
     let text = place.write("text", "not a bundle");
     for root in [text.to_str().unwrap(), "/none/at/all", "/dev/null"] {
@@ -101,9 +101,8 @@ fn roots_that_are_none_are_mistakes_of_the_command_line() {
     }
 }
 
-/// What files say is shown to a terminal, which must not obey it.
 #[test]
-fn a_terminal_obeys_no_file() {
+fn control_characters_of_files_do_not_reach_the_terminal() {
     let place = Place::new();
     let root = place.path("root");
     fs::create_dir_all(root.join("proc")).unwrap();

@@ -3,8 +3,8 @@
 
 //! One connection to a node, without I/O: bytes and time in, events and bytes out.
 //!
-//! It knows the handshake, the keys that are open on it, how many jobs it owes, and when its silence
-//! becomes suspicious. It does not know which job is whose: that is [`crate::dispatch`].
+//! It keeps the handshake, the keys that are open on it, the number of jobs that the node owes, and the
+//! timers for its silence. It does not know the jobs themselves: those are in [`crate::dispatch`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use millrace_wire::{
 use crate::buffer::OutBuffer;
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 
-/// How long a refusal of a key is believed. A key that is added to a node is found after that.
+/// How long a refusal of a key holds. A key that is added to a node is found after that.
 const REFUSAL_LASTS: Duration = Duration::from_secs(5);
 
-/// The times that a connection goes by.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timings {
-    /// For everything up to the node's `Welcome`.
+    /// From the start to the node's `Welcome`.
     pub(crate) handshake: Duration,
-    /// Silence with work open, until a ping.
+    /// Silence with jobs or requests open, until a ping.
     pub(crate) ping_after: Duration,
     /// Silence after a ping, until the connection is given up.
     pub(crate) dead_after: Duration,
 }
 
-/// What the node said.
+/// A message of the node that the dispatcher has to act on.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The handshake is over.
@@ -54,7 +54,7 @@ pub(crate) enum Event {
     Draining,
 }
 
-/// Why a connection is of no use any more, in words.
+/// Why a connection cannot be used any longer, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gone(pub(crate) String);
 
@@ -67,11 +67,11 @@ impl Gone {
 /// How a key stands on this connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyState {
-    /// The node was asked.
+    /// The request is unanswered.
     Opening,
     /// It can be used under this handle.
     Open(KeyHandle),
-    /// The node said no; believed until then.
+    /// The node refused it; not asked again until then.
     Refused { reason: KeyRefusal, until: Instant },
 }
 
@@ -79,11 +79,13 @@ enum Phase {
     /// `Hello` is sent.
     Greeting,
     Ready,
-    /// Finishes what it owes.
+    /// The node finishes its jobs and takes no new ones.
     Draining,
 }
 
-/// See the module.
+/// One connection. Who calls what: bytes go into [`space`](Self::space) and are announced by
+/// [`filled`](Self::filled), then [`next_event`](Self::next_event) until it returns none; [`out`](Self::out)
+/// holds bytes to send after any call; [`tick`](Self::tick) is due at [`next_timer`](Self::next_timer).
 pub(crate) struct Connection {
     decoder: Decoder<NodeMessage>,
     out: OutBuffer,
@@ -99,13 +101,13 @@ pub(crate) struct Connection {
     keys: HashMap<KeyId, KeyState>,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
-    /// When bytes came last, or, if later, when the first work was given after none was open.
+    /// When bytes came last or, if later, when a first job or request followed on none being open.
     quiet_since: Instant,
     ping: Option<Instant>,
     pings: u64,
-    /// What this node was told about the edge.
+    /// The edge's counters as this node knows them.
     reported: EdgeReport,
-    /// Jobs that it did since.
+    /// Jobs that the node has done since its last report.
     done_since_report: u64,
 }
 
@@ -158,17 +160,17 @@ impl Connection {
         self.decoder.space()
     }
 
-    /// Notes that `n` bytes were put into [`Self::space`].
+    /// `n` bytes were put into [`Self::space`].
     pub(crate) fn filled(&mut self, n: usize, now: Instant) {
         self.decoder.filled(n);
         self.quiet_since = now;
         self.ping = None;
     }
 
-    /// The next thing that the node said, if it is complete.
+    /// The next complete message of the node.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection cannot be used any longer.
     pub(crate) fn next_event(&mut self, now: Instant) -> Result<Option<Event>, Gone> {
         loop {
             let message = self
@@ -200,7 +202,7 @@ impl Connection {
             } => {
                 let key = self.answered(request)?;
                 if !self.keys.contains_key(&key) {
-                    // Dropped by its owner in the meantime.
+                    // Its owner dropped it after the request.
                     ClientMessage::CloseKey { handle }.encode(self.out.append());
                     return Ok(None);
                 }
@@ -221,7 +223,7 @@ impl Connection {
                 Ok(Some(Event::KeyRefused { key, reason }))
             }
             NodeMessage::Complete(completions) => Ok(Some(Event::Completed(completions))),
-            // Any byte is a sign of life; the token only helps people who read traces.
+            // Any byte is a sign of life; the token is for readers of traces.
             NodeMessage::Pong { .. } => Ok(None),
             NodeMessage::Drain => {
                 self.drain();
@@ -251,17 +253,17 @@ impl Connection {
         matches!(self.phase, Phase::Ready)
     }
 
-    /// Whether the node finishes what it owes and takes nothing new.
+    /// Whether the node finishes its jobs and takes no new ones.
     pub(crate) fn is_draining(&self) -> bool {
         matches!(self.phase, Phase::Draining)
     }
 
-    /// Takes the node at its word that it drains.
+    /// The node drains, by its own word.
     pub(crate) fn drain(&mut self) {
         self.phase = Phase::Draining;
     }
 
-    /// Whether nothing is owed in either direction.
+    /// Whether no job or request is open and no bytes wait.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.requests.is_empty() && self.out.is_empty()
     }
@@ -271,7 +273,7 @@ impl Connection {
         &self.node
     }
 
-    /// Requests for keys that the node has not answered, those for keys that are gone included.
+    /// Requests for keys that the node has not answered, including those for keys closed since.
     pub(crate) fn unanswered(&self) -> usize {
         self.requests.len()
     }
@@ -281,7 +283,7 @@ impl Connection {
         self.started
     }
 
-    /// Jobs that the node owes or was promised.
+    /// Jobs that the node has not answered, and those that wait for their key.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -291,7 +293,7 @@ impl Connection {
         self.in_flight < self.max_in_flight && !self.out.is_full()
     }
 
-    /// How a key stands here; nothing if the node was not asked, or its refusal is old.
+    /// State of a key here; none if the node was not asked, or its refusal has expired.
     pub(crate) fn key_state(&self, key: KeyId, now: Instant) -> Option<KeyState> {
         match self.keys.get(&key) {
             Some(KeyState::Refused { until, .. }) if *until <= now => None,
@@ -325,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the node does not know a handle any more.
+    /// The node no longer knows the handle of this key.
     pub(crate) fn forget_key(&mut self, key: KeyId) {
         if matches!(self.keys.get(&key), Some(KeyState::Open(_))) {
             self.keys.remove(&key);
@@ -366,7 +368,7 @@ impl Connection {
         debug_assert!(fits, "one job always fits a frame: its input was checked");
     }
 
-    /// Asks that a job ends soon.
+    /// Asks the node to end a job early.
     pub(crate) fn cancel(&mut self, job: JobId) {
         ClientMessage::Cancel { job }.encode(self.out.append());
     }
@@ -376,32 +378,31 @@ impl Connection {
         self.in_flight += 1;
     }
 
-    /// Notes that the node answered one of the jobs it owed, or that one which was promised to it is
-    /// not waiting any more.
+    /// The node answered a job, or a job no longer waits for its key.
     pub(crate) fn settled(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Notes that the node did a job.
+    /// The node did a job that was waited for.
     pub(crate) fn served(&mut self) {
         self.done_since_report += 1;
     }
 
-    /// Jobs that the node did since it was last told about the edge; none if it wants to know nothing.
+    /// Jobs that the node has done since its last report; none if it wants no reports.
     pub(crate) fn done_since_report(&self) -> Option<u64> {
         let asked = self.features & FEATURE_REPORTS != 0;
         let able = self.is_ready() || self.is_draining();
         (asked && able && !self.out.is_full()).then_some(self.done_since_report)
     }
 
-    /// Tells the node what more has happened at the edge.
+    /// Sends the edge's counters, increased by `news`.
     pub(crate) fn report(&mut self, news: &EdgeReport) {
         self.reported.merge(news);
         self.done_since_report = 0;
         ClientMessage::Report(self.reported).encode(self.out.append());
     }
 
-    /// Silence counts from here if nothing was open before.
+    /// The silence counts from `now` if nothing was open before.
     fn busy_from(&mut self, now: Instant) {
         if self.in_flight == 0 && self.requests.is_empty() {
             self.quiet_since = now;
@@ -409,7 +410,7 @@ impl Connection {
         }
     }
 
-    /// What is due at `now`.
+    /// Does what is due at `now`.
     ///
     /// # Errors
     /// The node was silent for too long.

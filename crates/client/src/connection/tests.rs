@@ -97,7 +97,7 @@ fn ready(now: Instant) -> Connection {
 }
 
 #[test]
-fn the_handshake_is_a_hello_and_a_welcome() {
+fn handshake_is_a_hello_and_a_welcome() {
     let now = Instant::now();
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert!(!connection.is_ready());
@@ -112,7 +112,7 @@ fn the_handshake_is_a_hello_and_a_welcome() {
 }
 
 #[test]
-fn what_does_not_begin_with_a_welcome_is_not_a_node() {
+fn peer_that_does_not_begin_with_welcome_is_no_node() {
     let now = Instant::now();
     for message in [
         NodeMessage::Drain,
@@ -130,7 +130,7 @@ fn what_does_not_begin_with_a_welcome_is_not_a_node() {
 }
 
 #[test]
-fn a_version_that_was_not_offered_is_not_accepted() {
+fn version_that_was_not_offered_is_not_accepted() {
     let now = Instant::now();
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     let NodeMessage::Welcome(mut other) = welcome() else {
@@ -141,7 +141,7 @@ fn a_version_that_was_not_offered_is_not_accepted() {
 }
 
 #[test]
-fn no_welcome_in_time_is_the_end() {
+fn connection_without_welcome_in_time_ends() {
     let now = Instant::now();
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert_eq!(connection.tick(now + ms(999)), Ok(()));
@@ -149,7 +149,7 @@ fn no_welcome_in_time_is_the_end() {
 }
 
 #[test]
-fn a_key_is_asked_for_once_and_has_a_handle_then() {
+fn key_is_asked_for_once_and_gets_a_handle() {
     let now = Instant::now();
     let mut connection = ready(now);
     let key = key();
@@ -184,7 +184,7 @@ fn a_key_is_asked_for_once_and_has_a_handle_then() {
 }
 
 #[test]
-fn a_key_dropped_while_it_was_opened_is_closed() {
+fn key_dropped_while_it_was_opened_is_closed() {
     let now = Instant::now();
     let mut connection = ready(now);
     let key = key();
@@ -199,7 +199,7 @@ fn a_key_dropped_while_it_was_opened_is_closed() {
 }
 
 #[test]
-fn a_refusal_is_believed_for_a_while() {
+fn refusal_of_a_key_lasts_for_its_time() {
     let now = Instant::now();
     let mut connection = ready(now);
     let key = key();
@@ -220,7 +220,7 @@ fn a_refusal_is_believed_for_a_while() {
 }
 
 #[test]
-fn a_job_goes_out_as_it_is_and_counts_until_it_is_settled() {
+fn job_is_sent_unchanged_and_counts_until_it_is_settled() {
     let now = Instant::now();
     let mut connection = ready(now);
     connection.send_job(77, 9, ms(1500), &SIGN, &[5; 32], now);
@@ -247,7 +247,7 @@ fn a_job_goes_out_as_it_is_and_counts_until_it_is_settled() {
 }
 
 #[test]
-fn silence_with_work_open_is_pinged_and_then_the_end() {
+fn silence_with_jobs_open_is_pinged_and_then_ends() {
     let start = Instant::now();
     let mut connection = ready(start);
     let now = start + Duration::from_secs(60);
@@ -287,7 +287,7 @@ fn any_byte_is_a_sign_of_life() {
 }
 
 #[test]
-fn a_draining_node_is_not_ready() {
+fn draining_node_is_not_ready() {
     let now = Instant::now();
     let mut connection = ready(now);
     assert!(matches!(
@@ -298,7 +298,7 @@ fn a_draining_node_is_not_ready() {
 }
 
 #[test]
-fn a_fault_is_the_end_with_a_reason() {
+fn fault_ends_the_connection_with_a_reason() {
     let now = Instant::now();
     let mut connection = ready(now);
     let fault = NodeMessage::Fault(Fault::Unauthorized);
@@ -309,7 +309,7 @@ fn a_fault_is_the_end_with_a_reason() {
 }
 
 #[test]
-fn bytes_that_do_not_decode_are_the_end() {
+fn bytes_that_do_not_decode_end_the_connection() {
     let now = Instant::now();
     let mut connection = ready(now);
     feed(&mut connection, &[0xee; 40], now);

@@ -61,7 +61,7 @@ impl Dispatcher {
             if !matches!(state, Some(KeyState::Opening)) {
                 connection.open_key(&job.key, now);
             }
-            // It counts from here, or a burst would pile up where the key is not open yet.
+            // It counts as in flight from here. Otherwise a burst would go to a node without the key open.
             connection.promised();
         }
         if slot == FIRST {

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_is_below_the_bound_of_its_bucket_and_not_far() {
+    fn latency_is_below_and_near_the_bound_of_its_bucket() {
         let mut micros = 4;
         while micros < 200_000_000 {
             let latency = Duration::from_micros(micros);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_twenty_is_slow() {
+    fn slow_is_the_95th_percentile_of_recent_latencies() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.slow(), UNKNOWN);
         for n in 0..2000 {

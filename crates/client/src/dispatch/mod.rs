@@ -577,11 +577,11 @@ impl Dispatcher {
             return;
         };
         let key = job.key.id;
-        let (handle, sent_at) = match job.attempts[slot].take().map(|attempt| attempt.stage) {
-            Some(Stage::Sent { handle, at }) => (handle, at),
-            _ => return self.on_late_reply(id, node),
+        let stage = job.attempts[slot].take().map(|attempt| attempt.stage);
+        let Some(Stage::Sent { handle, at }) = stage else {
+            return self.on_late_reply(id, node);
         };
-        let latency = now.saturating_duration_since(sent_at);
+        let latency = now.saturating_duration_since(at);
         self.note_completed(node, latency, completion.result.is_ok(), now);
         let JobCompletion {
             result,

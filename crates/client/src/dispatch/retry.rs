@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which failures are worth another try, and how many tries there are.
+//! Which failures are retried, and how often.
 
 use millrace_engine::error::JobError;
 
-/// How often one job is sent again. A job that kills nodes kills three.
+/// How often one job is retried. So a job that crashes its nodes crashes three at most.
 pub(super) const MAX_RETRIES: u8 = 2;
 
 /// Why a job is tried again.
@@ -31,29 +31,29 @@ impl Retry {
         }
     }
 
-    /// Whether it adds to the load of nodes that work. A lost connection's jobs burden nobody twice.
+    /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.
     pub(super) fn costs(self) -> bool {
         matches!(self, Self::Busy | Self::Failed | Self::NotOffered)
     }
 }
 
-/// What may be sent beyond the jobs themselves: a share of them, and a few.
+/// A bound on what is sent beyond the jobs themselves: a share of their number, and a few more.
 pub(super) struct Budget {
     level: u32,
-    /// What one costs, in the unit that each job brings one of.
+    /// Price of one retry or hedge; each job pays in 1.
     price: u32,
     most: u32,
 }
 
 impl Budget {
-    /// Retries: one for each ten jobs. A process that has just started may retry ten times, and nobody
-    /// saves up more than a hundred.
+    /// Retries: one per ten jobs. A process that has just started may retry ten times; at most a hundred
+    /// retries are saved up.
     pub(super) fn for_retries() -> Self {
         Self::new(10, 10, 100)
     }
 
-    /// Hedges: one for each twenty jobs, the share that waits longer than the 95th percentile; at the
-    /// beginning, and at once, no more than five: when a node hangs, pings find it out sooner than hedges.
+    /// Hedges: one per twenty jobs, the share that waits longer than the 95th percentile. At the start, and
+    /// at once, no more than five: when a node hangs, pings detect it sooner than hedges help.
     pub(super) fn for_hedges() -> Self {
         Self::new(20, 5, 5)
     }
@@ -66,12 +66,12 @@ impl Budget {
         }
     }
 
-    /// Notes a job.
+    /// Counts a job.
     pub(super) fn deposit(&mut self) {
         self.level = (self.level + 1).min(self.most);
     }
 
-    /// Pays for one, if there is enough.
+    /// Pays for one retry or hedge, if the level suffices.
     pub(super) fn take(&mut self) -> bool {
         let enough = self.level >= self.price;
         if enough {
@@ -80,7 +80,7 @@ impl Budget {
         enough
     }
 
-    /// Takes back what was paid for one that did not come about.
+    /// Refunds one that was paid for and not sent.
     pub(super) fn give_back(&mut self) {
         self.level = (self.level + self.price).min(self.most);
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_for_hedges_is_a_twentieth_and_five() {
+    fn budget_for_hedges_is_a_twentieth_and_five() {
         let mut budget = Budget::for_hedges();
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 5);
         let taken = (0..2000).filter(|_| {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_for_retries_is_a_tenth_and_a_few() {
+    fn budget_for_retries_is_a_tenth_and_ten() {
         let mut budget = Budget::for_retries();
         assert_eq!((0..1000).filter(|_| budget.take()).count(), 10);
         for _ in 0..100 {

@@ -56,10 +56,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Reads from one socket before the others have their turn.
 const READS_PER_TURN: usize = 16;
 
-/// How much less of a busy core the I/O thread claims than the host's own threads. It must not
-/// interrupt them for every answer: what arrives while the host works is handed over together when
-/// the host next waits, and an idle core is there at once either way. At 5 the thread still gets a
-/// quarter of a core that is never idle.
+/// Nice value of the I/O thread, so that it does not interrupt the host's threads for every answer. Answers
+/// that arrive while the host works are then handed over together when the host next waits; an idle core
+/// runs the thread at once either way. At 5 the thread still gets a quarter of a core that is never idle.
 const NICENESS: i32 = 5;
 
 /// Jobs under way at a node up to which each is sent by itself. Measured with 128 P-256 jobs under way:
@@ -204,7 +203,6 @@ impl Instance {
         Ok(id)
     }
 
-    /// See [`crate::Pool::cancel`].
     pub(crate) fn cancel(&self, id: JobRef) {
         let mut inner = self.lock();
         inner.dispatcher.cancel(id);
@@ -219,7 +217,6 @@ impl Instance {
         self.flush_all(&mut inner);
     }
 
-    /// See [`crate::Pool::counted`].
     pub(crate) fn counted(&self) {
         let mut inner = self.lock();
         inner.dispatcher.counted(Instant::now());
@@ -351,7 +348,7 @@ impl Instance {
         self.flush_all(inner);
     }
 
-    /// Sends what the sockets take of what waits, and closes the sockets that are to be closed.
+    /// Sends as many of the waiting bytes as the sockets take, and closes sockets that are done.
     fn flush_all(&self, inner: &mut Inner) {
         inner.driver.flushed();
         self.close_sockets(inner);
@@ -360,7 +357,7 @@ impl Instance {
         }
     }
 
-    /// Sends what waits for nodes with no more than [`MAX_PROMPT`] jobs under way.
+    /// Sends waiting bytes to nodes with no more than [`MAX_PROMPT`] jobs under way.
     fn flush_prompt(&self, inner: &mut Inner) {
         self.close_sockets(inner);
         for node in 0..inner.sockets.len() {
@@ -374,7 +371,7 @@ impl Instance {
         let Some(socket) = &mut inner.sockets[node] else {
             return;
         };
-        // A broken connection shows when it is read, behind what the node said last.
+        // An error is found by the next read, after the last bytes from the node.
         let _ = socket.link.flush(inner.dispatcher.poll_output(node));
         if socket.armed != socket.link.wants_write() {
             socket.armed = socket.link.wants_write();
@@ -447,7 +444,7 @@ impl Instance {
         let until = inner.driver.park(now);
         let mut inner = self.wait_parked(inner, now, until);
         if !inner.driver.has_leader() {
-            // No other thread looks at the clock, and callers that keep coming must not keep it from us.
+            // No other thread keeps the clock now, however many callers come and go.
             inner.dispatcher.handle_timeout(Instant::now());
             self.flush_all(&mut inner);
         }
@@ -543,7 +540,7 @@ impl Instance {
             .take();
         let Some(thread) = thread else { return };
         if thread.thread().id() != current() {
-            // A panic in there has been caught and dealt with.
+            // `thread_main` has caught a panic, if there was one.
             let _ = thread.join();
         }
     }
@@ -622,7 +619,7 @@ impl Inner {
             let last = if socket.link.short_read_is_last() {
                 n < room || over
             } else {
-                // Nothing would wake us for what TLS has decrypted already.
+                // The socket does not become readable for bytes that TLS has decrypted already.
                 over && !socket.link.holds_plaintext()
             };
             self.dispatcher.handle_received(node, now);
@@ -643,7 +640,7 @@ fn interest(write: bool) -> epoll::EventFlags {
 }
 
 fn timespec(wait: Duration) -> Timespec {
-    // Rounded up to what `epoll_wait` knows, so that the timer has passed when it returns.
+    // Rounded up to the milliseconds of `epoll_wait`, so that the timer has passed when it returns.
     let millis = wait.as_nanos().div_ceil(1_000_000);
     let millis = i64::try_from(millis)
         .unwrap_or(i64::MAX / 1_000_000)
@@ -658,7 +655,7 @@ fn current() -> ThreadId {
     thread::current().id()
 }
 
-/// Signals that a thread raises by its own doing: the host's crash handler should see them.
+/// Signals that a fault of the thread itself raises: the host's crash handler should get them.
 const FAULTS: [Signal; 5] = [
     Signal::SIGSEGV,
     Signal::SIGBUS,

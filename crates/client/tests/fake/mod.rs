@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A node that does what a test says: it answers by itself what [`Auto`] names, and reports everything
-//! else over a channel, with a [`Peer`] through which the test answers when and how it likes.
+//! A node under the control of a test: it answers by itself what [`Auto`] names, and reports everything
+//! else over a channel, with a [`Peer`] through which the test answers.
 
 // Each test binary uses another part of this.
 #![allow(dead_code, unreachable_pub)]
@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 /// Long enough that only a hang gets there.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the node does without being told.
+/// What the node answers by itself.
 #[derive(Clone, Copy)]
 pub struct Auto {
     pub welcome: bool,
@@ -79,7 +79,7 @@ impl Peer {
         self.send_raw(&bytes);
     }
 
-    /// The client may be gone already; that is the test's business.
+    /// Errors are ignored: the client may have closed the connection.
     pub fn send_raw(&self, bytes: &[u8]) {
         let _ = self.stream.lock().expect("no panic").write_all(bytes);
     }
@@ -114,7 +114,7 @@ impl Peer {
     }
 }
 
-/// What a node noticed and did not deal with itself.
+/// What a node received and did not answer itself.
 pub enum Seen {
     Connected(Peer),
     OpenKey(Peer, u32, KeySelector),
@@ -126,7 +126,7 @@ pub enum Seen {
     Closed,
 }
 
-/// See the module. It ends when it is dropped.
+/// A fake node. It ends when it is dropped.
 pub struct FakeNode {
     pub path: PathBuf,
     pub seen: Receiver<Seen>,
@@ -222,7 +222,7 @@ impl FakeNode {
         }
     }
 
-    /// As if its process were killed: nobody listens, every connection ends.
+    /// As if its process were killed: it stops listening, and every connection ends.
     pub fn kill(&mut self) {
         let _ = std::fs::remove_file(&self.path);
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
@@ -374,7 +374,7 @@ pub fn soon() -> Instant {
 
 pub fn config(nodes: &[&FakeNode]) -> PoolConfig {
     let config = PoolConfig::new(nodes.iter().map(|node| node.endpoint()).collect());
-    // Nobody is given up for slowness on a busy test machine, unless the test wants it.
+    // On a busy test machine no node is given up for slowness, unless the test wants it.
     config.health(PATIENCE, PATIENCE).connect_timeout(PATIENCE)
 }
 

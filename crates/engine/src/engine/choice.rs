@@ -1,55 +1,58 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which of several backends serves jobs of one kind, by what each was measured to cost.
+//! Chooses the backend that serves jobs of one kind, by what such jobs were measured to cost on each.
 //!
-//! Jobs that cost the same form a [`Group`] (all private operations of RSA keys of one size, say). For
-//! each group and each number of jobs that a worker has together, the table keeps what a job costs on
-//! each backend: the time that the backend was busy, divided by the jobs. The cheapest serves.
+//! Jobs that cost the same form a [`Group`] (all private operations of RSA keys of one size, for example). For
+//! each group and each number of jobs that a worker runs together, the table keeps the cost of one job on each
+//! backend: the time that the backend was busy, divided by the number of jobs. The cheapest backend serves.
 //!
-//! - **Real jobs are the measurement.** What serves is measured all the time. What does not is tried with
-//!   at most one job in [`EXPLORED`], and with no more of those that wait than it computes together; while
-//!   nothing is known of it often, later seldom ([`RENEWED`]).
-//! - **It does not flap.** What serves is known by the median of its costs, which a hiccup does not move.
-//!   Another backend takes over only if it costs a tenth less ([`MARGIN`]) several times in a row
-//!   ([`WINS`]), compared with what the serving one costs at that time: what was measured while the machine
-//!   was quiet says nothing about now.
-//! - **Until something is known, the order of the backends decides.**
+//! - **Real jobs are the measurement.** The serving backend is measured all the time. Another one is tried with
+//!   at most one job in [`EXPLORE_ONE_IN`], and with no more jobs at once than it computes together: often until
+//!   it has [`MIN_SAMPLES`], then once in [`RESAMPLE_AFTER_JOBS`].
+//! - **The choice does not flap.** The cost of the serving backend is a running median, which a hiccup does not
+//!   move. Another backend takes over only after [`WINS_TO_TAKE_OVER`] measurements in a row below
+//!   [`TAKEOVER_COST_RATIO`] of that median. Each is compared with the median at that time, because what was
+//!   measured on a quiet machine says nothing about a busy one.
+//! - **Until costs are known, the order of the backends decides.**
 //!
-//! Pure: no clock, no thread, no randomness. What comes out depends on what went in, in that order.
+//! Pure: no clock, no thread, no randomness. The same calls in the same order give the same choices.
 
+use std::sync::Mutex;
+
+use super::lock;
 use crate::key::{KeyKind, KeyType, MIN_MODULUS_BITS};
 use crate::operation::OperationKind;
 
-/// At most one job in so many is served by a backend that is not the cheapest known.
-const EXPLORED: u64 = 100;
+/// One job in this many, at most, goes to a backend other than the serving one.
+const EXPLORE_ONE_IN: u64 = 100;
 
-/// A backend that is known to cost more is tried again after so many jobs for each job that it gets.
-const RENEWED: u64 = 1_000;
+/// Jobs of the group between two trials of a known backend, for each job that it gets in a trial.
+const RESAMPLE_AFTER_JOBS: u64 = 1_000;
 
-/// Measurements of a backend until it is known: before, it is tried often, and cannot be replaced.
-const SETTLED: u32 = 4;
+/// Measurements that make a backend known. With fewer it is tried often, and cannot be replaced.
+const MIN_SAMPLES: u32 = 4;
 
-/// Measurements move what is known by this share, up or down: it follows the median, and doubles or
-/// halves within some twenty measurements.
-const STEP: f64 = 1.0 / 32.0;
+/// Share by which a measurement moves the running median, up or down: it doubles or halves within some twenty
+/// measurements.
+const MEDIAN_GAIN: f64 = 1.0 / 32.0;
 
-/// Another backend wins against the one that serves if it costs at most this share.
-const MARGIN: f64 = 0.9;
+/// Another backend wins a comparison if it costs at most this share of the serving one.
+const TAKEOVER_COST_RATIO: f64 = 0.9;
 
-/// Wins in a row after which another backend takes over. With two that cost the same and a noise that lets
-/// either win every third time, once in 6000 tries.
-const WINS: u32 = 8;
+/// Wins in a row after which another backend takes over. Between two of equal cost, with noise that lets
+/// either win one comparison in three, that happens once in 6000 tries.
+const WINS_TO_TAKE_OVER: u32 = 8;
 
-/// Steps of RSA and DH sizes: key sizes in use are multiples of 512 or rare.
-const STEP_BITS: u16 = 512;
-/// 2048 to 8192 bits.
-const STEPS: usize = 13;
+/// Width of a group of RSA, DH or DSA keys: key sizes in use are multiples of 512 bits or rare.
+const SIZE_STEP_BITS: u16 = 512;
+/// Groups from 2048 to 8192 bits.
+const SIZE_STEPS: usize = 13;
 
-/// Numbers of jobs that are told apart: 1, 2, 3, 4, to 8, to 16, to 32, to 64, to 128, more.
-const SIZES: usize = 10;
+/// Ranges of jobs run together that are kept apart: 1, 2, 3, 4, to 8, to 16, to 32, to 64, to 128, more.
+const BATCH_SIZES: usize = 10;
 
-/// Jobs that cost the same on any backend, as far as that can be told beforehand.
+/// Jobs that are expected to cost the same on any one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group(usize);
 
@@ -71,7 +74,7 @@ const LAYOUT: ([[usize; OPERATIONS]; KINDS], usize) = {
             }
             operation += 1;
         }
-        groups += if sized { STEPS } else { 0 };
+        groups += if sized { SIZE_STEPS } else { 0 };
         kind += 1;
     }
     (first, groups)
@@ -82,7 +85,7 @@ const GROUPS: usize = LAYOUT.1;
 impl Group {
     pub(crate) fn of(operation: OperationKind, key_type: KeyType) -> Self {
         let above = key_type.bits().saturating_sub(MIN_MODULUS_BITS);
-        let step = usize::from(above.div_ceil(STEP_BITS)).min(STEPS - 1);
+        let step = usize::from(above.div_ceil(SIZE_STEP_BITS)).min(SIZE_STEPS - 1);
         Self(LAYOUT.0[key_type.kind().index()][operation.index()] + step)
     }
 
@@ -95,10 +98,10 @@ impl Group {
                     .0
                     .checked_sub(LAYOUT.0[kind.index()][operation.index()]);
                 match (offset, kind.sizes()) {
-                    (Some(step @ 0..STEPS), Some((smallest, _))) => {
+                    (Some(step @ 0..SIZE_STEPS), Some((smallest, _))) => {
                         return format!(
                             "{name}-{}",
-                            usize::from(smallest) + step * usize::from(STEP_BITS)
+                            usize::from(smallest) + step * usize::from(SIZE_STEP_BITS)
                         );
                     }
                     // "p-256 sign" and "p-256 derive".
@@ -115,83 +118,96 @@ impl Group {
     }
 }
 
-/// Which row of a group so many jobs together belong to.
-fn size_of(jobs: usize) -> usize {
+/// The row of a group for `jobs` jobs run together.
+fn batch_size_of(jobs: usize) -> usize {
     match jobs {
         0..=4 => jobs.saturating_sub(1),
-        _ => (jobs.next_power_of_two().ilog2() as usize + 1).min(SIZES - 1),
+        _ => (jobs.next_power_of_two().ilog2() as usize + 1).min(BATCH_SIZES - 1),
     }
 }
 
-/// The most jobs of a row; none for the last.
-fn most_of(size: usize) -> Option<usize> {
+/// The largest number of jobs of a row; none for the last.
+fn most_jobs_of(size: usize) -> Option<usize> {
     match size {
         0..4 => Some(size + 1),
-        _ if size < SIZES - 1 => Some(1 << (size - 1)),
+        _ if size < BATCH_SIZES - 1 => Some(1 << (size - 1)),
         _ => None,
     }
 }
 
-/// Costs and choices of one engine's backends. Locked by its user, one group at a time.
+/// Costs and choices of one engine's backends, with one lock per group.
 #[derive(Debug)]
 pub(crate) struct Choices {
-    groups: Vec<std::sync::Mutex<Option<Box<Row>>>>,
+    groups: Vec<Mutex<Option<Box<GroupStats>>>>,
 }
 
-/// One group.
 #[derive(Debug, Default)]
-struct Row {
-    /// Jobs for which there was a choice.
+struct GroupStats {
+    /// Jobs that several backends could serve.
     jobs: u64,
-    /// Of those, jobs that went to another backend than the cheapest known.
+    /// Of those, jobs that went to a backend on trial.
     explored: u64,
-    sizes: [Cell; SIZES],
+    batch_sizes: [BatchSizeStats; BATCH_SIZES],
 }
 
-/// One group and number of jobs.
+/// What is known of one group and one range of jobs run together.
 #[derive(Debug, Default)]
-struct Cell {
+struct BatchSizeStats {
     /// By backend.
     arms: Vec<Arm>,
-    /// Who serves.
     serving: Option<usize>,
-    /// How often that changed.
+    /// How often the serving backend changed.
     switches: u64,
 }
 
-/// One backend in a cell.
+/// One backend, in the sense of a multi-armed bandit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arm {
-    /// The median so far, about, per job.
+    /// Running median of the cost per job, ns.
     cost_ns: f64,
     measured: u32,
-    /// How often in a row it cost less than the one that serves.
+    /// Wins in a row against the serving backend.
     wins: u32,
     /// The group's count of jobs when it was last tried or measured.
     last: u64,
 }
 
-/// What is known about one group and number of jobs, for people.
+/// What is known about one group and range of jobs run together, for people.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Known {
+pub(crate) struct KnownCosts {
     pub(crate) group: String,
-    /// The most jobs together that this is about; none: any more than the row before.
+    /// The upper end of the range; none: open.
     pub(crate) most: Option<usize>,
     pub(crate) serving: usize,
     pub(crate) switches: u64,
-    /// By backend: nanoseconds per job; only those that were measured.
+    /// Backend and its cost per job, ns; only backends that were measured.
     pub(crate) costs: Vec<(usize, f64)>,
+}
+
+/// Which backend serves the jobs of one group in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// The backend that serves all of them except those of the trial.
+    pub(crate) serving: usize,
+    pub(crate) trial: Option<Trial>,
+}
+
+/// A backend that is measured although it does not serve, and the number of jobs that it gets for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trial {
+    pub(crate) backend: usize,
+    pub(crate) jobs: usize,
 }
 
 impl Choices {
     pub(crate) fn new() -> Self {
         Self {
-            groups: (0..GROUPS).map(|_| std::sync::Mutex::default()).collect(),
+            groups: (0..GROUPS).map(|_| Mutex::default()).collect(),
         }
     }
 
-    /// Who serves `jobs` jobs of a group that wait together, out of the backends in the mask
-    /// `candidates` (not empty), the preferred first. `together` is how many a backend computes at once.
+    /// Chooses among the backends in the mask `candidates` (not empty; lower bits are preferred) for `jobs` jobs
+    /// of a group that run together. `together` gives the number of jobs that a backend computes at once.
     pub(crate) fn decide(
         &self,
         group: Group,
@@ -205,32 +221,35 @@ impl Choices {
                 trial: None,
             };
         }
-        let mut row = super::lock(&self.groups[group.0]);
+        let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
         row.decide(jobs, candidates, together)
     }
 
-    /// Some of `jobs` jobs of a group that waited together took a backend so many nanoseconds each.
+    /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
     pub(crate) fn record(&self, group: Group, jobs: usize, backend: usize, cost_ns: f64) {
-        let mut row = super::lock(&self.groups[group.0]);
+        let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
         let now = row.jobs;
-        row.sizes[size_of(jobs)].record(backend, cost_ns, now);
+        row.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
     }
 
-    /// What is known wherever there was a choice.
-    pub(crate) fn known(&self) -> Vec<Known> {
+    /// Everything that was measured.
+    pub(crate) fn known(&self) -> Vec<KnownCosts> {
         let mut known = Vec::new();
         for (group, row) in self.groups.iter().enumerate() {
-            let row = super::lock(row);
-            for (size, cell) in row.iter().flat_map(|row| row.sizes.iter().enumerate()) {
-                if let Some(serving) = cell.serving {
-                    known.push(Known {
+            let row = lock(row);
+            for (size, stats) in row
+                .iter()
+                .flat_map(|row| row.batch_sizes.iter().enumerate())
+            {
+                if let Some(serving) = stats.serving {
+                    known.push(KnownCosts {
                         group: Group(group).name(),
-                        most: most_of(size),
+                        most: most_jobs_of(size),
                         serving,
-                        switches: cell.switches,
-                        costs: cell.costs().collect(),
+                        switches: stats.switches,
+                        costs: stats.costs().collect(),
                     });
                 }
             }
@@ -239,16 +258,7 @@ impl Choices {
     }
 }
 
-/// Who serves jobs that wait together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
-    /// The backend for all of them,
-    pub(crate) serving: usize,
-    /// but for so many that go to this one, to measure it.
-    pub(crate) trial: Option<(usize, usize)>,
-}
-
-impl Row {
+impl GroupStats {
     fn decide(
         &mut self,
         jobs: usize,
@@ -257,24 +267,25 @@ impl Row {
     ) -> Decision {
         self.jobs += jobs as u64;
         let now = self.jobs;
-        let cell = &mut self.sizes[size_of(jobs)];
-        let serving = cell.serving(candidates);
+        let stats = &mut self.batch_sizes[batch_size_of(jobs)];
+        let serving = stats.serving(candidates);
         let others = candidates & !(1 << serving);
-        let trial = cell.next(others).and_then(|other| {
-            let tried = together(other).clamp(1, jobs);
-            let room = now / EXPLORED >= self.explored + tried as u64;
-            (room && cell.is_due(other, now, RENEWED * tried as u64)).then_some((other, tried))
+        let trial = stats.next_trial(others).and_then(|backend| {
+            let jobs = together(backend).clamp(1, jobs);
+            let room = now / EXPLORE_ONE_IN >= self.explored + jobs as u64;
+            let due = room && stats.is_due(backend, now, RESAMPLE_AFTER_JOBS * jobs as u64);
+            due.then_some(Trial { backend, jobs })
         });
-        if let Some((other, tried)) = trial {
-            self.explored += tried as u64;
-            // Also if its measurement never comes: a backend that fails is not tried all the time.
-            cell.arm(other).last = now;
+        if let Some(Trial { backend, jobs }) = trial {
+            self.explored += jobs as u64;
+            // Here and not with the measurement, which never comes from a backend that fails.
+            stats.arm(backend).last = now;
         }
         Decision { serving, trial }
     }
 }
 
-impl Cell {
+impl BatchSizeStats {
     fn arm(&mut self, backend: usize) -> &mut Arm {
         if self.arms.len() <= backend {
             self.arms.resize(backend + 1, Arm::default());
@@ -282,7 +293,7 @@ impl Cell {
         &mut self.arms[backend]
     }
 
-    /// Who serves, out of these. Who is left out for a while keeps its place.
+    /// The incumbent if it is a candidate, else the cheapest candidate. A quarantined incumbent is not replaced.
     fn serving(&mut self, candidates: u32) -> usize {
         let preferred = candidates.trailing_zeros() as usize;
         let serving = *self.serving.get_or_insert(preferred);
@@ -294,9 +305,8 @@ impl Cell {
         best.map_or(preferred, |(backend, _)| backend)
     }
 
-    /// Who of these is measured next: the one that is winning, or else the one that was not for the
-    /// longest time.
-    fn next(&self, others: u32) -> Option<usize> {
+    /// The backend of the mask `others` to try next: one that is winning, else the one tried longest ago.
+    fn next_trial(&self, others: u32) -> Option<usize> {
         let candidates = (0..u32::BITS as usize).filter(|backend| others & (1 << backend) != 0);
         candidates.min_by_key(|backend| {
             let arm = self.arms.get(*backend).copied().unwrap_or_default();
@@ -304,12 +314,11 @@ impl Cell {
         })
     }
 
-    /// Whether it is time to measure a backend: it is little known, or winning, or was not measured for so
-    /// many jobs.
-    fn is_due(&mut self, backend: usize, now: u64, renewed: u64) -> bool {
+    /// Whether to measure a backend now: it has few samples, is winning, or was last tried `interval` jobs ago.
+    fn is_due(&mut self, backend: usize, now: u64, interval: u64) -> bool {
         let arm = *self.arm(backend);
-        let old = now.saturating_sub(arm.last) >= renewed;
-        arm.measured < SETTLED || arm.wins > 0 || old
+        let old = now.saturating_sub(arm.last) >= interval;
+        arm.measured < MIN_SAMPLES || arm.wins > 0 || old
     }
 
     fn record(&mut self, backend: usize, cost_ns: f64, now: u64) {
@@ -320,18 +329,18 @@ impl Cell {
         arm.measured = arm.measured.saturating_add(1);
         arm.cost_ns = match arm.measured {
             1 => cost_ns,
-            // The least of the first few: from a hiccup the way down would be long.
-            2..=SETTLED => arm.cost_ns.min(cost_ns),
-            _ if cost_ns > arm.cost_ns => arm.cost_ns * (1.0 + STEP),
-            _ if cost_ns < arm.cost_ns => arm.cost_ns * (1.0 - STEP),
+            // The least of the first few: a hiccup among them would take long to wear off.
+            2..=MIN_SAMPLES => arm.cost_ns.min(cost_ns),
+            _ if cost_ns > arm.cost_ns => arm.cost_ns * (1.0 + MEDIAN_GAIN),
+            _ if cost_ns < arm.cost_ns => arm.cost_ns * (1.0 - MEDIAN_GAIN),
             _ => arm.cost_ns,
         };
-        let Some(peer) = peer.filter(|peer| peer.measured >= SETTLED) else {
+        let Some(peer) = peer.filter(|peer| peer.measured >= MIN_SAMPLES) else {
             return;
         };
-        let won = cost_ns <= peer.cost_ns * MARGIN;
+        let won = cost_ns <= peer.cost_ns * TAKEOVER_COST_RATIO;
         arm.wins = if won { arm.wins + 1 } else { 0 };
-        if arm.wins >= WINS {
+        if arm.wins >= WINS_TO_TAKE_OVER {
             self.serving = Some(backend);
             self.switches += 1;
             for arm in &mut self.arms {
@@ -360,8 +369,8 @@ mod tests {
 
     const RSA: Group = Group(0);
 
-    /// Lets `jobs` jobs be served in batches of `size` where each backend costs what `cost` says for
-    /// the so-many-th batch, on backends that take four together. How many went to each backend.
+    /// Serves `jobs` jobs in batches of `size` on backends that take four together. `cost` gives the cost of a
+    /// job by backend and number of the batch. Returns the number of jobs that each backend got.
     fn serve(
         choices: &Choices,
         jobs: usize,
@@ -372,7 +381,8 @@ mod tests {
         let mut served = [0; 4];
         for batch in 0..jobs.div_ceil(size) {
             let Decision { serving, trial } = choices.decide(RSA, size, candidates, |_| 4);
-            let tried = trial.map_or(0, |(_, tried)| tried);
+            let tried = trial.map_or(0, |trial| trial.jobs);
+            let trial = trial.map(|trial| (trial.backend, trial.jobs));
             for (backend, jobs) in trial.into_iter().chain([(serving, size - tried)]) {
                 assert!(candidates & (1 << backend) != 0);
                 if jobs > 0 {
@@ -386,13 +396,14 @@ mod tests {
 
     fn serving(choices: &Choices, most: usize) -> (usize, u64) {
         let known = choices.known();
-        let cell = known.iter().find(|known| known.most == Some(most));
-        cell.map(|cell| (cell.serving, cell.switches))
+        let found = known.iter().find(|known| known.most == Some(most));
+        found
+            .map(|found| (found.serving, found.switches))
             .expect("something was served")
     }
 
     #[test]
-    fn the_preferred_one_serves_until_another_is_known_to_be_cheaper() {
+    fn preferred_backend_serves_until_another_is_known_to_be_cheaper() {
         let choices = Choices::new();
         let costs = [300.0, 100.0];
         let first = serve(&choices, 99, 1, 0b11, |backend, _| costs[backend]);
@@ -400,12 +411,12 @@ mod tests {
         serve(&choices, 1_000, 1, 0b11, |backend, _| costs[backend]);
         assert_eq!(serving(&choices, 1), (1, 1));
         let later = serve(&choices, 100_000, 1, 0b11, |backend, _| costs[backend]);
-        // Known well by now: seldom tried again.
+        // Known by now, so seldom tried.
         assert!((50..=150).contains(&later[0]), "{later:?}");
     }
 
     #[test]
-    fn each_number_of_jobs_has_a_choice_of_its_own() {
+    fn each_batch_size_has_its_own_choice() {
         let choices = Choices::new();
         // Lanes: a batch costs 250 whatever is in it. The library: 200 each.
         for (size, expected) in [(1, 1), (2, 0), (4, 0)] {
@@ -418,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_got_slower_is_replaced_and_comes_back() {
+    fn backend_that_got_slower_is_replaced_and_comes_back() {
         let choices = Choices::new();
         serve(&choices, 10_000, 4, 0b11, |backend, _| {
             [60.0, 200.0][backend]
@@ -435,14 +446,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_costs_do_not_flap_on_a_machine_that_is_busy_now_and_then() {
+    fn equal_costs_do_not_flap_on_a_machine_with_changing_load() {
         let choices = Choices::new();
         let mut state = 1_u64;
         let cost = |_: usize, batch: usize| {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            // Up to a third of noise, and times in which all take half as long again.
+            // Up to a third of noise, and periods in which every job takes half as long again.
             let noise = (state >> 40) as f64 / (1_u64 << 24) as f64 / 3.0;
             let busy = if batch / 5_000 % 2 == 1 { 1.5 } else { 1.0 };
             250.0 * (1.0 + noise) * busy
@@ -463,11 +474,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_serves_nothing_and_keeps_its_place() {
+    fn quarantined_incumbent_serves_nothing_and_is_not_replaced() {
         let choices = Choices::new();
         let costs = [50.0, 200.0, 100.0];
         serve(&choices, 50_000, 4, 0b111, |backend, _| costs[backend]);
-        // In quarantine: the best of the others stands in.
+        // Backend 0 is in quarantine: the cheapest other one serves.
         let served = serve(&choices, 396, 4, 0b110, |backend, _| costs[backend]);
         assert!(served[0] == 0 && served[2] >= 390, "{served:?}");
         let served = serve(&choices, 400, 4, 0b111, |backend, _| costs[backend]);
@@ -475,14 +486,20 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_is_never_measured_is_tried_within_bounds() {
+    fn backend_that_is_never_measured_is_tried_within_bounds() {
         let choices = Choices::new();
         let mut tried = 0;
         for _ in 0..10_000 {
             match choices.decide(RSA, 1, 0b11, |_| 1).trial {
                 None => choices.record(RSA, 1, 0, 100.0),
                 Some(trial) => {
-                    assert_eq!(trial, (1, 1));
+                    assert_eq!(
+                        trial,
+                        Trial {
+                            backend: 1,
+                            jobs: 1
+                        }
+                    );
                     tried += 1;
                 }
             }
@@ -491,14 +508,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_groups_are_told_apart() {
+    fn batch_sizes_and_groups_have_rows_of_their_own() {
         let sizes: Vec<usize> = [1, 2, 3, 4, 5, 8, 9, 16, 64, 65, 128, 129, 256, 4_096]
             .into_iter()
-            .map(size_of)
+            .map(batch_size_of)
             .collect();
         assert_eq!(sizes, [0, 1, 2, 3, 4, 4, 5, 5, 7, 8, 8, 9, 9, 9]);
-        for most in (0..SIZES).filter_map(most_of) {
-            assert_eq!(most_of(size_of(most)), Some(most));
+        for most in (0..BATCH_SIZES).filter_map(most_jobs_of) {
+            assert_eq!(most_jobs_of(batch_size_of(most)), Some(most));
         }
         let mut names: Vec<String> = (0..GROUPS).map(|group| Group(group).name()).collect();
         names.sort();
@@ -534,21 +551,21 @@ mod tests {
             let choices = Choices::new();
             let (mut jobs, mut explored) = (0_u64, 0_u64);
             for size in sizes {
-                // Nobody is ever measured, so whoever is preferred serves.
+                // No backend is ever measured, so the preferred one serves.
                 let decision = choices.decide(RSA, size, candidates, |backend| 1 << (3 * backend));
                 prop_assert_eq!(decision.serving, candidates.trailing_zeros() as usize);
                 jobs += size as u64;
-                if let Some((backend, tried)) = decision.trial {
+                if let Some(Trial { backend, jobs: tried }) = decision.trial {
                     prop_assert!(candidates & (1 << backend) != 0 && backend != decision.serving);
                     prop_assert!((1..=size.min(1 << (3 * backend))).contains(&tried));
                     explored += tried as u64;
                 }
-                prop_assert!(explored * EXPLORED <= jobs);
+                prop_assert!(explored * EXPLORE_ONE_IN <= jobs);
             }
         }
 
         #[test]
-        fn it_settles_near_the_cheapest_and_stays(
+        fn choice_settles_near_the_cheapest_and_stays(
             costs in prop::collection::vec(10.0_f64..1_000.0, 2..=4),
             noise in prop::collection::vec(0.97_f64..1.03, 64),
             size in 1_usize..=4,
@@ -561,9 +578,9 @@ mod tests {
             serve(&choices, 8_000 * size, size, candidates, cost);
             let (backend, switches) = serving(&choices, size);
             let cheapest = costs.iter().copied().fold(f64::MAX, f64::min);
-            prop_assert!(costs[backend] * MARGIN <= cheapest * 1.1, "{} of {:?}", backend, costs);
+            prop_assert!(costs[backend] * TAKEOVER_COST_RATIO <= cheapest * 1.1, "{} of {:?}", backend, costs);
             prop_assert!(switches < costs.len() as u64);
-            // The same again: nothing depends on anything but what went in.
+            // The same calls give the same choices.
             let again = Choices::new();
             serve(&again, 8_000 * size, size, candidates, cost);
             prop_assert_eq!(choices.known(), again.known());

@@ -4,13 +4,15 @@
 //! The backends of an engine: which ones can serve a job, and which one is passed over because it
 //! computed something wrong. Who of several serves is decided in `choice.rs`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::choice::{Choices, Decision, Group, Known};
+use super::choice::{Choices, Decision, Group, KnownCosts};
+use super::lock;
+use super::measure::Measurement;
 use super::{BackendStatus, StartError};
-use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Unusable};
+use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Queue, Unusable};
 use crate::error::KeyError;
 use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::OperationKind;
@@ -47,6 +49,8 @@ struct Entry {
     backend: Arc<dyn Backend>,
     description: Description,
     capabilities: Vec<Capability>,
+    /// Why the last queue that a worker asked for was refused; none if it was opened.
+    queue_refused: Mutex<Option<String>>,
     faults: AtomicU32,
     /// Milliseconds after `started` until which it is passed over.
     quarantined_until_ms: AtomicU64,
@@ -63,6 +67,7 @@ impl Backends {
                     capabilities: backend.capabilities().to_vec(),
                     backend,
                     description,
+                    queue_refused: Mutex::default(),
                     faults: AtomicU32::new(0),
                     quarantined_until_ms: AtomicU64::new(0),
                 }),
@@ -163,22 +168,28 @@ impl Backends {
         }
     }
 
-    /// `served` of `waiting` jobs of a group that waited together took a backend so long in all.
-    pub(crate) fn record(
-        &self,
-        group: Group,
-        waiting: usize,
-        served: usize,
-        index: usize,
-        spent: Duration,
-    ) {
-        let cost_ns = spent.as_secs_f64() * 1e9 / served.max(1) as f64;
-        self.choices.record(group, waiting, index, cost_ns);
+    pub(crate) fn record(&self, measured: &Measurement) {
+        let Measurement {
+            group,
+            waiting,
+            served,
+            backend,
+            busy,
+        } = *measured;
+        let cost_ns = busy.as_secs_f64() * 1e9 / served.max(1) as f64;
+        self.choices.record(group, waiting, backend, cost_ns);
     }
 
-    /// What is known about the cost of jobs for which there is a choice.
-    pub(crate) fn known(&self) -> Vec<Known> {
+    pub(crate) fn known(&self) -> Vec<KnownCosts> {
         self.choices.known()
+    }
+
+    /// Opens a queue for one worker. A refusal is kept for [`Self::status`].
+    pub(crate) fn open_queue(&self, index: usize) -> Option<Box<dyn Queue>> {
+        let entry = &self.usable[index];
+        let opened = entry.backend.open_queue();
+        *lock(&entry.queue_refused) = opened.as_ref().err().map(ToString::to_string);
+        opened.ok()
     }
 
     /// Passes over a backend for a while.
@@ -229,10 +240,6 @@ impl Backends {
         self.usable[index].description.kind
     }
 
-    pub(crate) fn backend(&self, index: usize) -> &dyn Backend {
-        self.usable[index].backend.as_ref()
-    }
-
     pub(crate) fn status(&self) -> Vec<BackendStatus> {
         let usable = self
             .usable
@@ -241,6 +248,7 @@ impl Backends {
             .map(|(index, entry)| BackendStatus {
                 description: entry.description.clone(),
                 unusable: None,
+                queue_refused: lock(&entry.queue_refused).clone(),
                 quarantined: self.is_quarantined(index),
             });
         let unusable = self
@@ -249,6 +257,7 @@ impl Backends {
             .map(|(description, reason)| BackendStatus {
                 description: description.clone(),
                 unusable: Some(reason.to_string()),
+                queue_refused: None,
                 quarantined: false,
             });
         usable.chain(unusable).collect()

@@ -15,6 +15,7 @@
 
 mod choice;
 mod dispatch;
+mod measure;
 mod worker;
 
 use std::fmt;
@@ -32,7 +33,7 @@ use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Class, Operation, OperationKind, Output};
 use crate::queue::{Contention, FairQueue, Owner, Waiting};
 use crate::stats::{Snapshot, Statistics};
-use choice::Known;
+use choice::KnownCosts;
 use dispatch::{Backends, Opened};
 use worker::Runner;
 
@@ -236,6 +237,8 @@ pub struct BackendStatus {
     pub description: Description,
     /// Why it cannot be used, if it cannot.
     pub unusable: Option<String>,
+    /// Why the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
+    pub queue_refused: Option<String>,
     /// Whether it computed something wrong lately and is passed over.
     pub quarantined: bool,
 }
@@ -543,7 +546,7 @@ impl Engine {
     #[must_use]
     pub fn choices(&self) -> Vec<Choice> {
         let backends = &self.shared().backends;
-        let choice = |known: Known| Choice {
+        let choice = |known: KnownCosts| Choice {
             jobs: known.group,
             together: known.most,
             serving: backends.kind(known.serving),

@@ -11,18 +11,19 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::choice::{Decision, Group};
+use super::choice::Group;
+use super::dispatch::Backends;
+use super::measure::{BatchPlan, PartId};
 use super::{Completion, Job, JobId, Key, Outbox, Queued, Session, Shared, lock};
 use crate::backend::{BackendKey, Done, Queue, Task};
-use crate::engine::dispatch::Backends;
 use crate::error::{BackendError, JobError};
-use crate::operation::{Class, OperationKind};
+use crate::operation::Class;
 
 /// Completions are handed out at least this often while a batch is being computed: a result should
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
-/// The same while more than [`DEEP`] tasks are left: whoever has that many under way waits for the
+/// The same while more than [`DEEP`] tasks are left: a client with that many in flight waits for the
 /// last one anyway. One wake-up then serves five RSA-2048 signatures or ninety P-256 ones; with the
 /// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
 const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
@@ -129,8 +130,9 @@ fn wait_for_unserved(
 /// several times.
 const MAX_BATCH: usize = 256;
 
-/// The same by class where all backends compute on the worker's core: about a millisecond of work, beside
-/// which the lock of the queue costs nothing, and after which an owner that came meanwhile has its turn.
+/// The same by class where all backends compute on the worker's core: about a millisecond of work (slow
+/// keys: a few operations). The lock of the queue costs nothing beside that, and an owner that came during it has
+/// its turn next.
 const CPU_TURN: [usize; 3] = [64, 16, 4];
 
 /// Jobs that a worker takes at once, at most.
@@ -144,50 +146,25 @@ fn turn(shared: &Shared, class: Class) -> usize {
 
 /// Runs batches of jobs on queues that it owns, one per backend, opened at first use.
 pub(crate) struct Runner {
-    slots: Vec<Slot>,
-    in_flight: Vec<Option<InFlight>>,
-    free: Vec<u32>,
+    backends: Vec<BackendSlot>,
+    in_flight: InFlightTable,
+    plan: BatchPlan,
     done: Vec<Done>,
-    /// What of the batch was decided together and is measured together.
-    shares: Vec<Share>,
-}
-
-/// The jobs of a batch that cost the same and that more than one backend can serve, as far as one backend
-/// serves them.
-#[derive(Clone, Copy)]
-struct Share {
-    group: Group,
-    /// Who can serve them, as a mask.
-    able: u32,
-    /// How many of the group there are in the batch.
-    waiting: usize,
-    /// How many of them are in this share.
-    jobs: usize,
-    backend: usize,
-    unplaced: usize,
-    left: usize,
-    placed: Instant,
-    /// How long a backend on the CPU was busy with them.
-    busy: Duration,
-    /// Whether one of them failed, so that the time says nothing.
-    spoiled: bool,
-}
-
-impl Share {
-    fn assign(&mut self, backend: usize, jobs: usize) {
-        self.backend = backend;
-        self.jobs = jobs;
-        self.unplaced = jobs;
-        self.left = jobs;
-    }
 }
 
 /// One backend as this runner sees it.
-struct Slot {
+#[derive(Default)]
+struct BackendSlot {
     queue: Option<Box<dyn Queue>>,
+    /// When the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
+    refused: Option<Instant>,
     waiting: VecDeque<Task>,
     busy: bool,
 }
+
+/// How long a runner passes over a backend that gave it no queue: asking costs system calls, and instances of
+/// a device become free when another process ends.
+const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
 /// What is remembered of a job while a backend holds its task.
 struct InFlight {
@@ -198,23 +175,74 @@ struct InFlight {
     backend: usize,
     /// Backends that had this job, as a mask.
     tried: u32,
-    /// The share of the batch that it belongs to on its first try, if there was a choice.
-    share: Option<usize>,
+    /// The part of the batch that it is measured with, on its first try and if there was a choice.
+    part: Option<PartId>,
+}
+
+/// Jobs that backends hold, by the token of their task.
+#[derive(Default)]
+struct InFlightTable {
+    jobs: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+}
+
+impl InFlightTable {
+    fn insert(&mut self, job: InFlight) -> u32 {
+        if let Some(token) = self.free.pop() {
+            self.jobs[token as usize] = Some(job);
+            return token;
+        }
+        self.jobs.push(Some(job));
+        // A batch is at most MAX_BATCH jobs.
+        u32::try_from(self.jobs.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    fn get(&self, token: u32) -> Option<&InFlight> {
+        self.jobs.get(token as usize)?.as_ref()
+    }
+
+    fn remove(&mut self, token: u32) -> Option<InFlight> {
+        let job = self.jobs.get_mut(token as usize)?.take()?;
+        self.free.push(token);
+        Some(job)
+    }
+
+    fn len(&self) -> usize {
+        self.jobs.len() - self.free.len()
+    }
+
+    /// Tokens of the jobs that a backend holds.
+    fn held_by(&self, backend: usize) -> Vec<u32> {
+        let tokens = (0_u32..).zip(&self.jobs);
+        let held = tokens.filter(|(_, job)| job.as_ref().is_some_and(|job| job.backend == backend));
+        held.map(|(token, _)| token).collect()
+    }
+}
+
+impl InFlight {
+    /// The end of a job that no backend has answered.
+    fn failed(self, error: JobError, outbox: &mut Outbox) {
+        let queue_time = self.arrived.elapsed();
+        let completion = Completion {
+            id: self.id,
+            result: Err(error),
+            served_by: None,
+            queue_time,
+            service_time: Duration::ZERO,
+        };
+        outbox.push(self.session, completion);
+    }
 }
 
 impl Runner {
     pub(crate) fn new(backends: &Backends) -> Self {
-        let slot = || Slot {
-            queue: None,
-            waiting: VecDeque::new(),
-            busy: false,
-        };
         Self {
-            slots: (0..backends.len()).map(|_| slot()).collect(),
-            in_flight: Vec::new(),
-            free: Vec::new(),
+            backends: (0..backends.len())
+                .map(|_| BackendSlot::default())
+                .collect(),
+            in_flight: InFlightTable::default(),
+            plan: BatchPlan::default(),
             done: Vec::new(),
-            shares: Vec::new(),
         }
     }
 
@@ -227,8 +255,20 @@ impl Runner {
         behind: impl Fn() -> usize,
     ) {
         let mut outbox = Outbox::of(class);
-        self.share_out(shared, &batch);
+        let refused = self.refused(Instant::now());
+        let able = |job: &Job| match job.key.able(job.operation.kind()) {
+            able if able & !refused != 0 => able & !refused,
+            able => able,
+        };
+        let group = |job: &Job| Group::of(job.operation.kind(), job.key.info.key_type);
+        let jobs = batch
+            .iter()
+            .map(|queued| (group(&queued.job), able(&queued.job)));
+        let decide = |group, jobs, able| shared.backends.decide(group, jobs, able);
+        self.plan.begin(jobs, decide, Instant::now());
         for Queued { job, arrived } in batch {
+            let placed = self.plan.place(group(&job), able(&job));
+            let (part, planned) = placed.unzip();
             let Job {
                 id,
                 session,
@@ -237,15 +277,14 @@ impl Runner {
                 input,
                 deadline: _,
             } = job;
-            let share = self.take_share(&key, operation.kind());
-            let origin = InFlight {
+            let job = InFlight {
                 id,
                 session,
                 key,
                 arrived,
                 backend: 0,
                 tried: 0,
-                share,
+                part,
             };
             // The token and the backend's name of the key are filled in by `place`.
             let task = Task {
@@ -254,12 +293,19 @@ impl Runner {
                 operation,
                 input,
             };
-            self.place(shared, origin, task, JobError::NotOffered, &mut outbox);
+            self.place(
+                shared,
+                job,
+                task,
+                planned,
+                JobError::NotOffered,
+                &mut outbox,
+            );
         }
         let mut flushed = Instant::now();
         while self.turn(shared, &mut outbox) {
             let elapsed = flushed.elapsed();
-            let left = || self.in_flight.len() - self.free.len() + behind();
+            let left = || self.in_flight.len() + behind();
             let due =
                 elapsed >= FLUSH_INTERVAL && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP);
             if due {
@@ -270,175 +316,86 @@ impl Runner {
         outbox.flush(shared);
     }
 
-    /// Decides who serves the jobs of a batch for which there is a choice, all of one kind together.
-    fn share_out(&mut self, shared: &Shared, batch: &[Queued]) {
-        self.shares.clear();
-        let placed = Instant::now();
-        for Queued { job, .. } in batch {
-            let able = job.key.able(job.operation.kind());
-            if able.count_ones() < 2 {
-                continue;
-            }
-            let group = Group::of(job.operation.kind(), job.key.info.key_type);
-            let same = |share: &&mut Share| share.group == group && share.able == able;
-            match self.shares.iter_mut().find(same) {
-                Some(share) => share.waiting += 1,
-                None => self.shares.push(Share {
-                    group,
-                    able,
-                    waiting: 1,
-                    jobs: 0,
-                    backend: 0,
-                    unplaced: 0,
-                    left: 0,
-                    placed,
-                    busy: Duration::ZERO,
-                    spoiled: false,
-                }),
-            }
-        }
-        for at in 0..self.shares.len() {
-            let mut share = self.shares[at];
-            let Decision { serving, trial } =
-                shared
-                    .backends
-                    .decide(share.group, share.waiting, share.able);
-            let mut rest = share.waiting;
-            if let Some((backend, tried)) = trial {
-                rest -= tried;
-                share.assign(backend, tried);
-                self.shares.push(share);
-            }
-            self.shares[at].assign(serving, rest);
-        }
+    /// Backends that refused a queue lately, as a mask.
+    fn refused(&self, now: Instant) -> u32 {
+        let lately = |refused: Instant| now.saturating_duration_since(refused) < QUEUE_RETRY;
+        let slots = self.backends.iter().enumerate();
+        let refused = slots.filter(|(_, slot)| slot.refused.is_some_and(lately));
+        refused.fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// The share of the next job of this kind, if there was a choice.
-    fn take_share(&mut self, key: &Key, kind: OperationKind) -> Option<usize> {
-        let able = key.able(kind);
-        if able.count_ones() < 2 {
-            return None;
-        }
-        let group = Group::of(kind, key.info.key_type);
-        let open = |share: &Share| share.group == group && share.able == able && share.unplaced > 0;
-        let share = self.shares.iter().position(open)?;
-        self.shares[share].unplaced -= 1;
-        Some(share)
-    }
-
-    /// One job of a share went elsewhere or failed.
-    fn spoil(&mut self, share: Option<usize>) {
-        if let Some(share) = share.and_then(|share| self.shares.get_mut(share)) {
-            share.spoiled = true;
-        }
-    }
-
-    /// Tasks of a backend on the CPU took it so long together.
-    fn charge(&mut self, elapsed: Duration) {
-        let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
-        for done in &self.done {
-            let origin = self.in_flight.get(done.task.token as usize);
-            let share = origin.and_then(|origin| origin.as_ref()?.share);
-            if let Some(share) = share.and_then(|share| self.shares.get_mut(share)) {
-                share.busy += each;
-            }
-        }
-    }
-
-    /// A job of a share ended with a result. With the last one the share is measured.
-    fn count(&mut self, shared: &Shared, share: usize) {
-        let Some(share) = self.shares.get_mut(share) else {
-            return;
-        };
-        share.left = share.left.saturating_sub(1);
-        if share.left > 0 || share.spoiled {
-            return;
-        }
-        let spent = if shared.backends.is_on_cpu(share.backend) {
-            share.busy
-        } else {
-            share.placed.elapsed()
-        };
-        let Share {
-            group,
-            waiting,
-            jobs,
-            backend,
-            ..
-        } = *share;
-        shared.backends.record(group, waiting, jobs, backend, spent);
-    }
-
-    /// Gives a task to the backend that was decided on, or else to the best one that has not had it,
-    /// or ends its job with `otherwise`.
+    /// Gives a task to the backend of the plan, or else to the best one that has not had it, or ends its
+    /// job with `otherwise`.
     fn place(
         &mut self,
         shared: &Shared,
-        mut origin: InFlight,
+        mut job: InFlight,
         mut task: Task,
+        mut planned: Option<usize>,
         otherwise: JobError,
         outbox: &mut Outbox,
     ) {
-        let able = origin.key.able(task.operation.kind());
-        let mut decided = origin.share.map(|share| self.shares[share].backend);
-        while let Some(index) = decided
+        let able = job.key.able(task.operation.kind());
+        while let Some(index) = planned
             .take()
-            .or_else(|| shared.backends.first(able & !origin.tried))
+            .or_else(|| shared.backends.first(able & !job.tried))
         {
-            origin.tried |= 1 << index;
-            let name = origin.key.names.get(index).copied().flatten();
-            let (Some(name), true) = (name, self.open(shared, index)) else {
-                self.spoil(origin.share.take());
+            job.tried |= 1 << index;
+            let name = job.key.names.get(index).copied().flatten();
+            let (Some(name), true) = (name, self.has_queue(shared, index)) else {
+                self.invalidate(&mut job);
                 continue;
             };
-            origin.backend = index;
+            job.backend = index;
             task.key = name;
-            task.token = self.remember(origin);
-            self.slots[index].waiting.push_back(task);
+            task.token = self.in_flight.insert(job);
+            self.backends[index].waiting.push_back(task);
             return;
         }
-        let queue_time = origin.arrived.elapsed();
-        let completion = Completion {
-            id: origin.id,
-            result: Err(otherwise),
-            served_by: None,
-            queue_time,
-            service_time: Duration::ZERO,
-        };
-        outbox.push(origin.session, completion);
+        job.failed(otherwise, outbox);
     }
 
-    /// Makes sure that there is a queue to this backend.
-    fn open(&mut self, shared: &Shared, index: usize) -> bool {
-        let slot = &mut self.slots[index];
-        if slot.queue.is_none() {
-            slot.queue = shared.backends.backend(index).open_queue().ok();
+    /// Makes sure that there is a queue to this backend, if it gives one.
+    fn has_queue(&mut self, shared: &Shared, index: usize) -> bool {
+        let slot = &mut self.backends[index];
+        if slot.queue.is_some() {
+            return true;
         }
+        let now = Instant::now();
+        if slot
+            .refused
+            .is_some_and(|refused| now.saturating_duration_since(refused) < QUEUE_RETRY)
+        {
+            return false;
+        }
+        slot.queue = shared.backends.open_queue(index);
+        slot.refused = slot.queue.is_none().then_some(now);
         slot.queue.is_some()
     }
 
-    fn remember(&mut self, origin: InFlight) -> u32 {
-        if let Some(token) = self.free.pop() {
-            self.in_flight[token as usize] = Some(origin);
-            return token;
+    /// The job goes to another backend than planned: what it was to be measured with says nothing.
+    fn invalidate(&mut self, job: &mut InFlight) {
+        if let Some(part) = job.part.take() {
+            self.plan.invalidate(part);
         }
-        self.in_flight.push(Some(origin));
-        // A batch is at most MAX_BATCH jobs.
-        u32::try_from(self.in_flight.len() - 1).unwrap_or(u32::MAX)
     }
 
-    fn recall(&mut self, token: u32) -> Option<InFlight> {
-        let origin = self.in_flight.get_mut(token as usize)?.take()?;
-        self.free.push(token);
-        Some(origin)
+    /// Divides the time that a call took evenly among the tasks it completed.
+    fn add_busy_time(&mut self, elapsed: Duration) {
+        let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
+        for done in &self.done {
+            if let Some(part) = self.in_flight.get(done.task.token).and_then(|job| job.part) {
+                self.plan.add_busy_time(part, each);
+            }
+        }
     }
 
     /// One round over all backends: submit, poll, settle. False when nothing is left to do.
     fn turn(&mut self, shared: &Shared, outbox: &mut Outbox) -> bool {
         let mut progress = false;
         let mut left = false;
-        for index in 0..self.slots.len() {
-            let slot = &mut self.slots[index];
+        for index in 0..self.backends.len() {
+            let slot = &mut self.backends[index];
             if slot.waiting.is_empty() && !slot.busy {
                 continue;
             }
@@ -446,7 +403,7 @@ impl Runner {
                 continue;
             };
             let (waiting, done) = (&mut slot.waiting, &mut self.done);
-            let start = (!self.shares.is_empty()).then(Instant::now);
+            let start = (!self.plan.is_empty()).then(Instant::now);
             let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
                 let taken = if waiting.is_empty() {
                     0
@@ -461,7 +418,7 @@ impl Runner {
                     progress |= taken > 0 || !self.done.is_empty();
                     left = true;
                     if let Some(start) = start {
-                        self.charge(start.elapsed());
+                        self.add_busy_time(start.elapsed());
                     }
                 }
                 Err(_) => self.abandon(shared, index, outbox),
@@ -472,13 +429,12 @@ impl Runner {
             }
             self.done = done;
         }
-        let left = left
-            || self
-                .slots
-                .iter()
-                .any(|slot| slot.busy || !slot.waiting.is_empty());
+        left |= self
+            .backends
+            .iter()
+            .any(|slot| slot.busy || !slot.waiting.is_empty());
         if left && !progress {
-            // A device is working: let others use the core meanwhile.
+            // A device is working: let others use the core in this time.
             thread::yield_now();
         }
         left
@@ -491,24 +447,27 @@ impl Runner {
             result,
             service_time,
         } = done;
-        let Some(mut origin) = self.recall(task.token) else {
+        let Some(mut job) = self.in_flight.remove(task.token) else {
             return;
         };
-        let kind = shared.backends.kind(origin.backend);
+        let kind = shared.backends.kind(job.backend);
         let series = shared.statistics.series(kind, task.operation.kind());
         let result = match result {
             Ok(output) => {
-                if let Some(share) = origin.share {
-                    self.count(shared, share);
+                if let Some(part) = job.part {
+                    let on_cpu = shared.backends.is_on_cpu(job.backend);
+                    if let Some(measured) = self.plan.finish(part, on_cpu, Instant::now()) {
+                        shared.backends.record(&measured);
+                    }
                 }
                 Ok(output)
             }
             Err(error) => {
-                self.spoil(origin.share.take());
+                self.invalidate(&mut job);
                 series.failed.fetch_add(1, Ordering::Relaxed);
                 if error == BackendError::Fault {
                     shared.statistics.faults.fetch_add(1, Ordering::Relaxed);
-                    shared.backends.quarantine(origin.backend);
+                    shared.backends.quarantine(job.backend);
                 }
                 if error.retry_elsewhere() {
                     shared.statistics.retried.fetch_add(1, Ordering::Relaxed);
@@ -516,13 +475,13 @@ impl Runner {
                         BackendError::NotOffered => JobError::NotOffered,
                         _ => JobError::Failed,
                     };
-                    self.place(shared, origin, task, otherwise, outbox);
+                    self.place(shared, job, task, None, otherwise, outbox);
                     return;
                 }
                 Err(JobError::BadInput)
             }
         };
-        let queue_time = origin.arrived.elapsed().saturating_sub(service_time);
+        let queue_time = job.arrived.elapsed().saturating_sub(service_time);
         if result.is_ok() {
             series.completed.fetch_add(1, Ordering::Relaxed);
             series.queue_time.record(queue_time);
@@ -530,13 +489,13 @@ impl Runner {
         }
         let served_by = Some(kind);
         let completion = Completion {
-            id: origin.id,
+            id: job.id,
             result,
             served_by,
             queue_time,
             service_time,
         };
-        outbox.push(origin.session, completion);
+        outbox.push(job.session, completion);
     }
 
     /// After a panic inside a backend: forget the queue, pass over the backend, try what waited for
@@ -544,33 +503,21 @@ impl Runner {
     fn abandon(&mut self, shared: &Shared, index: usize, outbox: &mut Outbox) {
         shared.statistics.panics.fetch_add(1, Ordering::Relaxed);
         shared.backends.quarantine(index);
-        let slot = &mut self.slots[index];
-        slot.queue = None;
-        slot.busy = false;
-        let waiting = std::mem::take(&mut slot.waiting);
+        let BackendSlot { waiting, .. } = std::mem::take(&mut self.backends[index]);
+        let mut held = self.in_flight.held_by(index);
         for task in waiting {
-            if let Some(mut origin) = self.recall(task.token) {
-                self.spoil(origin.share.take());
-                self.place(shared, origin, task, JobError::Failed, outbox);
+            held.retain(|token| *token != task.token);
+            if let Some(mut job) = self.in_flight.remove(task.token) {
+                self.invalidate(&mut job);
+                self.place(shared, job, task, None, JobError::Failed, outbox);
             }
         }
-        let finished: Vec<u32> = self.done.iter().map(|done| done.task.token).collect();
-        for token in 0..self.in_flight.len() {
-            let token = u32::try_from(token).unwrap_or(u32::MAX);
-            let held = self.in_flight[token as usize]
-                .as_ref()
-                .is_some_and(|origin| origin.backend == index && !finished.contains(&token));
-            let Some(origin) = held.then(|| self.recall(token)).flatten() else {
-                continue;
-            };
-            let completion = Completion {
-                id: origin.id,
-                result: Err(JobError::Failed),
-                served_by: None,
-                queue_time: origin.arrived.elapsed(),
-                service_time: Duration::ZERO,
-            };
-            outbox.push(origin.session, completion);
+        // What it completed before it panicked is settled as usual.
+        held.retain(|token| self.done.iter().all(|done| done.task.token != *token));
+        for token in held {
+            if let Some(job) = self.in_flight.remove(token) {
+                job.failed(JobError::Failed, outbox);
+            }
         }
     }
 }

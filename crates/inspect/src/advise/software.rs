@@ -9,7 +9,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
 /// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
@@ -41,7 +41,7 @@ pub struct Software {
 /// Reads the package databases.
 #[must_use]
 pub fn section(root: &Root) -> Section<Software> {
-    let mut look = Look::new(root);
+    let mut reader = SectionReader::new(root);
     let mut software = Software::default();
     for database in DATABASES {
         // Only these lines: a bundle must not list the other packages of a machine.
@@ -55,7 +55,7 @@ pub fn section(root: &Root) -> Section<Software> {
             "Version: ",
             "V:",
         ];
-        for (package, version) in packages(&look.lines_with_if_there(database, &words)) {
+        for (package, version) in packages(&reader.lines_with_if_there(database, &words)) {
             let place = match package {
                 "openvpn" | "openvpn-openssl" | "openvpn-mbedtls" => &mut software.openvpn,
                 "nginx" | "nginx-core" | "nginx-full" | "nginx-ssl" => &mut software.nginx,
@@ -68,7 +68,7 @@ pub fn section(root: &Root) -> Section<Software> {
             place.get_or_insert_with(|| version.to_owned());
         }
     }
-    look.section(Some(software))
+    reader.section(Some(software))
 }
 
 /// Names and versions, in lines of `Package:` and `Version:` (`P:` and `V:` on Alpine).

@@ -1,39 +1,39 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `/proc/cpuinfo` of any architecture. Every architecture has its own words for the same things;
-//! which one it is can be told from the words.
+//! `/proc/cpuinfo` of any architecture. Architectures use different words for the same facts, and the words
+//! identify the architecture.
 //!
-//! A pure parser: text in, facts out. Whatever the text is, the result is facts that it states.
+//! A pure parser: text in, facts out. It accepts any text and returns the facts that it recognises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Architecture;
 
-/// Processors that are looked at; the largest machine that Linux supports has 8,192.
+/// Bound on processors; the largest machine that Linux supports has 8,192.
 const MAX_PROCESSORS: usize = 8_192;
 
-/// What a `/proc/cpuinfo` states.
+/// The content of a `/proc/cpuinfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// The architecture that the words belong to.
+    /// The architecture that uses these words.
     pub architecture: Option<Architecture>,
     /// Logical processors.
     pub processors: usize,
-    /// Physical cores, where they are told.
+    /// Physical cores, if the text gives them.
     pub cores: Option<usize>,
-    /// Sockets, where they are told.
+    /// Sockets, if the text gives them.
     pub sockets: Option<usize>,
-    /// The words for instruction-set extensions that every processor has.
+    /// Instruction-set extensions that every processor has.
     pub flags: BTreeSet<String>,
-    /// Those that only some processors have (big and little cores).
+    /// Extensions that only some processors have (big and little cores).
     pub some_flags: BTreeSet<String>,
-    /// The other fields: of each processor's the first, then those of the machine.
+    /// All other fields; of fields that every processor has, the first processor's.
     fields: BTreeMap<String, String>,
 }
 
 impl CpuInfo {
-    /// Reads the text.
+    /// Parses the text.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut blocks = 0_usize;
@@ -104,7 +104,7 @@ impl CpuInfo {
         }
     }
 
-    /// What needs the whole text: the architecture, and quirks of some.
+    /// Facts that need the whole text: the architecture, and quirks of some architectures.
     fn settle(&mut self) {
         self.architecture = self.guess();
         match self.architecture {
@@ -183,7 +183,7 @@ fn is_flags(name: &str) -> bool {
     )
 }
 
-/// The extensions that a field lists, and, of RISC-V, the string itself as a field.
+/// The extensions that a field lists; for RISC-V also the string itself as a field.
 fn words(name: &str, value: &str) -> BTreeSet<String> {
     if name == "isa" || name == "hart isa" {
         return riscv(value);

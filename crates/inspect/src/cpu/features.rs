@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The instruction-set extensions that make cryptography fast, and how each architecture's
-//! `/proc/cpuinfo` calls them.
+//! The instruction-set extensions that make cryptography fast, and their words in each architecture's
+//! `/proc/cpuinfo`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,39 +10,39 @@ use serde::Serialize;
 use super::Architecture;
 use super::cpuinfo::CpuInfo;
 
-/// An extension, and whether the processors have it.
+/// An extension and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Feature {
-    /// Its name, as in this program's tables
+    /// Name in this program's tables
     pub name: &'static str,
     /// Whether the processors have it
     pub state: State,
-    /// What it makes fast
+    /// The algorithms that it makes fast
     pub serves: &'static str,
 }
 
-/// Whether an extension is there.
+/// State of an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Every processor has it
     Present,
-    /// Some processors have it, others do not: programs may not count on it
+    /// Only some processors have it: programs may not rely on it
     Some,
-    /// None has it, or is shown to have it
+    /// No processor shows it
     Absent,
-    /// The kernel does not tell
+    /// The kernel does not report it
     Unknown,
 }
 
-/// A row of the table: an extension and the word for it.
+/// A row of the table: an extension and the words for it.
 struct Row {
     name: &'static str,
-    /// Any of these words says that it is there.
+    /// Any of these words means that it is present.
     words: &'static [&'static str],
     serves: &'static str,
-    /// Linux knows the bit but gives it no word in `/proc/cpuinfo`: only the processor itself tells.
-    untold: bool,
+    /// Linux has no word for it in `/proc/cpuinfo`: only CPUID reports it.
+    only_cpuid: bool,
 }
 
 const fn row(name: &'static str, words: &'static [&'static str], serves: &'static str) -> Row {
@@ -50,16 +50,20 @@ const fn row(name: &'static str, words: &'static [&'static str], serves: &'stati
         name,
         words,
         serves,
-        untold: false,
+        only_cpuid: false,
     }
 }
 
-const fn untold(name: &'static str, words: &'static [&'static str], serves: &'static str) -> Row {
+const fn only_cpuid(
+    name: &'static str,
+    words: &'static [&'static str],
+    serves: &'static str,
+) -> Row {
     Row {
         name,
         words,
         serves,
-        untold: true,
+        only_cpuid: true,
     }
 }
 
@@ -70,7 +74,7 @@ const X86: &[Row] = &[
     row("pclmul", &["pclmulqdq"], "GCM"),
     row("vpclmul", &["vpclmulqdq"], "GCM, two or four blocks at a time"),
     row("sha", &["sha_ni"], "SHA-1, SHA-256"),
-    untold("sha512", &["sha512"], "SHA-384, SHA-512"),
+    only_cpuid("sha512", &["sha512"], "SHA-384, SHA-512"),
     row("ssse3", &["ssse3"], "ChaCha20, SHA, AES without AES-NI"),
     row("avx", &["avx"], "SHA, ChaCha20, Poly1305"),
     row("avx2", &["avx2"], "ChaCha20, Poly1305, RSA"),
@@ -79,7 +83,7 @@ const X86: &[Row] = &[
     row("avx512dq", &["avx512dq"], "with AVX-512F"),
     row("avx512vl", &["avx512vl"], "with AVX-512F"),
     row("avx512ifma", &["avx512ifma"], "RSA, Poly1305, lanes"),
-    untold("avx-ifma", &["avx_ifma"], "RSA, where AVX-512 is not"),
+    only_cpuid("avx-ifma", &["avx_ifma"], "RSA, where AVX-512 is not"),
     row("bmi2", &["bmi2"], "RSA, elliptic curves (MULX)"),
     row("adx", &["adx"], "RSA, elliptic curves (ADCX, ADOX)"),
     row("gfni", &["gfni"], "SM4, ARIA, Camellia"),
@@ -135,13 +139,13 @@ const S390X: &[Row] = &[
     row("vx", &["vx"], "ChaCha20, Poly1305"),
 ];
 
-/// Cryptographic instructions have no word on POWER: they are part of the processor since POWER8.
+/// POWER has no word for its cryptographic instructions: they are part of the processor since POWER8.
 #[rustfmt::skip]
 const POWER: &[Row] = &[
-
+    row("vcipher", &["vcipher"], "AES, GCM, SHA-2 (POWER8 and later)"),
 ];
 
-/// The extensions that matter on this architecture; none for one that this program has no table of.
+/// The extensions that matter on this architecture; none for an architecture without a table.
 pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
     let rows = match architecture {
         Architecture::X86_64 | Architecture::X86 => X86,
@@ -173,12 +177,12 @@ fn state(row: &Row, info: &CpuInfo) -> State {
         _ if any(&info.flags) => State::Present,
         _ if any(&info.some_flags) => State::Some,
         _ if info.flags.is_empty() => State::Unknown,
-        row if row.untold => State::Unknown,
+        row if row.only_cpuid => State::Unknown,
         _ => State::Absent,
     }
 }
 
-/// `cpu: POWER9 (architected), altivec supported`: eight or more.
+/// `cpu: POWER9 (architected), altivec supported`: POWER8 or later.
 fn has_vcipher(info: &CpuInfo) -> bool {
     let cpu = info.field("cpu").unwrap_or_default();
     let digits = cpu.split("POWER").nth(1).unwrap_or_default();
@@ -188,8 +192,7 @@ fn has_vcipher(info: &CpuInfo) -> bool {
         .is_ok_and(|generation| generation >= 8)
 }
 
-/// What the processor itself says, of the extensions that the table names: asked with the CPUID
-/// instruction, on the machine itself. Words as in `/proc/cpuinfo`.
+/// The extensions of this processor by its CPUID instruction, in the words of `/proc/cpuinfo`.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn asked() -> String {
     use std::arch::is_x86_feature_detected as has;
@@ -221,14 +224,14 @@ pub(super) fn asked() -> String {
     words.join(" ")
 }
 
-/// Other architectures have no instruction for it that any program may use.
+/// Other architectures have no such instruction for ordinary programs.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn asked() -> String {
     String::new()
 }
 
-/// Brings what the processor itself says into a list of features. Gives the names of those that it
-/// has and the kernel does not show.
+/// Completes a list of features with the result of CPUID. Returns the features that the processor has but the
+/// kernel does not show.
 pub(super) fn settle(features: &mut [Feature], asked: &str) -> Vec<&'static str> {
     let said: Vec<&str> = asked.split_ascii_whitespace().collect();
     let mut hidden = Vec::new();
@@ -242,8 +245,8 @@ pub(super) fn settle(features: &mut [Feature], asked: &str) -> Vec<&'static str>
         let has = row.words.iter().any(|word| said.contains(word));
         match (feature.state, has) {
             (State::Unknown, true) => feature.state = State::Present,
-            // Padlock is not asked for.
-            (State::Unknown, false) if row.untold => feature.state = State::Absent,
+            // CPUID is not asked for Padlock.
+            (State::Unknown, false) if row.only_cpuid => feature.state = State::Absent,
             (State::Absent, true) => hidden.push(feature.name),
             _ => {}
         }
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn umbrella_names_stand_for_their_parts() {
+    fn umbrella_extensions_imply_their_parts() {
         let text = "processor: 0\nisa: rv64imafdcv_zkn_zvkng\n";
         for name in ["zkne", "zknh", "zvkned", "zvkg", "zvknhb"] {
             assert_eq!(state_of(text, name), Some(State::Present), "{name}");
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn power_has_it_since_the_eighth() {
+    fn power8_and_later_have_vcipher() {
         assert_eq!(
             state_of("processor: 0\ncpu: POWER10 (raw)\n", "vcipher"),
             Some(State::Present)
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_itself_settles_what_the_kernel_does_not_tell() {
+    fn cpuid_completes_the_kernels_list() {
         let info = CpuInfo::parse("processor: 0\nvendor_id: x\nflags: lm avx2\n");
         let mut features = of(Architecture::X86_64, &info);
         let hidden = settle(&mut features, "aes avx2 sha512");

@@ -1,16 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The processor: what it is, which extensions for cryptography it has, and whether somebody hides
-//! some of them.
+//! The processor: model, extensions for cryptography, and extensions that are hidden.
 //!
 //! ```text
 //! cpuinfo.rs    /proc/cpuinfo of any architecture
-//! features.rs   the extensions that matter, and their words
-//! models.rs     what known models must have
+//! features.rs   the extensions that matter, and their names in /proc/cpuinfo
+//! models.rs     the extensions that known models must have
 //! ```
 //!
-//! Not here: whether a library uses what is there; that is [`libcrypto`](crate::libcrypto).
+//! Whether a library uses the extensions is the subject of [`libcrypto`](crate::libcrypto).
 
 mod cpuinfo;
 mod features;
@@ -24,13 +23,13 @@ use serde::Serialize;
 pub use self::cpuinfo::CpuInfo;
 pub use self::features::{Feature, State};
 use crate::elf::Elf;
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::{LIBRARY_BYTES, Root, Unavailable};
 
-/// Processors and nodes whose own folders are looked at; more say the same.
+/// Bound on folders of processors and nodes; more would repeat the same facts.
 const MAX_FOLDERS: usize = 8_192;
-/// Programs and libraries that every system has: their header tells the architecture where no
-/// `/proc` does, as in an unpacked firmware.
+/// Programs and libraries that every system has: their header gives the architecture of a tree without
+/// `/proc`, such as an unpacked firmware.
 const EVERYWHERE: &[&str] = &[
     "bin/busybox",
     "bin/sh",
@@ -43,13 +42,13 @@ const EVERYWHERE: &[&str] = &[
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Cpu {
-    /// Their architecture
+    /// Architecture
     pub architecture: Option<Architecture>,
-    /// What tells the architecture: `cpuinfo`, or the program whose header does
+    /// Source of the architecture: `cpuinfo`, or the program whose header gives it
     pub architecture_from: Option<String>,
-    /// The model, in its maker's words
+    /// The maker's model name
     pub model: Option<String>,
-    /// The design, as its numbers tell it
+    /// The design, from vendor, family and model numbers
     pub design: Option<String>,
     /// Logical processors
     pub processors: Option<usize>,
@@ -59,22 +58,22 @@ pub struct Cpu {
     pub sockets: Option<usize>,
     /// NUMA nodes, with their processors
     pub numa_nodes: Vec<NumaNode>,
-    /// Clock and its management
+    /// Clock frequency and its management
     pub frequency: Frequency,
     /// Extensions that make cryptography fast
     pub features: Vec<Feature>,
     /// The hypervisor, if this is a virtual machine
     pub hypervisor: Option<Hypervisor>,
-    /// Extensions that the processor has, and somebody hides
+    /// Extensions that the processor must have but does not show
     pub hidden: Vec<Hidden>,
     /// Revision of the microcode
     pub microcode: Option<String>,
-    /// What the kernel says of the processor's vulnerabilities
+    /// Vulnerabilities, as the kernel reports them
     pub vulnerabilities: Vec<Vulnerability>,
 }
 
 impl Cpu {
-    /// Whether the processors have an extension, by its name in the tables of this program.
+    /// The state of an extension, by its name in this program's tables.
     #[must_use]
     pub fn state(&self, feature: &str) -> State {
         let found = self.features.iter().find(|row| row.name == feature);
@@ -141,16 +140,16 @@ impl fmt::Display for Architecture {
 /// Processors that share memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NumaNode {
-    /// Its number
+    /// Node number
     pub node: u32,
-    /// Its processors, as the kernel lists them: `0-3,8`
+    /// Processors of the node, as the kernel lists them: `0-3,8`
     pub processors: String,
 }
 
-/// Clock and its management.
+/// Clock frequency and its management.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Frequency {
-    /// The highest that the kernel may set, of any processor
+    /// The highest frequency that the kernel may set, of any processor
     pub max_khz: Option<u64>,
     /// The governors in use, each once
     pub governors: Vec<String>,
@@ -161,52 +160,54 @@ pub struct Frequency {
 /// The hypervisor below a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Hypervisor {
-    /// Its name, or that of the service, if it is known
+    /// Name of the hypervisor or cloud service, if known
     pub name: Option<String>,
-    /// What says so
+    /// The evidence
     pub evidence: String,
 }
 
-/// An extension that the processor must have and is not shown to have.
+/// An extension that the processor must have but does not show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Hidden {
     /// The extension
     pub feature: String,
-    /// Who hides it from whom, and how that is known
+    /// What hides it, and how that is known
     pub reason: String,
 }
 
-/// What the kernel says of one vulnerability.
+/// One vulnerability, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Vulnerability {
     /// Its name
     pub name: String,
-    /// In the kernel's words
+    /// The kernel's description of its state
     pub state: String,
 }
 
-/// Looks at the processors.
+/// Reads the facts about the processors.
 #[must_use]
 pub fn section(root: &Root) -> Section<Cpu> {
-    let mut look = Look::new(root);
-    let info = look.table("proc/cpuinfo").map(|text| CpuInfo::parse(&text));
+    let mut reader = SectionReader::new(root);
+    let info = reader
+        .table("proc/cpuinfo")
+        .map(|text| CpuInfo::parse(&text));
     if info
         .as_ref()
         .is_some_and(|info| info.architecture.is_none())
     {
-        look.note(
+        reader.note(
             "proc/cpuinfo",
             Unavailable::malformed("it tells no architecture"),
         );
     }
     let mut cpu = Cpu {
-        frequency: frequency(&mut look),
-        numa_nodes: numa_nodes(&mut look),
-        vulnerabilities: vulnerabilities(&mut look),
+        frequency: frequency(&mut reader),
+        numa_nodes: numa_nodes(&mut reader),
+        vulnerabilities: vulnerabilities(&mut reader),
         ..Cpu::default()
     };
     if let Some(info) = &info {
-        describe(&mut cpu, info, &mut look);
+        describe(&mut cpu, info, &mut reader);
     }
     if cpu.architecture.is_none()
         && let Some((architecture, path)) = from_programs(root)
@@ -215,15 +216,15 @@ pub fn section(root: &Root) -> Section<Cpu> {
         cpu.architecture_from = Some(path.to_owned());
     }
     let known = cpu != Cpu::default();
-    look.section(known.then_some(cpu))
+    reader.section(known.then_some(cpu))
 }
 
-fn describe(cpu: &mut Cpu, info: &CpuInfo, look: &mut Look<'_>) {
+fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
     cpu.architecture = info.architecture;
     cpu.architecture_from = info.architecture.map(|_| "proc/cpuinfo".to_owned());
     cpu.processors = Some(info.processors).filter(|count| *count > 0);
     (cpu.cores, cpu.sockets) = match (info.cores, info.sockets) {
-        (None, None) => topology(look),
+        (None, None) => topology(reader),
         told => told,
     };
     cpu.model = [
@@ -244,21 +245,22 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, look: &mut Look<'_>) {
         .architecture
         .map(|known| features::of(known, info))
         .unwrap_or_default();
-    cpu.hypervisor = hypervisor(info, look);
-    cpu.hidden = hidden(cpu, info, look);
+    cpu.hypervisor = hypervisor(info, reader);
+    cpu.hidden = hidden(cpu, info, reader);
 }
 
-/// Cores and sockets, where `/proc/cpuinfo` does not number them.
-fn topology(look: &mut Look<'_>) -> (Option<usize>, Option<usize>) {
+/// Cores and sockets, for a `/proc/cpuinfo` that does not number them.
+fn topology(reader: &mut SectionReader<'_>) -> (Option<usize>, Option<usize>) {
     let folder = "sys/devices/system/cpu";
     let (mut cores, mut packages) = (Vec::new(), Vec::new());
-    let processors = look
+    let processors = reader
         .names(folder)
         .into_iter()
         .filter(|name| numbered(name, "cpu").is_some());
     for name in processors.take(MAX_FOLDERS) {
-        let threads = look.text_if_there(&format!("{folder}/{name}/topology/thread_siblings_list"));
-        let package = look.text_if_there(&format!("{folder}/{name}/topology/core_siblings_list"));
+        let threads =
+            reader.text_if_there(&format!("{folder}/{name}/topology/thread_siblings_list"));
+        let package = reader.text_if_there(&format!("{folder}/{name}/topology/core_siblings_list"));
         cores.extend(threads);
         packages.extend(package);
     }
@@ -275,13 +277,13 @@ fn numbered(name: &str, prefix: &str) -> Option<u32> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-fn numa_nodes(look: &mut Look<'_>) -> Vec<NumaNode> {
+fn numa_nodes(reader: &mut SectionReader<'_>) -> Vec<NumaNode> {
     let folder = "sys/devices/system/node";
-    let names = look.names(folder);
+    let names = reader.names(folder);
     let mut nodes = Vec::new();
     for name in names.iter().take(MAX_FOLDERS) {
         if let Some(node) = numbered(name, "node")
-            && let Some(list) = look.text_if_there(&format!("{folder}/{name}/cpulist"))
+            && let Some(list) = reader.text_if_there(&format!("{folder}/{name}/cpulist"))
         {
             let processors = list.trim().to_owned();
             nodes.push(NumaNode { node, processors });
@@ -291,22 +293,22 @@ fn numa_nodes(look: &mut Look<'_>) -> Vec<NumaNode> {
     nodes
 }
 
-fn frequency(look: &mut Look<'_>) -> Frequency {
+fn frequency(reader: &mut SectionReader<'_>) -> Frequency {
     let folder = "sys/devices/system/cpu/cpufreq";
     let mut frequency = Frequency::default();
-    let policies = look
+    let policies = reader
         .names(folder)
         .into_iter()
         .filter(|name| numbered(name, "policy").is_some());
     for policy in policies.take(MAX_FOLDERS) {
-        let max = look.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
+        let max = reader.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
         frequency.max_khz = frequency.max_khz.max(max);
         let line = |text: String| text.trim().to_owned();
-        let governor = look
+        let governor = reader
             .text_if_there(&format!("{folder}/{policy}/scaling_governor"))
             .map(line);
         frequency.governors.extend(governor);
-        let driver = look
+        let driver = reader
             .text_if_there(&format!("{folder}/{policy}/scaling_driver"))
             .map(line);
         frequency.driver = frequency.driver.or(driver);
@@ -316,11 +318,11 @@ fn frequency(look: &mut Look<'_>) -> Frequency {
     frequency
 }
 
-fn vulnerabilities(look: &mut Look<'_>) -> Vec<Vulnerability> {
+fn vulnerabilities(reader: &mut SectionReader<'_>) -> Vec<Vulnerability> {
     let folder = "sys/devices/system/cpu/vulnerabilities";
     let mut found = Vec::new();
-    for name in look.names(folder).into_iter().take(MAX_FOLDERS) {
-        if let Some(state) = look.text_if_there(&format!("{folder}/{name}")) {
+    for name in reader.names(folder).into_iter().take(MAX_FOLDERS) {
+        if let Some(state) = reader.text_if_there(&format!("{folder}/{name}")) {
             let state = state.trim().to_owned();
             found.push(Vulnerability { name, state });
         }
@@ -328,7 +330,7 @@ fn vulnerabilities(look: &mut Look<'_>) -> Vec<Vulnerability> {
     found
 }
 
-/// Words of DMI tables, and whose they are.
+/// Words in DMI tables, and the hypervisor or service that they stand for.
 const DMI: &[(&str, &str)] = &[
     ("QEMU", "QEMU"),
     ("KVM", "KVM"),
@@ -348,15 +350,15 @@ const DMI: &[(&str, &str)] = &[
     ("BHYVE", "bhyve"),
 ];
 
-/// Places where hypervisors that are no PC name themselves.
+/// Files in which hypervisors without DMI tables name themselves.
 const SELF_NAMED: &[&str] = &[
     "sys/hypervisor/type",
     "proc/device-tree/hypervisor/compatible",
 ];
 
-fn hypervisor(info: &CpuInfo, look: &mut Look<'_>) -> Option<Hypervisor> {
+fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervisor> {
     for path in SELF_NAMED {
-        if let Some(name) = look.text_if_there(path) {
+        if let Some(name) = reader.text_if_there(path) {
             let name = name.trim().trim_matches('\0').to_owned();
             return Some(Hypervisor {
                 name: Some(name),
@@ -376,12 +378,12 @@ fn hypervisor(info: &CpuInfo, look: &mut Look<'_>) -> Option<Hypervisor> {
         .iter()
         .find_map(|field| {
             let path = format!("sys/class/dmi/id/{field}");
-            let text = look.text_if_there(&path)?;
+            let text = reader.text_if_there(&path)?;
             let (_, name) = DMI.iter().find(|(word, _)| text.contains(word))?;
             Some((path, (*name).to_owned()))
         });
     match (told, dmi) {
-        // A maker of laptops is no hypervisor: without the flag, its name says nothing.
+        // Some makers also sell laptops: without the flag their name proves no hypervisor.
         (false, _) => None,
         (true, Some((path, name))) => Some(Hypervisor {
             name: Some(name),
@@ -394,10 +396,10 @@ fn hypervisor(info: &CpuInfo, look: &mut Look<'_>) -> Option<Hypervisor> {
     }
 }
 
-/// Extensions that the processor has and is not shown to have.
-fn hidden(cpu: &mut Cpu, info: &CpuInfo, look: &Look<'_>) -> Vec<Hidden> {
+/// Extensions that the processor must have but does not show.
+fn hidden(cpu: &mut Cpu, info: &CpuInfo, reader: &SectionReader<'_>) -> Vec<Hidden> {
     let mut hidden = Vec::new();
-    if let Ok(asked) = look.root().ask_builtin("cpuid", features::asked) {
+    if let Ok(asked) = reader.root().ask_builtin("cpuid", features::asked) {
         for feature in features::settle(&mut cpu.features, &asked) {
             hidden.push(Hidden {
                 feature: feature.to_owned(),
@@ -429,7 +431,7 @@ fn hidden(cpu: &mut Cpu, info: &CpuInfo, look: &Look<'_>) -> Vec<Hidden> {
             "the hypervisor hides it from this machine (QEMU: -cpu host; others: the masks of the \
              virtual machine's settings)"
         } else {
-            "it is switched off in the firmware's setup, or by the kernel's command line (clearcpuid=)"
+            "it is switched off in the firmware setup, or by the kernel's command line (clearcpuid=)"
         };
         hidden.push(Hidden {
             feature: (*feature).to_owned(),

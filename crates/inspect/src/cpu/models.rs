@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a processor of a known model must have. If it is not shown to have it, somebody hides it: a
-//! hypervisor, a switch of the firmware, or the kernel's command line.
+//! Extensions that a processor of a known model must have. If one is not visible, it is hidden by a
+//! hypervisor, a switch in the firmware, or the kernel's command line.
 //!
-//! Told by vendor, family and model number, not by name: names are free text, also to hypervisors.
-//! Numbers from the vendors' own lists (Intel SDM volume 4 table 2-1, AMD revision guides), and the
+//! Models are recognised by vendor, family and model number, not by name: names are free text, also for
+//! hypervisors. Source of the numbers: the vendors' lists (Intel SDM volume 4 table 2-1, AMD revision guides), and the
 //! kernel's `arch/x86/include/asm/intel-family.h`.
 
 use super::cpuinfo::CpuInfo;
@@ -38,7 +38,7 @@ const FULL: &[&str] = &[
     "avx512ifma",
 ];
 
-/// Vendor, family, models from and to, what they are called, what they must have.
+/// Vendor, family, first and last model, name, required features.
 type Row = (
     &'static str,
     u32,
@@ -83,7 +83,7 @@ const MODELS: &[Row] = &[
     ("AuthenticAMD", 0x1A, 0x00, 0xFF, "Zen 5", FULL),
 ];
 
-/// Names that hypervisors give to a processor that is none in particular.
+/// Names that hypervisors give to a generic processor.
 const GENERIC: &[&str] = &[
     "QEMU Virtual CPU",
     "Common KVM processor",
@@ -129,7 +129,7 @@ const ARM_PARTS: &[(u32, u32, &str)] = &[
     (0xC0, 0xAC4, "Ampere-1a"),
 ];
 
-/// The model by its numbers, and the features that it must have; none if it is not in the table.
+/// Name and required features of a model; none if it is not in the table.
 pub(super) fn known(info: &CpuInfo) -> Option<(&'static str, &'static [&'static str])> {
     let vendor = info.field("vendor_id")?;
     let (family, model) = (info.number("cpu family")?, info.number("model")?);
@@ -139,7 +139,7 @@ pub(super) fn known(info: &CpuInfo) -> Option<(&'static str, &'static [&'static 
     Some((row.4, row.5))
 }
 
-/// Whether the model is one that only hypervisors present, which says nothing of the real processor.
+/// Whether only hypervisors present this model; it says nothing about the real processor.
 pub(super) fn generic(info: &CpuInfo) -> bool {
     let name = info.field("model name").unwrap_or_default();
     GENERIC.iter().any(|generic| name.contains(generic))
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn models_are_told_by_their_numbers() {
+    fn models_are_recognised_by_their_numbers() {
         let info = CpuInfo::parse(
             "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 106\nmodel name: anything\nflags: lm\n",
         );

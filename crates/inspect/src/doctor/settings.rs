@@ -1,20 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Settings of servers, as far as checks judge them: from each file only the lines with the names of
-//! [`PLACES`] are taken, so that neither a report nor a bundle holds what else is in there.
+//! The settings of servers that checks judge. Only lines with the names in [`PLACES`] are read from each file,
+//! so that neither a report nor a bundle contains anything else of it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::Look;
+use crate::report::SectionReader;
 use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 
-/// Whose settings they are.
+/// The program that reads the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Program {
-    /// strongSwan, either dialect
+    /// strongSwan, swanctl.conf or ipsec.conf
     Strongswan,
     /// OpenVPN
     Openvpn,
@@ -32,28 +32,28 @@ pub enum Program {
     Modprobe,
 }
 
-/// What one file says.
+/// The settings of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Settings {
-    /// Whose they are
+    /// The program that reads the file
     pub program: Program,
     /// The file, relative to the root
     pub file: String,
-    /// The settings, in their order
+    /// The settings in the order of the file
     pub settings: Vec<Setting>,
 }
 
-/// A setting.
+/// One setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Setting {
-    /// Its name
+    /// Name
     pub name: String,
-    /// Its value
+    /// Value
     pub value: String,
 }
 
 impl Settings {
-    /// The settings among these lines that checks judge, at most [`MAX_SETTINGS`].
+    /// The settings in this text that checks judge, at most [`MAX_SETTINGS`].
     #[must_use]
     pub fn read(program: Program, text: &str) -> Vec<Setting> {
         let is_known = |name: &str| {
@@ -69,14 +69,14 @@ impl Settings {
 }
 
 impl Setting {
-    /// The words of its value.
+    /// The words of the value.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
         self.value
             .split(|c: char| c.is_whitespace() || c == ',' || c == ':')
             .filter(|word| !word.is_empty())
     }
 
-    /// Its value as a number of seconds: `30`, `30s`, `2m`.
+    /// The value in seconds: `30`, `30s`, `2m`.
     pub(super) fn seconds(&self) -> Option<u64> {
         let value = self.value.trim();
         let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -90,24 +90,23 @@ impl Setting {
         number.checked_mul(factor)
     }
 
-    /// Its first number.
+    /// The first number of the value.
     pub(super) fn number(&self) -> Option<u64> {
         self.value.split_whitespace().next()?.parse().ok()
     }
 }
 
-/// Where a program's settings are, and the names that matter.
+/// The files of a program, and the names that matter.
 struct Place {
     program: Program,
     /// Files, or folders that end in `/`.
     paths: &'static [&'static str],
-    /// What files in such a folder end in.
+    /// Suffix of the files in such a folder.
     suffix: &'static str,
     names: &'static [&'static str],
 }
 
-/// Names with a short word are followed by a space or `=` in any file: so no line of a key in base 64
-/// is taken for one.
+/// Short names include the following space or `=`, so that no base64 line of a key matches.
 const PLACES: &[Place] = &[
     Place {
         program: Program::Strongswan,
@@ -243,23 +242,23 @@ const PLACES: &[Place] = &[
     },
 ];
 
-/// Files of one program that are looked into: a gateway with more tunnels repeats itself.
+/// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
 const MAX_FILES: usize = 512;
-/// Settings of one file that are kept.
+/// Bound on the settings of one file.
 pub const MAX_SETTINGS: usize = 512;
-/// Longest value that is kept.
+/// Longest value, in bytes; the rest is cut.
 const MAX_VALUE: usize = 1_024;
 
-/// Finds them.
-pub(super) fn find(look: &mut Look<'_>) -> Vec<Settings> {
+/// Finds the settings of all programs.
+pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
     let mut found: Vec<Settings> = Vec::new();
     for place in PLACES {
-        for file in files(look, place) {
-            // What is reached by two ways is one.
+        for file in files(reader, place) {
+            // Two paths may lead to the same file.
             if found.iter().any(|known| known.file == file) {
                 continue;
             }
-            let lines = look.lines_with_if_there(&file, place.names);
+            let lines = reader.lines_with_if_there(&file, place.names);
             let settings = Settings::read(place.program, &lines.join("\n"));
             if !settings.is_empty() {
                 found.push(Settings {
@@ -273,7 +272,7 @@ pub(super) fn find(look: &mut Look<'_>) -> Vec<Settings> {
     found
 }
 
-fn files(look: &mut Look<'_>, place: &Place) -> Vec<String> {
+fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
     let mut files = Vec::new();
     for path in place.paths {
         let Some(folder) = path.strip_suffix('/') else {
@@ -281,9 +280,9 @@ fn files(look: &mut Look<'_>, place: &Place) -> Vec<String> {
             continue;
         };
         if place.program == Program::Systemd {
-            files.extend(systemd::files_in(folder, |folder| look.names(folder)));
+            files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
         } else {
-            let names = look
+            let names = reader
                 .names(folder)
                 .into_iter()
                 .filter(|name| name.ends_with(place.suffix));

@@ -1,14 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Looking again and again: which changes are worth an alert, and how fast counters move.
+//! Repeated readings: which changes deserve an alert, and how fast counters move.
 //!
 //! ```text
-//!   findings of a look ──► Watcher::look(now) ──► alerts: appears, changes, goes
-//!   two snapshots      ──► rates(…)           ──► requests per second, bytes per second
+//!   findings of a reading ──► Watcher::observe(now) ──► alerts: appears, changes, goes
+//!   two readings          ──► rates(…)              ──► requests per second, bytes per second
 //! ```
 //!
-//! Pure: time is an argument, and nothing is sent from here.
+//! Pure: time is an argument, and sending alerts is the caller's task.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -21,30 +21,30 @@ use crate::network::Network;
 use crate::qat::Qat;
 use crate::qat::formats::Heartbeat;
 
-/// Looks in a row that must have a finding before it alerts, unless it is critical: one look may fall
-/// into a moment.
-const LOOKS_TO_APPEAR: u32 = 2;
-/// Looks in a row that must not have it before it is called gone: a finding that comes and goes would
-/// alert for ever.
-const LOOKS_TO_GO: u32 = 3;
-/// Alerts in one minute; the others wait. More are not read by anybody, and each may be a page.
+/// Consecutive readings with a finding before it alerts, unless it is critical: a single reading may show a
+/// passing state.
+const READINGS_TO_APPEAR: u32 = 2;
+/// Consecutive readings without a finding before it counts as gone: otherwise a flapping finding would alert
+/// forever.
+const READINGS_TO_GO: u32 = 3;
+/// Alerts per minute; the others wait. A person cannot read more, and each alert may be a page.
 pub const MAX_ALERTS_PER_MINUTE: usize = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What became of a finding.
+/// Change of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It was not there before
+    /// New since the last readings
     Appears,
-    /// It is better or worse than before
+    /// Its severity changed
     Changes,
-    /// It is not there any more
+    /// Gone
     Goes,
 }
 
 impl Change {
-    /// Its name, as in JSON.
+    /// Name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,62 +55,62 @@ impl Change {
     }
 }
 
-/// Something to tell.
+/// An alert about one finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Alert {
-    /// What became of it
+    /// The change
     pub change: Change,
-    /// The finding, as it was last seen
+    /// The finding at its last reading
     pub finding: Finding,
 }
 
 /// One line of `millrace watch --json`: rates, or an alert.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Line {
-    /// When, in seconds since 1970
+    /// Time of the reading, in seconds since 1970
     pub time: u64,
-    /// How fast counters moved since the look before
+    /// How fast counters moved since the previous reading
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
-    /// What became of a finding
+    /// Change of a finding
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<Alert>,
 }
 
-/// A finding that is known.
+/// A finding of earlier readings.
 #[derive(Debug)]
 struct Known {
-    /// As it was last seen.
+    /// The finding at its last reading.
     finding: Finding,
-    /// Looks in a row that had it, or had it not.
     present: bool,
-    looks: u32,
-    /// The severity that was told, if any was.
-    told: Option<Severity>,
-    /// Looks in a row that had it with another severity than was told.
-    other: u32,
+    /// Consecutive readings with the same `present`.
+    readings: u32,
+    /// Severity of the last alert, unless the finding is gone since.
+    alerted: Option<Severity>,
+    /// Consecutive readings with a severity other than `alerted`.
+    differing: u32,
 }
 
-/// Remembers what was told.
+/// Remembers findings and alerts, and decides which alerts are due.
 #[derive(Debug, Default)]
 pub struct Watcher {
     known: BTreeMap<String, Known>,
-    /// When the alerts of the last minute were given.
+    /// Times of the alerts of the last minute.
     recent: VecDeque<Duration>,
 }
 
 impl Watcher {
-    /// Nothing is known.
+    /// A watcher without findings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the findings of a look at `now` (since any beginning, and never less than before); gives
-    /// what to tell. What is above [`MAX_ALERTS_PER_MINUTE`] is told after a later look, if it is still
-    /// so; the worst first.
-    pub fn look(&mut self, now: Duration, findings: &[Finding]) -> Vec<Alert> {
-        self.remember(findings);
+    /// Takes the findings of one reading and returns the alerts that are due, the worst first. `now` counts
+    /// from an arbitrary start and never decreases. Alerts beyond [`MAX_ALERTS_PER_MINUTE`] wait for a later
+    /// reading, and are dropped if the finding is gone by then.
+    pub fn observe(&mut self, now: Duration, findings: &[Finding]) -> Vec<Alert> {
+        self.update(findings);
         while let Some(oldest) = self.recent.front() {
             if now.saturating_sub(*oldest) < MINUTE {
                 break;
@@ -127,18 +127,18 @@ impl Watcher {
         let mut alerts = Vec::new();
         for (_, id, change) in due.into_iter().take(free) {
             self.recent.push_back(now);
-            alerts.extend(self.tell(&id, change));
+            alerts.extend(self.alert(&id, change));
         }
-        // What came and went untold is forgotten.
+        // A finding that came and went without an alert is forgotten.
         self.known
-            .retain(|_, known| known.present || known.told.is_some());
+            .retain(|_, known| known.present || known.alerted.is_some());
         alerts
     }
 
-    fn remember(&mut self, findings: &[Finding]) {
+    fn update(&mut self, findings: &[Finding]) {
         for known in self.known.values_mut() {
             let found = findings.iter().find(|found| found.id == known.finding.id);
-            known.seen(found);
+            known.observe(found);
         }
         for finding in findings {
             self.known
@@ -146,20 +146,20 @@ impl Watcher {
                 .or_insert_with(|| Known {
                     finding: finding.clone(),
                     present: true,
-                    looks: 1,
-                    told: None,
-                    other: 0,
+                    readings: 1,
+                    alerted: None,
+                    differing: 0,
                 });
         }
     }
 
-    fn tell(&mut self, id: &str, change: Change) -> Option<Alert> {
+    fn alert(&mut self, id: &str, change: Change) -> Option<Alert> {
         let known = self.known.get_mut(id)?;
-        known.told = match change {
+        known.alerted = match change {
             Change::Goes => None,
             Change::Appears | Change::Changes => Some(known.finding.severity),
         };
-        known.other = 0;
+        known.differing = 0;
         Some(Alert {
             change,
             finding: known.finding.clone(),
@@ -168,46 +168,50 @@ impl Watcher {
 }
 
 impl Known {
-    fn seen(&mut self, found: Option<&Finding>) {
+    fn observe(&mut self, found: Option<&Finding>) {
         let present = found.is_some();
-        self.looks = if present == self.present {
-            self.looks.saturating_add(1)
+        self.readings = if present == self.present {
+            self.readings.saturating_add(1)
         } else {
             1
         };
         self.present = present;
         if let Some(found) = found {
             self.finding = found.clone();
-            let differs = self.told.is_some_and(|told| told != found.severity);
-            self.other = if differs { self.other + 1 } else { 0 };
+            let differs = self
+                .alerted
+                .is_some_and(|alerted| alerted != found.severity);
+            self.differing = if differs { self.differing + 1 } else { 0 };
         }
     }
 
     fn due(&self) -> Option<Change> {
         let urgent = self.finding.severity == Severity::Critical;
-        match (self.present, self.told) {
-            (true, None) => (urgent || self.looks >= LOOKS_TO_APPEAR).then_some(Change::Appears),
-            (true, Some(told)) if told != self.finding.severity => {
-                (urgent || self.other >= LOOKS_TO_APPEAR).then_some(Change::Changes)
+        match (self.present, self.alerted) {
+            (true, None) => {
+                (urgent || self.readings >= READINGS_TO_APPEAR).then_some(Change::Appears)
             }
-            (false, Some(_)) => (self.looks >= LOOKS_TO_GO).then_some(Change::Goes),
+            (true, Some(told)) if told != self.finding.severity => {
+                (urgent || self.differing >= READINGS_TO_APPEAR).then_some(Change::Changes)
+            }
+            (false, Some(_)) => (self.readings >= READINGS_TO_GO).then_some(Change::Goes),
             _ => None,
         }
     }
 }
 
-/// How fast counters moved between two looks.
+/// How fast counters moved between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Rates {
-    /// Time between the looks
+    /// Time between the readings, in seconds
     pub seconds: f64,
-    /// QAT devices that are no virtual functions
+    /// QAT devices other than virtual functions
     pub qat: Vec<DeviceRate>,
-    /// Interfaces through which anything went
+    /// Interfaces with traffic
     pub interfaces: Vec<InterfaceRate>,
-    /// Connections per second that kernel TLS took over; null if the kernel has none
+    /// New kernel TLS connections per second; null without kernel TLS
     pub ktls_per_second: Option<f64>,
-    /// Packets per second that IPsec dropped; null if the kernel has none
+    /// Packets per second dropped by IPsec; null without IPsec
     pub ipsec_errors_per_second: Option<f64>,
 }
 
@@ -216,13 +220,13 @@ pub struct Rates {
 pub struct DeviceRate {
     /// Bus address
     pub address: String,
-    /// Whether it is up; null if nothing says so
+    /// Whether it is up; null if unknown
     pub up: Option<bool>,
-    /// Requests per second; null if its counters could not be read, or began anew
+    /// Requests per second; null if its counters could not be read, or were reset
     pub requests_per_second: Option<f64>,
-    /// Requests that were open at the second look
+    /// Open requests at the second reading
     pub open: u64,
-    /// What the firmware answers; null if it was not asked
+    /// Answer of the firmware; null if it was not asked
     pub heartbeat: Option<Heartbeat>,
 }
 
@@ -231,13 +235,13 @@ pub struct DeviceRate {
 pub struct InterfaceRate {
     /// Its name
     pub name: String,
-    /// Bytes per second that it received
+    /// Received bytes per second
     pub received_bytes_per_second: f64,
-    /// Bytes per second that it sent
+    /// Sent bytes per second
     pub sent_bytes_per_second: f64,
 }
 
-/// How fast counters moved; counters that fell have begun anew, and have no rate.
+/// How fast counters moved. A counter that decreased was reset and has no rate.
 #[must_use]
 pub fn rates(
     before: (Option<&Qat>, Option<&Network>),
@@ -335,14 +339,14 @@ mod tests {
         }
     }
 
-    /// Looks ten seconds apart; gives what each told.
-    fn told(looks: &[&[Finding]]) -> Vec<Vec<(Change, Severity)>> {
+    /// The alerts of readings ten seconds apart.
+    fn alerts(readings: &[&[Finding]]) -> Vec<Vec<(Change, Severity)>> {
         let mut watcher = Watcher::new();
-        looks
+        readings
             .iter()
             .zip(0_u32..)
             .map(|(findings, number)| {
-                let alerts = watcher.look(Duration::from_secs(10) * number, findings);
+                let alerts = watcher.observe(Duration::from_secs(10) * number, findings);
                 let pair = |alert: Alert| (alert.change, alert.finding.severity);
                 alerts.into_iter().map(pair).collect()
             })
@@ -356,7 +360,7 @@ mod tests {
         let found = [finding("x", Warning)];
         let (there, gone): (&[Finding], &[Finding]) = (&found, &[]);
         assert_eq!(
-            told(&[there, there, there, gone, gone, gone, gone]),
+            alerts(&[there, there, there, gone, gone, gone, gone]),
             [
                 vec![],
                 vec![(Appears, Warning)],
@@ -370,27 +374,27 @@ mod tests {
     }
 
     #[test]
-    fn flapping_is_silent() {
+    fn flapping_finding_alerts_once_at_most() {
         let found = [finding("x", Severity::Warning)];
         let (there, gone): (&[Finding], &[Finding]) = (&found, &[]);
-        // Never twice in a row: never told.
+        // Never twice in a row: no alert.
         assert!(
-            told(&[there, gone, there, gone, there, gone])
+            alerts(&[there, gone, there, gone, there, gone])
                 .concat()
                 .is_empty()
         );
-        // Told once, then gone for two looks at a time: nothing more.
-        let looks = [there, there, gone, gone, there, gone, gone, there];
-        assert_eq!(told(&looks).concat().len(), 1);
+        // One alert; then gone for at most two readings at a time: no more.
+        let readings = [there, there, gone, gone, there, gone, gone, there];
+        assert_eq!(alerts(&readings).concat().len(), 1);
     }
 
     #[test]
-    fn what_is_critical_waits_for_nothing() {
+    fn critical_finding_alerts_at_once() {
         use Change::{Appears, Changes};
         use Severity::{Critical, Warning};
         let (bad, better) = ([finding("x", Critical)], [finding("x", Warning)]);
         assert_eq!(
-            told(&[&bad, &better, &better, &bad]),
+            alerts(&[&bad, &better, &better, &bad]),
             [
                 vec![(Appears, Critical)],
                 vec![],
@@ -401,23 +405,27 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_minute_bears_is_told_later_and_the_worst_first() {
+    fn alerts_beyond_the_limit_wait_and_the_worst_come_first() {
         let mut findings: Vec<Finding> = (0..MAX_ALERTS_PER_MINUTE + 5)
             .map(|number| finding(&format!("n{number:02}"), Severity::Notice))
             .collect();
         findings.push(finding("zzz", Severity::Critical));
         let mut watcher = Watcher::new();
         let at = Duration::from_secs;
-        assert_eq!(watcher.look(at(0), &findings).len(), 1, "the critical one");
-        let second = watcher.look(at(1), &findings);
+        assert_eq!(
+            watcher.observe(at(0), &findings).len(),
+            1,
+            "the critical one"
+        );
+        let second = watcher.observe(at(1), &findings);
         assert_eq!(second.len(), MAX_ALERTS_PER_MINUTE - 1);
-        assert!(watcher.look(at(30), &findings).is_empty());
-        assert_eq!(watcher.look(at(62), &findings).len(), 6);
-        assert!(watcher.look(at(200), &findings).is_empty());
+        assert!(watcher.observe(at(30), &findings).is_empty());
+        assert_eq!(watcher.observe(at(62), &findings).len(), 6);
+        assert!(watcher.observe(at(200), &findings).is_empty());
     }
 
     #[test]
-    fn counters_that_begin_anew_have_no_rate() {
+    fn counters_that_were_reset_have_no_rate() {
         let network = |received: u64| {
             let mut network = Network::default();
             network.interfaces.push(crate::network::Interface {

@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `/proc/crypto`: which implementations the kernel has of an algorithm, and which of them it takes.
+//! `/proc/crypto`: the kernel's implementations of an algorithm, and the one that it prefers.
 //!
-//! The kernel takes the implementation with the highest priority among those that are instantiated. A
-//! device driver that is loaded, up, and second by priority gets nothing to do: that is what most
-//! "accelerated" gateways look like (QAT's drivers went from 4001 to 100 in August 2025).
+//! The kernel uses the instantiated implementation with the highest priority. A device whose driver is loaded,
+//! up, and second by priority is idle: the state of most "accelerated" gateways (the priority of QAT's drivers
+//! went from 4001 to 100 in August 2025).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,25 +19,25 @@ const MAX_NAME: usize = 256;
 /// One implementation of one algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Algorithm {
-    /// What it computes: `cbc(aes)`, `rfc4106(gcm(aes))`, `rsa`.
+    /// Algorithm: `cbc(aes)`, `rfc4106(gcm(aes))`, `rsa`.
     pub name: String,
-    /// Who computes it: `cbc-aes-aesni`, `qat_aes_cbc`, `pkcs1pad(rsa-generic,sha256)`.
+    /// Driver: `cbc-aes-aesni`, `qat_aes_cbc`, `pkcs1pad(rsa-generic,sha256)`.
     pub driver: String,
-    /// The module that brought it; `kernel` where it is built in.
+    /// Its module; `kernel` if it is built in.
     pub module: String,
-    /// The highest wins.
+    /// The kernel prefers the highest.
     pub priority: i64,
     /// `skcipher`, `aead`, `akcipher`, …
     pub kind: String,
-    /// Whether its self-test has passed.
+    /// Whether it passed its self-test.
     pub tested: bool,
-    /// Whether other parts of the kernel may not ask for it by name.
+    /// Whether it is reserved for other implementations.
     pub internal: bool,
-    /// Whether it answers later, as hardware does.
+    /// Whether it completes asynchronously, as hardware does.
     pub asynchronous: bool,
 }
 
-/// Where an implementation computes, as far as its driver's name tells.
+/// Where an implementation computes, judged by its driver's name.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -47,13 +47,13 @@ pub enum Engine {
     Generic,
     /// The processor's vector or crypto instructions.
     Instructions,
-    /// A device beside the processor.
+    /// A device.
     Device,
-    /// A template or something that is not known.
+    /// A template, or unknown.
     Other,
 }
 
-/// What parts of driver names stand for devices: substring, and the device in words.
+/// Parts of driver names that identify devices: substring, and name of the device.
 ///
 /// Source: the `cra_driver_name` of the drivers below `drivers/crypto` of Linux 6.18.
 const DEVICES: [(&str, &str); 34] = [
@@ -93,7 +93,7 @@ const DEVICES: [(&str, &str); 34] = [
     ("deflate-iaa", "Intel IAA"),
 ];
 
-/// What parts of driver names stand for instructions of the processor.
+/// Parts of driver names that identify instructions of the processor.
 const INSTRUCTIONS: [&str; 24] = [
     "aesni",
     "vaes",
@@ -181,8 +181,8 @@ pub fn algorithms(text: &str) -> Vec<Algorithm> {
     found
 }
 
-/// The implementation that the kernel takes for an algorithm: the highest priority among those that
-/// passed their test and that others may ask for.
+/// The implementation that the kernel prefers for an algorithm: the highest priority among those that passed
+/// their test and are not internal.
 #[must_use]
 pub fn winner<'a>(algorithms: &'a [Algorithm], name: &str) -> Option<&'a Algorithm> {
     algorithms
@@ -191,7 +191,7 @@ pub fn winner<'a>(algorithms: &'a [Algorithm], name: &str) -> Option<&'a Algorit
         .max_by_key(|entry| entry.priority)
 }
 
-/// All implementations of an algorithm that others may ask for, the one that is taken first.
+/// All implementations of an algorithm except internal ones, the preferred one first.
 #[must_use]
 pub fn candidates<'a>(algorithms: &'a [Algorithm], name: &str) -> Vec<&'a Algorithm> {
     let mut found: Vec<&Algorithm> = algorithms

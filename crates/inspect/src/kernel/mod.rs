@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The kernel's own cryptography: which implementation it takes for what a gateway needs, and which it
-//! could.
+//! The kernel's own cryptography: the implementation that it prefers for each algorithm of a gateway, and the
+//! alternatives.
 
 pub mod crypto;
 
@@ -10,10 +10,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::crypto::{Algorithm, Engine, algorithms, candidates};
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
-/// What gateways ask the kernel for, and who asks.
+/// Algorithms that gateways use from the kernel, and their users.
 const ASKED_FOR: [(&str, &str); 12] = [
     ("rfc4106(gcm(aes))", "IPsec with AES-GCM"),
     (
@@ -44,25 +44,25 @@ const ASKED_FOR: [(&str, &str); 12] = [
 /// Cryptography in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Kernel {
-    /// What gateways ask for, and who answers
+    /// Algorithms that gateways use, and their implementations
     pub choices: Vec<Choice>,
-    /// Devices that the kernel has implementations of
+    /// Devices with registered implementations
     pub devices: Vec<DeviceDriver>,
-    /// Implementations that are registered
+    /// Number of registered implementations
     pub implementations: usize,
-    /// Whether only approved algorithms are allowed
+    /// Whether the kernel is in FIPS mode (approved algorithms only)
     pub fips: Option<bool>,
 }
 
-/// One algorithm, and who computes it.
+/// One algorithm and its implementations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Choice {
-    /// The kernel's name for it
+    /// The kernel's name of the algorithm
     pub algorithm: String,
-    /// Who asks for it
+    /// Its users
     pub for_what: String,
-    /// Those who could; the first is taken. Empty: nobody has asked yet, and the kernel will put it
-    /// together when somebody does
+    /// Implementations, the preferred one first. Empty if none was requested yet: the kernel assembles one at the
+    /// first request
     pub candidates: Vec<Candidate>,
 }
 
@@ -71,48 +71,48 @@ pub struct Choice {
 pub struct Candidate {
     /// Its name
     pub driver: String,
-    /// The highest is taken
+    /// The kernel prefers the highest
     pub priority: i64,
-    /// Where it computes
+    /// Portable code, instructions, or a device
     pub engine: Engine,
-    /// The device, if it is one
+    /// Name of the device, if it is one
     pub device: Option<String>,
-    /// Whether its self-test has passed
+    /// Whether it passed its self-test
     pub tested: bool,
 }
 
-/// A device with drivers in the kernel's crypto.
+/// A device with drivers in the kernel's crypto API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceDriver {
     /// The device
     pub device: String,
-    /// Algorithms that it is taken for
+    /// Algorithms for which the kernel prefers it
     pub taken_for: Vec<String>,
-    /// Algorithms for which another implementation goes before it, with that one
+    /// Algorithms for which the kernel prefers another implementation
     pub passed_over_for: Vec<PassedOver>,
 }
 
-/// An algorithm that a device has, and that goes elsewhere.
+/// An algorithm of a device for which the kernel prefers another implementation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PassedOver {
     /// The algorithm
     pub algorithm: String,
-    /// Its own priority
+    /// Priority of the device
     pub priority: i64,
-    /// Who is taken instead
+    /// The preferred implementation
     pub instead: String,
-    /// That one's priority
+    /// Priority of the preferred implementation
     pub instead_priority: i64,
 }
 
-/// Looks at the kernel's cryptography.
+/// Reads the facts about the kernel's cryptography.
 #[must_use]
 pub fn section(root: &Root) -> Section<Kernel> {
-    let mut look = Look::new(root);
-    let text = look.table("proc/crypto");
-    let fips = look.number_if_there::<u8>("proc/sys/crypto/fips_enabled");
+    let mut reader = SectionReader::new(root);
+    let text = reader.table("proc/crypto");
+    let fips = reader.number_if_there::<u8>("proc/sys/crypto/fips_enabled");
     let kernel = text.map(|text| of(&algorithms(&text), fips.map(|fips| fips != 0)));
-    look.section(kernel)
+    reader.section(kernel)
 }
 
 fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
@@ -167,7 +167,7 @@ fn devices(all: &[Algorithm]) -> Vec<DeviceDriver> {
                 });
             }
             Some(_) => devices[at].taken_for.push(entry.name.clone()),
-            // Its self-test has not run: it is taken for nothing yet.
+            // Without a passed self-test the kernel does not use it yet.
             None => {}
         }
     }

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where crypto libraries are: the folders that loaders search, on glibc, musl and OpenWrt, for every
-//! ABI; what `ld.so.conf` adds; `/usr/local` and `/opt`; and servers that often carry one inside.
+//! Finds crypto libraries: in the folders that loaders search (glibc, musl, OpenWrt, every ABI), in those of
+//! `ld.so.conf`, in `/usr/local` and `/opt`, and inside servers that often have one linked in.
 
-use crate::report::Look;
+use crate::report::SectionReader;
 
-/// Folders of libraries that need no pattern.
+/// Folders of libraries with fixed names.
 const FOLDERS: &[&str] = &[
     "lib",
     "lib64",
@@ -20,12 +20,12 @@ const FOLDERS: &[&str] = &[
     "usr/local/lib64",
     "usr/local/ssl/lib",
 ];
-/// Folders whose folders may be installations of their own (`/opt/vendor/lib`).
+/// Folders with one installation per subfolder (`/opt/vendor/lib`).
 const PREFIXES: &[&str] = &["opt", "usr/local"];
-/// Folders that are looked at; more are no ordinary system.
+/// Bound on folders; an ordinary system has fewer.
 const MAX_FOLDERS: usize = 512;
 
-/// How the files of crypto libraries begin.
+/// Beginnings of the file names of crypto libraries.
 const LIBRARIES: &[&str] = &[
     "libcrypto.so",
     "libcrypto-",
@@ -71,24 +71,24 @@ const PROGRAM_FOLDERS: &[&str] = &[
     "bin",
 ];
 
-/// Files to look into.
+/// Candidate files.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) shared: Vec<String>,
     pub(super) programs: Vec<String>,
 }
 
-/// Finds them.
-pub(super) fn libraries(look: &mut Look<'_>) -> Candidates {
+/// Finds the candidate files.
+pub(super) fn libraries(reader: &mut SectionReader<'_>) -> Candidates {
     let mut candidates = Candidates::default();
-    for folder in folders(look) {
-        let names = look.names(&folder);
+    for folder in folders(reader) {
+        let names = reader.names(&folder);
         let wanted = |name: &&String| is_library(name);
         let here: Vec<String> = names.iter().filter(wanted).cloned().collect();
         for name in &here {
             let path = format!("{folder}/{name}");
-            // `libcrypto.so -> libcrypto.so.3`: the file itself is in the list, too.
-            let target = look.root().link(&path).ok().flatten();
+            // The target of `libcrypto.so -> libcrypto.so.3` is in the list as well.
+            let target = reader.root().link(&path).ok().flatten();
             let again =
                 target.is_some_and(|target| !target.contains('/') && here.contains(&target));
             if !again {
@@ -98,10 +98,10 @@ pub(super) fn libraries(look: &mut Look<'_>) -> Candidates {
     }
     candidates.shared.dedup();
     for folder in PROGRAM_FOLDERS {
-        if is_link(look, folder) {
+        if is_link(reader, folder) {
             continue;
         }
-        let names = look.names(folder);
+        let names = reader.names(folder);
         let wanted = PROGRAMS
             .iter()
             .filter(|program| names.iter().any(|name| name == *program));
@@ -112,53 +112,53 @@ pub(super) fn libraries(look: &mut Look<'_>) -> Candidates {
     candidates
 }
 
-/// Every folder that may have libraries, each once: `lib -> usr/lib` is the latter.
-fn folders(look: &mut Look<'_>) -> Vec<String> {
+/// All folders that may contain libraries, each once: `lib -> usr/lib` counts as the latter.
+fn folders(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
-    let mut add = |look: &mut Look<'_>, folder: String| {
-        if folders.len() < MAX_FOLDERS && !folders.contains(&folder) && !is_link(look, &folder) {
+    let mut add = |reader: &mut SectionReader<'_>, folder: String| {
+        if folders.len() < MAX_FOLDERS && !folders.contains(&folder) && !is_link(reader, &folder) {
             folders.push(folder);
         }
     };
     for folder in FOLDERS {
-        add(look, (*folder).to_owned());
+        add(reader, (*folder).to_owned());
     }
     for folder in ["lib", "usr/lib", "usr/local/lib"] {
-        if is_link(look, folder) {
+        if is_link(reader, folder) {
             continue;
         }
-        for name in look
+        for name in reader
             .names(folder)
             .into_iter()
             .filter(|name| is_triplet(name))
         {
-            add(look, format!("{folder}/{name}"));
+            add(reader, format!("{folder}/{name}"));
         }
     }
     for prefix in PREFIXES {
-        for name in look.names(prefix) {
+        for name in reader.names(prefix) {
             for library in ["lib", "lib64"] {
-                add(look, format!("{prefix}/{name}/{library}"));
+                add(reader, format!("{prefix}/{name}/{library}"));
             }
         }
     }
-    for folder in configured(look) {
-        add(look, folder);
+    for folder in configured(reader) {
+        add(reader, folder);
     }
     folders
 }
 
-/// The folders that the loader's configuration names.
-fn configured(look: &mut Look<'_>) -> Vec<String> {
+/// The folders in the loader's configuration.
+fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut files = vec!["etc/ld.so.conf".to_owned()];
-    let more = look.names("etc/ld.so.conf.d");
+    let more = reader.names("etc/ld.so.conf.d");
     files.extend(
         more.into_iter()
             .filter(|name| name.ends_with(".conf"))
             .map(|name| format!("etc/ld.so.conf.d/{name}")),
     );
     // musl has a file per architecture.
-    let musl = look.names("etc");
+    let musl = reader.names("etc");
     files.extend(
         musl.into_iter()
             .filter(|name| name.starts_with("ld-musl-"))
@@ -166,7 +166,7 @@ fn configured(look: &mut Look<'_>) -> Vec<String> {
     );
     let mut folders = Vec::new();
     for file in files {
-        let text = look.text_if_there(&file).unwrap_or_default();
+        let text = reader.text_if_there(&file).unwrap_or_default();
         for line in text.split(['\n', ':']) {
             let folder = line.trim();
             if folder.starts_with('/') && !folder.contains("..") {
@@ -178,14 +178,14 @@ fn configured(look: &mut Look<'_>) -> Vec<String> {
     folders
 }
 
-/// Whether a folder is known by another name: it, or one above it, is a symbolic link.
-fn is_link(look: &Look<'_>, path: &str) -> bool {
+/// Whether a folder also has another name, because it or a parent is a symbolic link.
+fn is_link(reader: &SectionReader<'_>, path: &str) -> bool {
     let ends = path
         .match_indices('/')
         .map(|(at, _)| at)
         .chain([path.len()]);
     ends.into_iter()
-        .any(|end| matches!(look.root().link(&path[..end]), Ok(Some(_))))
+        .any(|end| matches!(reader.root().link(&path[..end]), Ok(Some(_))))
 }
 
 /// `arm-linux-gnueabihf`, `x86_64-linux-musl`.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whose a library is, its version and how it was built: from the words that its makers leave in it.
+//! Maker, version and build of a library, from the texts that its makers leave in the file.
 
 use memchr::memmem;
 use schemars::JsonSchema;
@@ -10,28 +10,28 @@ use serde::Serialize;
 use super::Slow;
 use crate::elf::Elf;
 
-/// Who makes a library.
+/// The maker of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub enum Maker {
     /// The OpenSSL project
     #[serde(rename = "openssl")]
     OpenSsl,
-    /// OpenBSD's
+    /// OpenBSD's LibreSSL
     #[serde(rename = "libressl")]
     LibreSsl,
-    /// Google's
+    /// Google's BoringSSL
     #[serde(rename = "boringssl")]
     BoringSsl,
-    /// Amazon's
+    /// Amazon's AWS-LC
     #[serde(rename = "aws-lc")]
     AwsLc,
     /// wolfSSL Inc.
     #[serde(rename = "wolfssl")]
     WolfSsl,
-    /// Trusted Firmware's
+    /// Trusted Firmware's Mbed TLS
     #[serde(rename = "mbedtls")]
     MbedTls,
-    /// GNU's TLS, which computes with Nettle
+    /// GnuTLS, which computes with Nettle
     #[serde(rename = "gnutls")]
     GnuTls,
     /// Nettle
@@ -46,7 +46,7 @@ pub enum Maker {
 }
 
 impl Maker {
-    /// The name, as people write it.
+    /// Name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,17 +64,17 @@ impl Maker {
     }
 }
 
-/// Whose a library is, and which version.
+/// Maker and version of a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Identity {
-    /// Who makes it
+    /// Maker
     pub maker: Maker,
-    /// Its version, as far as it names one
+    /// Version; null if the file has none
     pub version: Option<String>,
 }
 
 impl Identity {
-    /// Whether it is a version from this one on; `false` if it names none.
+    /// Whether the version is known and at least this.
     #[must_use]
     pub fn since(&self, wanted: (u32, u32, u32)) -> bool {
         let Some(version) = &self.version else {
@@ -89,28 +89,27 @@ impl Identity {
     }
 }
 
-/// How a library was built, by its own words.
+/// Build options that the library itself names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Build {
-    /// The target of its configuration
+    /// Configuration target
     pub platform: Option<String>,
-    /// Its compiler's line
+    /// Command line of the compiler
     pub compiler: Option<String>,
-    /// The level of optimisation that won: `-O2`, `-Os`
+    /// The effective optimisation level: `-O2`, `-Os`
     pub optimisation: Option<String>,
-    /// What it was compiled for: `-march`, `-mcpu`, `-mfpu`, `-mfloat-abi`
+    /// Compilation target: `-march`, `-mcpu`, `-mfpu`, `-mfloat-abi`
     pub target: Vec<String>,
     /// `OPENSSL_SMALL_FOOTPRINT`: small tables and loops instead of fast ones
     pub small_footprint: bool,
-    /// It knows how to report the processor, which a build without assembly does not
+    /// It can report the processor, which a build without assembly cannot
     pub reports_processor: bool,
 }
 
-/// Longest line that is taken from a library: compilers' lines have some hundred characters.
+/// Longest line that is read from a library: command lines of compilers have a few hundred characters.
 const MAX_LINE: usize = 4_096;
 
-/// Who makes a file, if it is a crypto library, and how it was built. Of a program, only if the library
-/// is linked in.
+/// Maker and build of a file, if it is a crypto library, or a program with one linked in.
 pub(super) fn identify(
     bytes: &[u8],
     path: &str,
@@ -120,8 +119,8 @@ pub(super) fn identify(
     let identity = maker(bytes, path)?;
     let build = build(bytes);
     if program {
-        // Whoever calls OpenSSL names the version that it was compiled with; only the library itself
-        // has its compiler's line.
+        // A program that uses OpenSSL names the version that it was compiled with; only the library itself
+        // has the compiler's command line.
         let needs = elf.needed.iter().any(|name| name.starts_with("libcrypto"));
         if needs || build.compiler.is_none() {
             return None;
@@ -130,9 +129,9 @@ pub(super) fn identify(
     Some((identity, build))
 }
 
-/// A maker, and the words that stand before its version.
+/// A maker, and the text before its version.
 const MARKS: &[(Maker, &str)] = &[
-    // Before OpenSSL's own: these name the OpenSSL that they are compatible with.
+    // Before OpenSSL: these also name the OpenSSL that they are compatible with.
     (Maker::AwsLc, "(compatible; AWS-LC "),
     (Maker::LibreSsl, "LibreSSL "),
     (Maker::OpenSsl, "OpenSSL "),
@@ -143,7 +142,7 @@ const MARKS: &[(Maker, &str)] = &[
     (Maker::WolfSsl, "wolfSSL "),
 ];
 
-/// Libraries that name themselves only in their file's name.
+/// Libraries that are recognised only by their file name.
 const FILES: &[(Maker, &str)] = &[
     (Maker::GnuTls, "libgnutls"),
     (Maker::Nettle, "libnettle"),
@@ -181,7 +180,7 @@ fn maker(bytes: &[u8], path: &str) -> Option<Identity> {
     })
 }
 
-/// The version after a mark, at any of its places: `OpenSSL 3.0.22 25 Aug 2026`.
+/// The version after a mark, at any of its occurrences: `OpenSSL 3.0.22 25 Aug 2026`.
 fn version_after(bytes: &[u8], mark: &str) -> Option<String> {
     memmem::find_iter(bytes, mark.as_bytes()).find_map(|at| {
         let rest = bytes.get(at + mark.len()..)?;
@@ -243,10 +242,10 @@ fn build(bytes: &[u8]) -> Build {
     }
 }
 
-/// The text behind a mark, up to the end of its string.
+/// The text after a mark, up to the end of the string.
 fn line_after(bytes: &[u8], mark: &str) -> Option<String> {
     memmem::find_iter(bytes, mark.as_bytes()).find_map(|at| {
-        // At the begin of a string, not in the middle of another one.
+        // At the beginning of a string, not in the middle of another one.
         if at > 0 && (bytes[at - 1].is_ascii_graphic() || bytes[at - 1] == b' ') {
             return None;
         }
@@ -258,20 +257,20 @@ fn line_after(bytes: &[u8], mark: &str) -> Option<String> {
             .take_while(|byte| printable(byte))
             .count();
         let line = std::str::from_utf8(&rest[..length]).ok()?.trim();
-        // The words of `openssl version` itself: `compiler: %s`, `platform: information not available`.
+        // Texts of `openssl version` itself: `compiler: %s`, `platform: information not available`.
         let real = !line.is_empty() && !line.contains('%') && !line.contains("not available");
         real.then(|| line.to_owned())
     })
 }
 
-/// What the compiler's line says against a library.
+/// Build options that make a library slow.
 pub(super) fn slow(build: &Build) -> Vec<Slow> {
     let mut slow = Vec::new();
     if let Some(level) = build.optimisation.as_deref()
         && ["-Os", "-Oz", "-O0", "-Og", "-O1"].contains(&level)
     {
         slow.push(Slow {
-            what: "everything that is not assembly".to_owned(),
+            what: "all code except assembly".to_owned(),
             evidence: format!(
                 "compiled with {level}, for size or for debugging rather than for speed"
             ),

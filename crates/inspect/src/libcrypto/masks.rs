@@ -1,15 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Settings that switch instructions off for every program that loads OpenSSL: variables like
-//! `OPENSSL_ia32cap` in the environment that services get. Of the files only the lines with such a
-//! variable are looked at, and kept in a bundle.
+//! Settings that switch instructions off for programs that load OpenSSL: variables like `OPENSSL_ia32cap` in
+//! the environment of services. Only lines with such a variable are read and kept in a bundle.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::VARIABLES;
-use crate::report::Look;
+use crate::report::SectionReader;
 use millrace_hostfs::systemd;
 
 /// A setting that switches instructions off.
@@ -23,14 +22,14 @@ pub struct Mask {
     pub file: String,
 }
 
-/// Files that give programs their environment.
+/// Files that set environments.
 const FILES: &[&str] = &[
     "etc/environment",
     "etc/profile",
     "etc/rc.local",
     "etc/systemd/system.conf",
 ];
-/// Folders of such files; of systemd also the folders `*.d` in them.
+/// Folders of such files; for systemd also their subfolders `*.d`.
 const FOLDERS: &[&str] = &[
     "etc/profile.d",
     "etc/default",
@@ -40,20 +39,21 @@ const FOLDERS: &[&str] = &[
     "etc/systemd/system",
     "usr/local/lib/systemd/system",
 ];
-/// Files that are looked into; more are no ordinary system.
+/// Bound on files; an ordinary system has fewer.
 const MAX_FILES: usize = 2_048;
 /// Longest value that is reported.
 const MAX_VALUE: usize = 120;
 
-/// Finds them.
-pub(super) fn find(look: &mut Look<'_>) -> Vec<Mask> {
+/// Finds all masks.
+pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Mask> {
     let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();
     for folder in FOLDERS {
         if folder.ends_with("systemd/system") {
-            files.extend(systemd::files_in(folder, |folder| look.names(folder)));
+            files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
         } else {
             files.extend(
-                look.names(folder)
+                reader
+                    .names(folder)
                     .iter()
                     .map(|name| format!("{folder}/{name}")),
             );
@@ -61,7 +61,7 @@ pub(super) fn find(look: &mut Look<'_>) -> Vec<Mask> {
     }
     let mut masks = Vec::new();
     for file in files.into_iter().take(MAX_FILES) {
-        for line in look.lines_with_if_there(&file, VARIABLES) {
+        for line in reader.lines_with_if_there(&file, VARIABLES) {
             masks.extend(parse(&line).map(|(variable, value)| Mask {
                 variable,
                 value,

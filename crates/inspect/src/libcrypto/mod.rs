@@ -1,23 +1,22 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The crypto libraries that are installed or in use, and whether each makes use of the processor.
+//! The installed crypto libraries, and whether each uses the processor's instructions.
 //!
-//! A library can be slow although the processor is fast: built without assembly, for size, without
-//! vectors, or masked by somebody's environment. Most of it can be told from the file alone, also of
-//! a firmware for another processor:
+//! A library can be slow on a fast processor: built without assembly, for size, without vectors, or masked by
+//! an environment variable. The file alone shows most of this, also in a firmware for another processor:
 //!
 //! ```text
-//! find.rs       where libraries are, and which programs carry one inside
-//! identify.rs   whose it is, its version, its compiler's line
-//! modules.rs    which assembly modules it has, and which a full build has
-//! report.rs     its own report of the processor (live), and what of the processor it ignores
+//! find.rs       folders of libraries, and programs with one linked in
+//! identify.rs   maker, version, compiler options
+//! modules.rs    its assembly modules, and those of a full build
+//! report.rs     its own report of the processor (live), and the features that it ignores
 //! masks.rs      settings in /etc that switch instructions off
-//! processes.rs  who has it loaded
+//! processes.rs  the processes that have loaded it
 //! timed.rs      the same operation with and without the instructions (live, on request)
 //! ```
 //!
-//! Not here: what to do about it.
+//! Remedies are the task of [`doctor`](crate::doctor).
 
 mod find;
 mod identify;
@@ -38,66 +37,66 @@ pub use self::report::OwnReport;
 pub use self::timed::{CLEAR_RATIO, Timed, timed};
 use crate::cpu::{Architecture, Cpu};
 use crate::elf::Elf;
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::{Root, Unavailable};
 
 /// The crypto libraries of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Libraries {
-    /// Each one that was found
+    /// All libraries found
     pub libraries: Vec<Library>,
-    /// Settings that switch off instructions for programs that read them
+    /// Settings that switch instructions off
     pub masks: Vec<Mask>,
-    /// Running processes with a library of a container's own, which is not described here: look at
-    /// `--root /proc/PID/root`; null if that is not known
+    /// Number of processes with a library inside a container, which is not described here (use
+    /// `--root /proc/PID/root`); null if unknown
     pub container_processes: Option<usize>,
 }
 
 /// A crypto library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Library {
-    /// Where it is, relative to the root
+    /// Path, relative to the root
     pub path: String,
-    /// It is linked into this program, rather than a library of its own
+    /// True if it is linked into this program
     pub inside_program: bool,
-    /// Whose it is, and which version
+    /// Maker and version
     pub identity: Identity,
-    /// What its headers say
+    /// Facts from its ELF headers
     pub elf: Elf,
-    /// How it was built
+    /// Build options
     pub build: Build,
-    /// How much of its assembly is there
+    /// How much of its assembly it has
     pub assembly: Assembly,
     /// The assembly modules that it names
     pub modules: Vec<String>,
-    /// How each algorithm runs on these processors, as far as the file tells
+    /// How each algorithm runs on these processors, judged by the file
     pub algorithms: Vec<AlgorithmUse>,
-    /// What it says of the processor when it is loaded
+    /// Its own report of the processor
     pub own_report: Option<OwnReport>,
-    /// Why it is slower than it could be; empty if nothing says so
+    /// Reasons why it is slower than necessary
     pub slow: Vec<Slow>,
-    /// Running programs that have it loaded; null if that is not known
+    /// Running programs that have loaded it; null if unknown
     pub used_by: Option<Vec<User>>,
 }
 
-/// A reason why a library is slower than it could be.
+/// A reason why a library is slower than necessary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Slow {
-    /// What is slow
+    /// The slow algorithms
     pub what: String,
-    /// What says so
+    /// The evidence
     pub evidence: String,
 }
 
-/// Libraries that are described; a tree with more is no ordinary one.
+/// Bound on libraries; an ordinary tree has fewer.
 const MAX_LIBRARIES: usize = 64;
 
-/// Looks at the libraries, on processors such as these.
+/// Reads the facts about the libraries, judged on these processors.
 #[must_use]
 pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
-    let mut look = Look::new(root);
-    let mut candidates = find::libraries(&mut look);
-    let loaded = processes::loaded(&mut look);
+    let mut reader = SectionReader::new(root);
+    let mut candidates = find::libraries(&mut reader);
+    let loaded = processes::loaded(&mut reader);
     for path in loaded.iter().flat_map(processes::Loaded::paths) {
         let known = |known: &String| known == path || processes::same(root, path, known);
         if !candidates.shared.iter().any(known) {
@@ -107,17 +106,17 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
     let mut libraries = Vec::new();
     for path in candidates.shared {
         if libraries.len() == MAX_LIBRARIES {
-            look.note(
+            reader.note(
                 &path,
-                Unavailable::unreadable("too many libraries: the others are left out"),
+                Unavailable::unreadable("too many libraries: the rest is omitted"),
             );
             break;
         }
-        libraries.extend(describe(&mut look, &path, cpu, false));
+        libraries.extend(describe(&mut reader, &path, cpu, false));
     }
     for path in candidates.programs {
         if libraries.len() < MAX_LIBRARIES {
-            libraries.extend(describe(&mut look, &path, cpu, true));
+            libraries.extend(describe(&mut reader, &path, cpu, true));
         }
     }
     if let Some(loaded) = &loaded {
@@ -125,34 +124,39 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
             library.used_by = Some(processes::users_of(loaded, root, &library.path));
         }
     }
-    let masks = masks::find(&mut look);
-    look.section(Some(Libraries {
+    let masks = masks::find(&mut reader);
+    reader.section(Some(Libraries {
         libraries,
         masks,
         container_processes: loaded.map(|loaded| loaded.in_containers),
     }))
 }
 
-/// Describes a file, if it is a crypto library (or, of a program, holds one).
-fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -> Option<Library> {
+/// Describes a file, if it is a crypto library or a program with one linked in.
+fn describe(
+    reader: &mut SectionReader<'_>,
+    path: &str,
+    cpu: Option<&Cpu>,
+    program: bool,
+) -> Option<Library> {
     let bytes = if program {
-        // A program that is not there says nothing: none of them has to be.
-        look.library_if_there(path)?
+        // None of these programs has to exist.
+        reader.library_if_there(path)?
     } else {
-        look.library(path)?
+        reader.library(path)?
     };
     let mut library = match examine(&bytes, path, program, cpu) {
         Ok(library) => library?,
-        // A linker script, or whatever else is called like a library.
+        // A linker script, or another file with a library's name.
         Err(reason) => {
             if !program {
-                look.note(path, Unavailable::malformed(reason));
+                reader.note(path, Unavailable::malformed(reason));
             }
             return None;
         }
     };
     if !program {
-        library.own_report = report::ask(look, &library);
+        library.own_report = report::ask(reader, &library);
     }
     if let (Some(report), Some(cpu)) = (library.own_report.clone(), runs(&library, cpu)) {
         let ignored = report.ignored(library.elf.architecture, cpu);
@@ -162,8 +166,8 @@ fn describe(look: &mut Look<'_>, path: &str, cpu: Option<&Cpu>, program: bool) -
     Some(library)
 }
 
-/// What the bytes of a file tell of the crypto library that it is, or, of a `program`, holds; none if
-/// it is no crypto library. `path` is where it is, since some are told by their names.
+/// Describes a crypto library, or the one linked into a `program`, from the bytes of its file; none if there is
+/// no crypto library in it. `path` matters because some libraries are recognised by their file name.
 ///
 /// # Errors
 /// It is no ELF file that can be read, in words.
@@ -197,7 +201,7 @@ pub fn examine(
     Ok(Some(library))
 }
 
-/// The processors, if they run code for this library: for 32 bits, 64-bit ones do, too.
+/// The processors, if they can run this library: 64-bit processors also run 32-bit code.
 fn runs<'a>(library: &Library, cpu: Option<&'a Cpu>) -> Option<&'a Cpu> {
     use Architecture::{Aarch64, Arm, X86, X86_64};
     let built_for = library.elf.architecture;

@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The assembly inside a library. Each module of OpenSSL's assembly leaves its title behind
-//! (`AES for Intel AES-NI, CRYPTOGAMS by <appro@openssl.org>`), so that what is missing can be told
-//! from the file alone, of any architecture.
+//! The assembly inside a library. Each assembly module of OpenSSL leaves its title in the file
+//! (`AES for Intel AES-NI, CRYPTOGAMS by <appro@openssl.org>`), so the file alone shows which modules are
+//! missing, on any architecture.
 //!
 //! The titles and their versions are those of OpenSSL's `crypto/*/asm/*.pl`, from 1.0.2 to 3.5. A
-//! module that leaves no title (AES instructions of Arm, P-256 of x86-64, all of MIPS and RISC-V) is
-//! not judged, or by one that is always built with it.
+//! module without title (AES instructions of Arm, P-256 of x86-64, all of MIPS and RISC-V) is judged by a
+//! module that is always built with it, or not at all.
 
 use memchr::memmem;
 use schemars::JsonSchema;
@@ -20,13 +20,13 @@ use crate::cpu::{Architecture, Cpu, State};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assembly {
-    /// Every module that a build of this version has
+    /// All modules of a full build of this version
     Full,
     /// Some modules are missing
     Partial,
-    /// None: a build without assembly
+    /// A build without assembly
     None,
-    /// The file does not tell
+    /// Unknown
     Unknown,
 }
 
@@ -45,7 +45,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The words for people.
+    /// Name for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -62,20 +62,19 @@ impl Level {
 pub struct AlgorithmUse {
     /// The algorithm
     pub algorithm: &'static str,
-    /// How it runs; on these processors if they are known, else on the best
+    /// How it runs on these processors; if they are unknown, on the best ones
     pub level: Level,
     /// How it would run in a full build
     pub possible: Level,
 }
 
-/// A module: what it is for, how its title begins, what it takes of the processor, since when it is
-/// part of a build.
+/// A module: algorithm, beginning of its title, required feature, first version.
 struct Row {
     architecture: Architecture,
     algorithm: &'static str,
     title: &'static str,
     level: Level,
-    /// The feature of the processor; empty: any.
+    /// Required feature of the processor; empty for none.
     needs: &'static str,
     since: (u32, u32, u32),
 }
@@ -133,7 +132,7 @@ const ROWS: &[Row] = &[
     row(X86, "SHA-256", "SHA256 block transform for x86", Vectors, "", V102),
     row(X86, "SHA-512", "SHA512 block transform for x86", Vectors, "", V102),
     row(X86, "RSA, DH", "Montgomery Multiplication for x86", Scalar, "", V102),
-    // The AES instructions leave no title; their module is built wherever this one is.
+    // The module with AES instructions has no title; it is built wherever this one is.
     row(Arm, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
     row(Arm, "AES", "Bit-sliced AES for NEON", Vectors, "neon", V102),
     row(Arm, "AES", "AES for ARMv4", Scalar, "", V102),
@@ -182,17 +181,17 @@ const ROWS: &[Row] = &[
     row(S390x, "RSA, DH", "Montgomery Multiplication for s390x", Scalar, "", V102),
 ];
 
-/// What every title ends with.
+/// Ends of all titles.
 const AUTHORS: &[&str] = &[", CRYPTOGAMS by", ", Mike Hamburg"];
-/// Titles of a library; the largest build has some fifty.
+/// Bound on titles; the largest build has about fifty.
 const MAX_MODULES: usize = 256;
-/// Longest title.
+/// Longest title, in bytes.
 const MAX_TITLE: usize = 100;
 
 /// The titles in a file, sorted, each once.
 ///
-/// On architectures where they lie between instructions, bytes before a title may look like letters of
-/// it; a title that is known is cut free.
+/// Where titles lie between instructions, the bytes before a title may look like letters of it; known titles
+/// are cut free.
 pub(super) fn named(bytes: &[u8]) -> Vec<String> {
     let mut titles = Vec::new();
     for author in AUTHORS {
@@ -215,7 +214,7 @@ pub(super) fn named(bytes: &[u8]) -> Vec<String> {
     titles
 }
 
-/// The rows that a library of this architecture and version should have.
+/// The modules that a library of this architecture and version should have.
 fn rows(library: &Library) -> impl Iterator<Item = &'static Row> {
     let architecture = library.elf.architecture;
     let identity = library.identity.clone();
@@ -230,7 +229,7 @@ fn has(library: &Library, title: &str) -> bool {
         .any(|module| module.starts_with(title))
 }
 
-/// How much of its assembly a library has. Only OpenSSL's own modules are known well enough to miss some.
+/// How much of its assembly a library has. Only the modules of OpenSSL itself are known well enough.
 pub(super) fn assembly(library: &Library) -> Assembly {
     let mut wanted = rows(library).peekable();
     let openssl = library.identity.maker == Maker::OpenSsl;
@@ -242,7 +241,7 @@ pub(super) fn assembly(library: &Library) -> Assembly {
             (false, false) => Assembly::Full,
         };
     }
-    // Since 3.0 a build with assembly can report the processor, on every architecture that has any.
+    // Since 3.0 every build with assembly can report the processor.
     let silent = library.modules.is_empty() && !library.build.reports_processor;
     if openssl && library.identity.since(V300) && silent {
         return Assembly::None;
@@ -252,7 +251,7 @@ pub(super) fn assembly(library: &Library) -> Assembly {
 
 /// How each algorithm runs, in the order of the table.
 ///
-/// `ignored` are features that the processor has and the library does not use, whatever modules it has.
+/// `ignored` are features of the processor that the library does not use regardless of its modules.
 pub(super) fn algorithms(
     library: &Library,
     cpu: Option<&Cpu>,
@@ -290,15 +289,14 @@ pub(super) fn algorithms(
     algorithms
 }
 
-/// Algorithms that run slower than they could, grouped by how.
+/// Algorithms that run slower than possible, with the reason.
 pub(super) fn slow(library: &Library) -> Vec<Slow> {
     let mut slow: Vec<Slow> = Vec::new();
     if library.assembly == Assembly::None {
         let evidence = if library.algorithms.is_empty() {
-            "a build without assembly: it has no report of the processor".to_owned()
+            "a build without assembly: it cannot report the processor".to_owned()
         } else {
-            "a build without assembly: none of the modules is there that a full build names"
-                .to_owned()
+            "a build without assembly: it has none of the modules of a full build".to_owned()
         };
         let all: Vec<&str> = library
             .algorithms
@@ -329,7 +327,7 @@ pub(super) fn slow(library: &Library) -> Vec<Slow> {
         slow.push(Slow {
             what: used.algorithm.to_owned(),
             evidence: format!(
-                "it runs as {}, and could as {}: the module \"{}\" is missing",
+                "it runs as {} instead of {}: the module \"{}\" is missing",
                 used.level.words(),
                 used.possible.words(),
                 missing.join("\", \"")
@@ -344,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_are_cut_free_of_what_stands_before_them() {
+    fn titles_are_separated_from_preceding_bytes() {
         let bytes = b"\0pGGHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
             GHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
             New thing for ARMv9, CRYPTOGAMS by <appro@openssl.org>\0, CRYPTOGAMS by\0";

@@ -1,31 +1,31 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who has a library loaded, from the processes' memory maps. Of a map only the lines of crypto
-//! libraries are looked at, and kept in a bundle; of a process only its short name.
+//! The processes that have loaded a library, from their memory maps. Only the lines of crypto libraries in a map,
+//! and the short name of a process, are read and kept in a bundle.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::Look;
+use crate::report::SectionReader;
 use millrace_hostfs::{Root, maps, process};
 
-/// Programs that have a library loaded.
+/// Processes of one program that have loaded a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct User {
     /// The program's short name
     pub program: String,
-    /// How many of its processes
+    /// Number of its processes
     pub processes: usize,
-    /// The file that they have loaded is gone: they run an older version than is installed
+    /// The loaded file was deleted: they run an older version than the installed one
     pub deleted: bool,
 }
 
-/// Processes that are looked at; a host of containers has some thousand.
+/// Bound on processes; a host of containers has a few thousand.
 const MAX_PROCESSES: usize = 16_384;
-/// What the lines of crypto libraries have in them.
+/// Words in the lines of crypto libraries.
 const WORDS: &[&str] = &[
     "libcrypto",
     "libwolfssl",
@@ -36,49 +36,49 @@ const WORDS: &[&str] = &[
     "libbotan",
 ];
 
-/// Who has what loaded.
+/// The users of all libraries.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
-    /// Of each path, and of each that is gone, the programs and how many processes of each.
+    /// By path and whether the file was deleted: the programs, with their number of processes.
     files: BTreeMap<(String, bool), BTreeMap<String, usize>>,
-    /// Processes with a library of a container's own.
+    /// Number of processes with a library inside a container.
     pub(super) in_containers: usize,
 }
 
 impl Loaded {
-    /// The files that are loaded and still there.
+    /// The loaded files that still exist.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         let there = self.files.keys().filter(|(_, deleted)| !deleted);
         there.map(|(path, _)| path.as_str())
     }
 }
 
-/// Everybody who has a crypto library loaded; `None` where no processes are to be seen.
-pub(super) fn loaded(look: &mut Look<'_>) -> Option<Loaded> {
-    let mut pids = process::pids(look.root());
+/// The users of all crypto libraries; `None` if no processes are visible.
+pub(super) fn loaded(reader: &mut SectionReader<'_>) -> Option<Loaded> {
+    let mut pids = process::pids(reader.root());
     if pids.is_empty() {
         return None;
     }
     pids.truncate(MAX_PROCESSES);
-    let namespace = |look: &Look<'_>, pid: &str| {
-        let link = look.root().link(&format!("proc/{pid}/ns/mnt"));
+    let namespace = |reader: &SectionReader<'_>, pid: &str| {
+        let link = reader.root().link(&format!("proc/{pid}/ns/mnt"));
         link.ok().flatten()
     };
-    let ours = namespace(look, "self");
+    let ours = namespace(reader, "self");
     let mut loaded = Loaded::default();
     for pid in pids {
-        // Processes come and go meanwhile: what is missing says nothing.
-        let lines = look.lines_with_if_there(&format!("proc/{pid}/maps"), WORDS);
+        // Processes come and go during the loop; a missing file is normal.
+        let lines = reader.lines_with_if_there(&format!("proc/{pid}/maps"), WORDS);
         let paths = libraries(&lines.join("\n"));
         if paths.is_empty() {
             continue;
         }
-        // In a container the same path is another file.
-        if namespace(look, &pid.to_string()) != ours {
+        // In a container the same path is a different file.
+        if namespace(reader, &pid.to_string()) != ours {
             loaded.in_containers += 1;
             continue;
         }
-        let name = look.text_if_there(&format!("proc/{pid}/comm"));
+        let name = reader.text_if_there(&format!("proc/{pid}/comm"));
         let name = name.map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
         for path in paths {
             *loaded
@@ -105,7 +105,7 @@ fn libraries(lines: &str) -> Vec<(String, bool)> {
     files.filter(|(path, _)| is_library(path)).collect()
 }
 
-/// Who has this file loaded, also by another name of it.
+/// The users of this file, also under another name of it.
 pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<User> {
     let mut users = Vec::new();
     for ((mapped, deleted), programs) in &loaded.files {

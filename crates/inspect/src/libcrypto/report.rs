@@ -1,27 +1,27 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a library itself says of the processor, when it is loaded: `openssl version -c` prints the
-//! capability words that it decides by, and whether the environment changed them.
+//! A loaded library's own report of the processor: `openssl version -c` prints the capability words that it uses,
+//! and whether the environment changed them.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Library, Maker, Slow};
 use crate::cpu::{Architecture, Cpu, State};
-use crate::report::Look;
+use crate::report::SectionReader;
 use millrace_hostfs::Probe;
 
-/// A library's own report.
+/// A library's own report of the processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OwnReport {
-    /// The report, as it prints it: `OPENSSL_ia32cap=0x…:0x…`; `N/A` of a build without assembly
+    /// The report as printed: `OPENSSL_ia32cap=0x…:0x…`; `N/A` for a build without assembly
     pub processor: String,
-    /// What the environment did to it (` env:…`), if anything did
+    /// The mask from the environment (` env:…`), if there is one
     pub masked_by: Option<String>,
 }
 
-/// Variables that switch instructions off; a report is asked for with those of our own environment.
+/// Variables that switch instructions off; the report is made with those of our own environment.
 pub(super) const VARIABLES: &[&str] = &[
     "OPENSSL_ia32cap",
     "OPENSSL_armcap",
@@ -30,11 +30,11 @@ pub(super) const VARIABLES: &[&str] = &[
     "OPENSSL_riscvcap",
 ];
 
-/// Programs that print the report of the library which they load.
+/// Programs that print the report of the library that they load.
 const PROGRAMS: &[&str] = &["/usr/bin/openssl", "/usr/local/bin/openssl", "/bin/openssl"];
 
-/// Asks a library, if it is OpenSSL's and a program is there that loads it.
-pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
+/// Gets the report of a library, if it is OpenSSL's and a program loads it.
+pub(super) fn ask(reader: &mut SectionReader<'_>, library: &Library) -> Option<OwnReport> {
     let loadable = library
         .elf
         .soname
@@ -45,7 +45,7 @@ pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
     }
     let program = PROGRAMS
         .iter()
-        .find(|program| look.root().exists(program))?;
+        .find(|program| reader.root().exists(program))?;
     let folder = format!("/{}", library.path.rsplit_once('/')?.0);
     let ours: Vec<(&str, String)> = VARIABLES
         .iter()
@@ -57,14 +57,14 @@ pub(super) fn ask(look: &mut Look<'_>, library: &Library) -> Option<OwnReport> {
         .collect();
     environment.push(("LD_LIBRARY_PATH", &folder));
     let what = format!("{program} version, with {}", library.path);
-    let answer = look.ask(&Probe {
+    let answer = reader.ask(&Probe {
         name: format!("openssl-version-{}.txt", library.path.replace('/', "-")),
         what: &what,
         program,
         arguments: &["version", "-v", "-c"],
         environment: &environment,
     })?;
-    // Another library of the same name may have come first: its report is not this one's.
+    // The loader may have found another library of the same name first.
     let version = library.identity.version.as_deref()?;
     let loaded = format!("Library: OpenSSL {version} ");
     answer.contains(&loaded).then(|| parse(&answer)).flatten()
@@ -85,7 +85,7 @@ fn parse(answer: &str) -> Option<OwnReport> {
     })
 }
 
-/// A feature, the word in which its bit is, and the bit.
+/// A feature, its word, and its bit in the word.
 type Bit = (&'static str, usize, u32);
 
 /// `OPENSSL_ia32cap(3)`: words of CPUID leaf 1 (EDX, then ECX) and leaf 7 (EBX, then ECX).
@@ -121,14 +121,14 @@ impl OwnReport {
         let Some((_, words)) = self.processor.split_once('=') else {
             return Vec::new();
         };
-        // `0x…:0x…`; a word that is none reads as 0, as the library would take it.
+        // `0x…:0x…`; the library reads a malformed word as 0.
         const MAX_WORDS: usize = 8;
         let word =
             |word: &str| u64::from_str_radix(word.trim().trim_start_matches("0x"), 16).unwrap_or(0);
         words.split(':').take(MAX_WORDS).map(word).collect()
     }
 
-    /// Features that the processor has and the library does not see.
+    /// Features of the processor that the library does not use.
     pub(super) fn ignored(&self, architecture: Architecture, cpu: &Cpu) -> Vec<&'static str> {
         let bits = match architecture {
             Architecture::X86_64 | Architecture::X86 => IA32,
@@ -146,7 +146,7 @@ impl OwnReport {
         ignored.map(|(feature, ..)| *feature).collect()
     }
 
-    /// What ignoring these features means.
+    /// The reason for slowness that these ignored features cause.
     pub(super) fn slow(&self, ignored: &[&str]) -> Option<Slow> {
         let why = match &self.masked_by {
             Some(mask) => format!("the environment masks it: env:{mask}"),
@@ -195,7 +195,7 @@ mod tests {
         );
     }
 
-    /// The mask that circulates as "without AES-NI" is one word and zeroes the second one, too.
+    /// The mask that guides call "without AES-NI" has one word and also zeroes the second one.
     #[test]
     fn the_popular_mask_switches_off_more_than_it_says() {
         let answer = "CPUINFO: OPENSSL_ia32cap=0xfdfa3201078bffff:0x0 env:~0x200000200000000\n";

@@ -146,7 +146,7 @@ fn masks_in_etc_are_found() {
         masks[0].file,
         "etc/systemd/system/openvpn@.service.d/mask.conf"
     );
-    // What else is in the file is nobody's business.
+    // The bundle must not contain the other lines of the file.
     for (path, content) in root.into_record().contents() {
         assert!(memchr::memmem::find(content, b"TOKEN").is_none(), "{path}");
     }
@@ -215,8 +215,8 @@ fn a_program_with_a_library_linked_in_is_told_from_one_that_loads_it() {
     assert_eq!(found, [("usr/sbin/nginx", true)]);
 }
 
-/// Found by the fuzzer: for an architecture without a table, titles beside a missing report came out
-/// as a build without assembly.
+/// Found by the fuzzer: a library of an architecture without a table, with titles and without a report, was
+/// called a build without assembly.
 #[test]
 fn titles_of_an_unknown_architecture_are_assembly_nevertheless() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"));

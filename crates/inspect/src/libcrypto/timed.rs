@@ -1,15 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether instructions are used, by the clock: the same operation of the same program, with and
-//! without them, in turns. Only the ratio counts, which other work on the machine disturbs little; the
-//! absolute figures are told, not judged.
+//! Measures whether instructions are used: the same operation of the same program, with and without them, in
+//! turns. Only the ratio is judged, because other load on the machine disturbs it little.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cpu::Architecture;
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Probe;
 use millrace_hostfs::Root;
 
@@ -18,23 +17,23 @@ use millrace_hostfs::Root;
 pub struct Timed {
     /// The algorithm
     pub algorithm: &'static str,
-    /// The instructions that were switched off
+    /// The masked instructions
     pub instructions: &'static str,
-    /// With them
+    /// Speed with them, in MB/s
     pub with_mb_per_s: f64,
-    /// Without them
+    /// Speed without them, in MB/s
     pub without_mb_per_s: f64,
-    /// How many times as fast it is with them: the median of the turns
+    /// Ratio of the speeds: the median of the turns
     pub ratio: f64,
 }
 
-/// From here on instructions make a difference; noise of a busy machine stays well below.
+/// Ratio from which the instructions count as used; noise of a busy machine stays well below.
 pub const CLEAR_RATIO: f64 = 1.3;
-/// Turns: the median of three ratios stands one disturbed turn.
+/// Number of turns: the median of three ratios tolerates one disturbed turn.
 const TURNS: usize = 3;
 
-/// What is switched off by what. The second and later words of OpenSSL's x86 mask have to be named: a
-/// mask of one word zeroes them.
+/// Masks and the instructions that they switch off. OpenSSL's x86 mask must name the second and later words,
+/// because a mask of one word zeroes them.
 const CASES: &[(Architecture, &str, &str, &str, &str)] = &[
     (
         Architecture::X86_64,
@@ -66,14 +65,14 @@ const CASES: &[(Architecture, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Measures with the machine's `openssl` program; some twelve seconds. Each turn is announced to
-/// `progress`.
+/// Measures with the machine's `openssl` program, for about twelve seconds; `progress` gets the name of each
+/// turn.
 pub fn timed(
     root: &Root,
     architecture: Architecture,
     mut progress: impl FnMut(&str),
 ) -> Section<Vec<Timed>> {
-    let mut look = Look::new(root);
+    let mut reader = SectionReader::new(root);
     let mut measured = Vec::new();
     for (of, algorithm, instructions, variable, mask) in CASES {
         if *of != architecture {
@@ -83,13 +82,13 @@ pub fn timed(
         for turn in 0..TURNS {
             progress(&format!("{algorithm} with and without {instructions}"));
             let with = speed(
-                &mut look,
+                &mut reader,
                 &format!("speed-{algorithm}-{turn}-with"),
                 algorithm,
                 &[],
             );
             let without = speed(
-                &mut look,
+                &mut reader,
                 &format!("speed-{algorithm}-{turn}-without"),
                 algorithm,
                 &[(variable, mask)],
@@ -109,7 +108,7 @@ pub fn timed(
             });
         }
     }
-    look.section((!measured.is_empty()).then_some(measured))
+    reader.section((!measured.is_empty()).then_some(measured))
 }
 
 fn round(value: f64, steps: f64) -> f64 {
@@ -118,12 +117,12 @@ fn round(value: f64, steps: f64) -> f64 {
 
 /// Megabytes per second of one run.
 fn speed(
-    look: &mut Look<'_>,
+    reader: &mut SectionReader<'_>,
     name: &str,
     algorithm: &str,
     environment: &[(&str, &str)],
 ) -> Option<f64> {
-    let answer = look.ask(&Probe {
+    let answer = reader.ask(&Probe {
         name: format!("{name}.txt"),
         what: "openssl speed",
         program: "/usr/bin/openssl",

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters of devices, read twice: what moved in between was used.
+//! Counters of devices, read twice: a device whose counters moved was used.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::network;
 use crate::qat;
-use crate::report::Look;
+use crate::report::SectionReader;
 use millrace_hostfs::Root;
 
-/// What devices have counted at one time: by device and counter.
+/// The counters of all devices at one time, by device and counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<(String, String), u64>);
 
@@ -23,9 +23,9 @@ pub struct Counters(BTreeMap<(String, String), u64>);
 pub struct Moved {
     /// The device
     pub device: String,
-    /// Which of its counters
+    /// The counter
     pub counter: String,
-    /// By how much
+    /// The difference
     pub by: u64,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Moved {
 }
 
 impl Counters {
-    /// Reads them all.
+    /// Reads the counters of all devices.
     #[must_use]
     pub fn read(root: &Root) -> Self {
         let mut counters = BTreeMap::new();
@@ -52,7 +52,7 @@ impl Counters {
                 readable |= !device.engines.is_empty();
                 requests = requests.saturating_add(device.requests());
             }
-            // As an ordinary user only the interrupts can be seen.
+            // Ordinary users can read only the interrupts.
             let (name, count) = match qat.interrupts {
                 _ if readable => ("requests to its firmware", Some(requests)),
                 interrupts => ("interrupts", interrupts.filter(|_| !qat.devices.is_empty())),
@@ -61,11 +61,11 @@ impl Counters {
                 counters.insert(("Intel QAT".to_owned(), name.to_owned()), count);
             }
         }
-        let mut look = Look::new(root);
-        for (name, count) in virtio_interrupts(&mut look) {
+        let mut reader = SectionReader::new(root);
+        for (name, count) in virtio_interrupts(&mut reader) {
             counters.insert(("virtio-crypto".to_owned(), name), count);
         }
-        if let Some(text) = look.text_if_there("proc/net/tls_stat") {
+        if let Some(text) = reader.text_if_there("proc/net/tls_stat") {
             let devices = network::counters(&text);
             for (name, count) in devices
                 .into_iter()
@@ -77,12 +77,12 @@ impl Counters {
         Self(counters)
     }
 
-    /// What moved from `self` to `later`.
+    /// The counters that moved from `self` to `later`.
     #[must_use]
     pub fn moved(&self, later: &Self) -> Vec<Moved> {
         let before = |key| self.0.get(key).copied().unwrap_or(0);
         let moved = later.0.iter().filter_map(|(key, count)| {
-            // A device that was reset meanwhile counts from zero.
+            // A device that was reset in between counts from zero.
             let by = count.checked_sub(before(key)).unwrap_or(*count);
             let (device, counter) = key.clone();
             (by > 0).then_some(Moved {
@@ -96,8 +96,8 @@ impl Counters {
 }
 
 /// Interrupts of virtio-crypto queues, by queue.
-fn virtio_interrupts(look: &mut Look<'_>) -> Vec<(String, u64)> {
-    let Some(text) = look.table("proc/interrupts") else {
+fn virtio_interrupts(reader: &mut SectionReader<'_>) -> Vec<(String, u64)> {
+    let Some(text) = reader.table("proc/interrupts") else {
         return Vec::new();
     };
     text.lines()
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(
             counters(5).moved(&counters(3))[0].by,
             3,
-            "it was reset meanwhile"
+            "the device was reset in between"
         );
         assert_eq!(Counters::default().moved(&counters(2))[0].by, 2);
         assert!(counters(5).moved(&Counters::default()).is_empty());

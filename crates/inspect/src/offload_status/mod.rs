@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Is it used? For each tunnel and each server that runs: algorithm → implementation → device → counters
-//! that move.
+//! Whether a device serves a running tunnel or server: algorithm → implementation → device → counters that
+//! move.
 //!
 //! ```text
 //!  IPsec     SA's algorithm ─► the kernel's winner ─► a device? ─► its counters
@@ -10,8 +10,8 @@
 //!  servers   libraries that the process has mapped ─► a device's engine or provider? ─► its counters
 //! ```
 //!
-//! *Yes* is said only where a device's counters moved while we watched; a device that is up, or a library
-//! that is loaded, proves nothing. Keys of security associations are never asked for.
+//! The answer is *yes* only if a device's counters moved between two readings; a device that is up, or a loaded
+//! library, proves nothing. Keys of security associations are never read.
 
 mod counters;
 mod states;
@@ -24,66 +24,66 @@ pub use self::states::{SecurityAssociation, security_associations};
 
 use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::Probe;
 use millrace_hostfs::{Root, TABLE_BYTES, maps, process};
 
-/// Bound on processes that are looked into: servers among them are a handful.
+/// Bound on processes; a machine has a handful of servers.
 const MAX_PROCESSES: usize = 65_536;
 
-/// Bound on subjects of the report.
+/// Bound on the rows of the report.
 const MAX_SUBJECTS: usize = 1024;
 
-/// What uses cryptography here, and whether a device does it.
+/// The users of cryptography on this machine, and whether a device serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Used {
-    /// Tunnels and servers that run
+    /// Running tunnels and servers
     pub subjects: Vec<Subject>,
-    /// For how long counters were watched, in milliseconds; null if they were not
+    /// Time between the two readings of counters, in milliseconds; null after a single reading
     pub watched_ms: Option<u64>,
-    /// Counters of devices that moved meanwhile
+    /// Counters of devices that moved between the readings
     pub moved: Vec<Moved>,
 }
 
 /// A tunnel or a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Subject {
-    /// What it is
+    /// The tunnel or server
     pub what: String,
-    /// The algorithm, where it is known
+    /// The algorithm, if known
     pub algorithm: Option<String>,
-    /// Who computes it
+    /// The implementation
     pub implementation: Option<String>,
-    /// The device, if one does
+    /// The device, if one computes it
     pub device: Option<String>,
     /// The answer
     pub accelerated: Answer,
-    /// Why
+    /// The evidence for the answer
     pub evidence: Vec<String>,
 }
 
-/// Whether a device beside the processor does the work.
+/// Whether a device other than the processor does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// Its counters moved
     Yes,
-    /// The processor does it, or the device's counters stood still under load
+    /// The processor does it, or the device's counters did not move under load
     No,
-    /// It is set up for a device, and nothing was seen that proves or refutes it
+    /// It is configured for a device, and nothing proves or refutes that the device is used
     Unknown,
 }
 
-/// Looks at everything that runs. `moved` holds what counters did while they were watched, and for how
-/// many milliseconds.
+/// Examines all running tunnels and servers. `moved` has the counters that moved between two readings, and the
+/// time between them in milliseconds.
 #[must_use]
 pub fn section(
     root: &Root,
     network: Option<&Network>,
     moved: Option<(Vec<Moved>, u64)>,
 ) -> Section<Used> {
-    let mut look = Look::new(root);
-    let table = look.table("proc/crypto");
+    let mut reader = SectionReader::new(root);
+    let table = reader.table("proc/crypto");
     let kernel = table.map(|text| algorithms(&text)).unwrap_or_default();
     let (moved, watched_ms) = match moved {
         Some((moved, watched)) => (moved, Some(watched)),
@@ -94,18 +94,18 @@ pub fn section(
         moved: &moved,
         watched: watched_ms.is_some(),
     };
-    let mut subjects = ipsec(&mut look, &judge);
+    let mut subjects = ipsec(&mut reader, &judge);
     subjects.extend(processes(root, &judge, network));
     subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
     subjects.truncate(MAX_SUBJECTS);
-    look.section(Some(Used {
+    reader.section(Some(Used {
         subjects,
         watched_ms,
         moved,
     }))
 }
 
-/// What is known when a subject is judged.
+/// The facts by which a tunnel or server is judged.
 struct Judge<'a> {
     kernel: &'a [Algorithm],
     moved: &'a [Moved],
@@ -113,12 +113,12 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Whether counters of this device moved.
+    /// Whether counters of this device moved; none after a single reading.
     fn moves(&self, device: &str) -> Option<&Moved> {
         self.moved.iter().find(|moved| moved.device == device)
     }
 
-    /// Who computes an algorithm in the kernel, with the answer.
+    /// The kernel's implementation of an algorithm, with the answer.
     fn by_kernel(&self, what: String, algorithm: String) -> Subject {
         let taken = winner(self.kernel, &algorithm);
         let mut subject = Subject {
@@ -137,13 +137,14 @@ impl Judge<'_> {
         };
         let (driver, priority) = (&taken.driver, taken.priority);
         subject.evidence.push(format!(
-            "the kernel takes {driver} (priority {priority}) for it"
+            "the kernel uses {driver} (priority {priority}) for it"
         ));
         for other in self.kernel.iter().filter(|other| other.name == algorithm) {
             if let Some(device) = other.device().filter(|_| other.driver != *driver) {
                 let (driver, priority) = (&other.driver, other.priority);
-                let text =
-                    format!("{device} has {driver} for it, with priority {priority}: passed over");
+                let text = format!(
+                    "{device} has {driver} for it with priority {priority}, which is lower"
+                );
                 subject.evidence.push(text);
             }
         }
@@ -151,21 +152,21 @@ impl Judge<'_> {
             (Engine::Device, Some(device)) => self.by_device(&mut subject, &device),
             (Engine::Instructions, _) => {
                 subject.accelerated = Answer::No;
-                let text = "that is the processor's own instructions, and no device";
+                let text = "that uses the processor's instructions, not a device";
                 subject.evidence.push(text.to_owned());
             }
             (Engine::Generic, _) => {
                 subject.accelerated = Answer::No;
                 subject
                     .evidence
-                    .push("that is portable code: no instructions, no device".to_owned());
+                    .push("that is portable code: neither instructions nor a device".to_owned());
             }
             _ => {}
         }
         subject
     }
 
-    /// A device is to do it: do its counters move?
+    /// The answer for a device that should do the work: do its counters move?
     fn by_device(&self, subject: &mut Subject, device: &str) {
         if let Some(moved) = self.moves(device) {
             subject.accelerated = Answer::Yes;
@@ -174,21 +175,21 @@ impl Judge<'_> {
             subject.accelerated = Answer::No;
             subject
                 .evidence
-                .push(format!("no counter of {device} moved while we watched"));
+                .push(format!("no counter of {device} moved between the readings"));
         } else {
             subject
                 .evidence
-                .push(format!("counters of {device} were not watched"));
+                .push(format!("the counters of {device} were read only once"));
         }
     }
 }
 
 // ---- IPsec ----------------------------------------------------------------------------------------
 
-fn ipsec(look: &mut Look<'_>, judge: &Judge<'_>) -> Vec<Subject> {
+fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<Subject> {
     let program = ["sbin/ip", "usr/sbin/ip", "bin/ip", "usr/bin/ip"];
-    let has_states = look.root().exists("proc/net/xfrm_stat");
-    let program = program.into_iter().find(|path| look.root().exists(path));
+    let has_states = reader.root().exists("proc/net/xfrm_stat");
+    let program = program.into_iter().find(|path| reader.root().exists(path));
     let Some(program) = program.filter(|_| has_states) else {
         return Vec::new();
     };
@@ -199,7 +200,7 @@ fn ipsec(look: &mut Look<'_>, judge: &Judge<'_>) -> Vec<Subject> {
         arguments: &["-s", "xfrm", "state", "list", "nokeys"],
         environment: &[],
     };
-    let text = look.ask(&question).unwrap_or_default();
+    let text = reader.ask(&question).unwrap_or_default();
     let judged = security_associations(&text).into_iter().map(|state| {
         let what = format!("IPsec {} to {}", state.source, state.destination);
         let mut subject = judge.by_kernel(what, state.algorithm.clone());
@@ -217,7 +218,7 @@ fn ipsec(look: &mut Look<'_>, judge: &Judge<'_>) -> Vec<Subject> {
 
 // ---- processes ------------------------------------------------------------------------------------
 
-/// Programs that are looked for: the name of the process, and what it is.
+/// Programs of interest: name of the process, and description.
 const PROGRAMS: [(&str, &str); 12] = [
     ("openvpn", "OpenVPN"),
     ("nginx", "nginx"),
@@ -233,7 +234,7 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("traffic_server", "Traffic Server"),
 ];
 
-/// What a mapped library says: part of its name, the device it reaches, what it is.
+/// Libraries that use a device: part of the file name, device, description.
 const LIBRARIES: [(&str, &str, &str); 8] = [
     ("qatengine", "Intel QAT", "QAT's engine for OpenSSL"),
     ("qatprovider", "Intel QAT", "QAT's provider for OpenSSL"),
@@ -275,10 +276,10 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
                 implementation: None,
                 device: None,
                 accelerated: Answer::Unknown,
-                evidence: vec![format!("its libraries could not be seen: {why}")],
+                evidence: vec![format!("its libraries could not be read: {why}")],
             },
         };
-        // Workers of one server are alike: one of each is enough.
+        // Workers of one server are alike: one is enough.
         let same =
             |known: &Subject| known.evidence == subject.evidence && known.what.starts_with(program);
         if !subjects.iter().any(same) && subjects.len() < MAX_SUBJECTS {
@@ -305,7 +306,7 @@ fn of_process(
     });
     if program == "OpenVPN" && in_kernel {
         let mut subject = judge.by_kernel(what, "gcm(aes)".to_owned());
-        let text = "its data channel is in the kernel (there is an ovpn interface)";
+        let text = "its data channel is in the kernel (an ovpn interface exists)";
         subject.evidence.insert(0, text.to_owned());
         return subject;
     }
@@ -322,7 +323,8 @@ fn of_process(
         Some(path) => subject.evidence.push(format!("it has mapped {path}")),
         None => {
             subject.accelerated = Answer::Unknown;
-            let text = "it has mapped no libcrypto: another library, or one that is linked in";
+            let text =
+                "it has not mapped libcrypto: it uses another library, or one that is linked in";
             subject.evidence.push(text.to_owned());
         }
     }
@@ -334,7 +336,7 @@ fn of_process(
         subject.evidence.push(format!("it has mapped {what}"));
         if *device == "a Millrace pool" {
             subject.accelerated = Answer::Unknown;
-            let text = "`millrace gateway check` says whether its handshakes are pooled";
+            let text = "`millrace gateway check` shows whether its handshakes are pooled";
             subject.evidence.push(text.to_owned());
         } else {
             subject.accelerated = Answer::Unknown;
@@ -342,7 +344,7 @@ fn of_process(
         }
     }
     if subject.device.is_none() && libcrypto.is_some() {
-        let text = "no engine or provider of a device: the processor computes";
+        let text = "it has no engine or provider of a device: the processor computes";
         subject.evidence.push(text.to_owned());
     }
     subject
@@ -422,7 +424,7 @@ internal : no
         assert_eq!(answer(cbc, &moved(), true).accelerated, Answer::Yes);
         assert_eq!(answer(cbc, &[], true).accelerated, Answer::No);
         assert_eq!(answer(cbc, &[], false).accelerated, Answer::Unknown);
-        // A device that is busy with something else does not make AES-GCM its own.
+        // A device that is busy with other algorithms does not serve AES-GCM.
         let gcm = answer("rfc4106(gcm(aes))", &moved(), true);
         assert_eq!((gcm.accelerated, gcm.device), (Answer::No, None));
         assert_eq!(answer("rot13", &moved(), true).accelerated, Answer::Unknown);

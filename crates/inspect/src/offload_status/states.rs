@@ -6,21 +6,21 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Bound on associations that are looked at.
+/// Bound on security associations.
 const MAX_STATES: usize = 1024;
 
 /// A security association, without its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SecurityAssociation {
-    /// From
+    /// Source address
     pub source: String,
-    /// To
+    /// Destination address
     pub destination: String,
-    /// The kernel's name of what encrypts and authenticates it
+    /// The kernel's name of its algorithm
     pub algorithm: String,
-    /// The card that does it instead of the kernel
+    /// The card to which it is offloaded
     pub offload: Option<String>,
-    /// Bytes so far
+    /// Bytes since its creation
     pub bytes: Option<u64>,
 }
 

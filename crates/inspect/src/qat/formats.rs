@@ -1,11 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The texts in which QAT drivers speak, as values. Pure: text in, values out.
+//! Parsers of the text files of QAT drivers. Pure: text in, values out.
 //!
-//! All of it is foreign: lines that are not understood are left out, numbers that do not fit are
-//! absent, and nothing here panics. Both families of drivers are read, those of the kernel's tree and
-//! those of Intel's packages; they print the same things differently.
+//! The input is foreign: unknown lines are skipped, numbers out of range are absent, and nothing panics. The
+//! parsers read both families of drivers, the kernel's and Intel's, which print the same facts differently.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +21,17 @@ pub const MAX_KEYS: usize = 4096;
 /// Counters of one acceleration engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineCounters {
-    /// Its number.
+    /// Engine number.
     pub engine: u32,
-    /// Requests that its firmware has taken since the device came up.
+    /// Requests accepted by its firmware since the device came up.
     pub requests: u64,
-    /// Responses that it has given. Fewer than requests: in flight, or hung.
+    /// Responses. The difference to `requests` is in flight, or hangs.
     pub responses: u64,
-    /// Memory errors that the firmware has seen, where the driver prints them.
+    /// Memory errors seen by the firmware, if the driver prints them.
     pub ras_events: Option<u64>,
 }
 
-/// One device in what `adf_ctl status` (`qat_service status`) prints.
+/// One device in the output of `adf_ctl status` (`qat_service status`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlledDevice {
     /// `qat_dev0` and so on.
@@ -47,7 +46,7 @@ pub struct ControlledDevice {
     pub up: bool,
 }
 
-/// Reads what `adf_ctl status` prints. Devices are matched by their whole name: `qat_dev1` is not
+/// Parses the output of `adf_ctl status`. Devices are matched by their whole name: `qat_dev1` is not
 /// `qat_dev10`.
 #[must_use]
 pub fn adf_ctl_status(text: &str) -> Vec<ControlledDevice> {
@@ -64,7 +63,7 @@ fn controlled_device(line: &str) -> Option<ControlledDevice> {
     }
     let mut fields = BTreeMap::new();
     for field in rest.split(',') {
-        // The last field holds two more, parted by blanks: `#accel: 3 #engines: 6 state: up`.
+        // The last field contains two more, separated by blanks: `#accel: 3 #engines: 6 state: up`.
         let words: Vec<&str> = field.split_whitespace().collect();
         for pair in words.windows(2) {
             if let Some(key) = pair[0].strip_suffix(':') {
@@ -99,7 +98,7 @@ pub fn full_address(address: &str) -> String {
     }
 }
 
-/// Reads `fw_counters` of either family of drivers.
+/// Parses `fw_counters` of either family of drivers.
 #[must_use]
 pub fn fw_counters(text: &str) -> Vec<EngineCounters> {
     let mut engines: BTreeMap<u32, EngineCounters> = BTreeMap::new();
@@ -145,29 +144,29 @@ fn tabled_counter(line: &str) -> Option<EngineCounters> {
     values.next().is_none().then_some(row)
 }
 
-/// A number as drivers print it: with blanks, a line end, and sometimes a NUL after that.
+/// A number as drivers print it: with blanks, a line end, and sometimes a NUL.
 #[must_use]
 pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     trimmed(text).parse().ok()
 }
 
-/// Without the blanks, line ends and NULs around it. Heartbeat files end in a NUL.
+/// The text without surrounding blanks, line ends and NULs. Heartbeat files end in a NUL.
 #[must_use]
 pub fn trimmed(text: &str) -> &str {
     text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0')
 }
 
-/// What a device's heartbeat says.
+/// Result of a device's heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Heartbeat {
     /// The firmware answers.
     Alive,
-    /// It does not answer, or this device has no heartbeat.
+    /// The firmware does not answer, or this device has no heartbeat.
     Silent,
 }
 
-/// Reads `heartbeat/status`. (Reading that file is itself the question to the firmware.)
+/// Parses `heartbeat/status`. (Reading that file makes the driver query the firmware.)
 #[must_use]
 pub fn heartbeat(text: &str) -> Option<Heartbeat> {
     match number::<i64>(text)? {
@@ -180,7 +179,7 @@ pub fn heartbeat(text: &str) -> Option<Heartbeat> {
 /// Sections of `dev_cfg` and of `/etc/*_dev*.conf`: `[SECTION]`, then `key = value`.
 pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Reads a device's configuration.
+/// Parses a device's configuration.
 #[must_use]
 pub fn dev_cfg(text: &str) -> Sections {
     let mut sections = Sections::new();
@@ -209,8 +208,8 @@ pub fn dev_cfg(text: &str) -> Sections {
     sections
 }
 
-/// Reads `device_data` of telemetry: each key with its current value. Where a line holds minimum,
-/// maximum and average too, they follow the value and are left out.
+/// Parses `device_data` of telemetry: each key with its current value. Minimum, maximum and average follow the
+/// value on some lines and are skipped.
 #[must_use]
 pub fn telemetry(text: &str) -> BTreeMap<String, u64> {
     text.lines()
@@ -223,18 +222,18 @@ pub fn telemetry(text: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// How full one ring is.
+/// Fill level of one ring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ring {
-    /// Its name, bank before ring
+    /// Bank and ring
     pub name: String,
-    /// Bytes between its head and its tail: written, and not taken yet
+    /// Bytes between head and tail: written, but not yet read
     pub used_bytes: u64,
-    /// Bytes that it holds
+    /// Size, in bytes
     pub size_bytes: u64,
 }
 
-/// Reads a ring's file (`transport/bank_NN/ring_NN`). Head and tail are hexadecimal offsets.
+/// Parses a ring's file (`transport/bank_NN/ring_NN`). Head and tail are hexadecimal offsets.
 ///
 /// Source: `adf_transport_debug.c` of the kernel.
 #[must_use]
@@ -259,7 +258,7 @@ pub fn ring(name: &str, text: &str) -> Option<Ring> {
     })
 }
 
-/// What `rp2srv` and `cfg_services` can say.
+/// Service names in `rp2srv` and `cfg_services`.
 #[must_use]
 pub fn services(text: &str) -> Vec<String> {
     trimmed(text)
@@ -271,7 +270,7 @@ pub fn services(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Interrupts of QAT devices since boot, all processors together, from `/proc/interrupts`.
+/// Interrupts of QAT devices since boot, the sum over all processors, from `/proc/interrupts`.
 #[must_use]
 pub fn interrupts(text: &str) -> u64 {
     text.lines()

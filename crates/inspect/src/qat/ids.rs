@@ -3,8 +3,8 @@
 
 //! PCI identities of QAT devices, all generations, physical and virtual functions.
 //!
-//! Source: the kernel's `adf_accel_devices.h` and `adf_common_drv.h` for what is in the tree, Intel's
-//! out-of-tree packages and the Kubernetes device plugin for the rest.
+//! Source: the kernel's `adf_accel_devices.h` and `adf_common_drv.h` for drivers in its tree, Intel's packages
+//! and the Kubernetes device plugin for the others.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 /// Intel's PCI vendor number.
 pub const VENDOR_INTEL: u16 = 0x8086;
 
-/// A device's generation: what firmware, services and files it can have.
+/// A device's generation determines its firmware, services and files.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Generation {
-    /// DH895xCC (8920, 8950), the chips before C62x.
+    /// DH895xCC (8920, 8950), before C62x.
     Gen1,
     /// C62x (8960, 8970), C3xxx (Atom), D15xx, 200xx, C4xxx.
     Gen2,
@@ -37,13 +37,12 @@ pub struct Identity {
     pub virtual_function: bool,
     /// The product line, as Intel names it.
     pub model: &'static str,
-    /// What the driver calls the class; part of its debugfs folder.
+    /// The driver's name of the class; part of its debugfs folder.
     pub class: &'static str,
     /// The kernel driver that binds it.
     pub driver: &'static str,
-    /// Its generation.
     pub generation: Generation,
-    /// Whether Linux has a driver in its tree; otherwise only Intel's package has.
+    /// Whether the kernel's tree has a driver; otherwise only Intel's package does.
     pub in_tree: bool,
 }
 
@@ -86,7 +85,7 @@ const fn virtual_of(
 
 use Generation::{Gen1, Gen2, Gen4, Gen6};
 
-/// Every device that is known. Numbers are unique.
+/// All known devices. Device numbers are unique.
 pub const IDENTITIES: [Identity; 21] = [
     physical(0x0435, "DH895xCC", "dh895xcc", Gen1, true),
     physical(0x37c8, "C62x", "c6xx", Gen2, true),
@@ -104,7 +103,7 @@ pub const IDENTITIES: [Identity; 21] = [
     virtual_of(0x19e3, "C3xxx", "c3xxxvf", "c3xxxvf", Gen2, true),
     virtual_of(0x6f55, "D15xx", "d15xxvf", "d15xxvf", Gen2, false),
     virtual_of(0x18a1, "C4xxx", "c4xxxvf", "c4xxxvf", Gen2, false),
-    // The kernel has no driver for virtual functions of these: they are for user space (vfio-pci).
+    // The kernel has no driver for these virtual functions; user space drives them (vfio-pci).
     virtual_of(0x4941, "4xxx", "4xxxvf", "vfio-pci", Gen4, false),
     virtual_of(0x4943, "401xx", "4xxxvf", "vfio-pci", Gen4, false),
     virtual_of(0x4945, "402xx", "4xxxvf", "vfio-pci", Gen4, false),
@@ -125,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_there_once_and_each_family_has_both_functions() {
+    fn device_numbers_are_unique_and_every_function_has_a_parent() {
         for (at, identity) in IDENTITIES.iter().enumerate() {
             let again = IDENTITIES[at + 1..]
                 .iter()
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_intel_is_asked_for() {
+    fn devices_of_other_vendors_are_ignored() {
         assert_eq!(
             identify(VENDOR_INTEL, 0x4940).map(|row| row.model),
             Some("4xxx")

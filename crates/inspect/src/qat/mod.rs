@@ -1,18 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Intel QAT: every device and virtual function, of all generations, under the kernel's drivers and
-//! under Intel's, and whether anything reaches them.
+//! Intel QAT: all devices and virtual functions of all generations, with the kernel's drivers or Intel's, and
+//! whether requests can reach them.
 //!
 //! ```text
-//!  sys/bus/pci/devices/<address>     what is plugged in, which driver has it, errors, services
+//!  sys/bus/pci/devices/<address>     device, driver, errors, services
 //!  sys/kernel/debug/qat_<class>_…    firmware counters, heartbeat, telemetry, configuration   (root)
-//!  etc/<class>_dev<n>.conf           what Intel's service configures
+//!  etc/<class>_dev<n>.conf           configuration by Intel's service
 //! ```
 //!
-//! Three facts that the files alone do not tell, and that most reports get wrong: a device that is *up*
-//! may have no kernel instances (`sym` alone, or `dc`), counters are requests and not bytes, and what is
-//! not registered in `/proc/crypto` (AES-GCM, in the kernel's tree) never reaches the device.
+//! Three facts that the files do not show and most reports get wrong: a device that is *up* may have no kernel
+//! instances (`sym` alone, or `dc`); counters count requests, not bytes; an algorithm without a registration in
+//! `/proc/crypto` (AES-GCM, with the kernel's own driver) never reaches the device.
 
 pub mod formats;
 pub mod ids;
@@ -24,16 +24,15 @@ use serde::Serialize;
 
 use self::formats::{EngineCounters, Heartbeat, Ring};
 use self::ids::{Generation, identify};
-use crate::report::{Look, Section};
+use crate::report::{Section, SectionReader};
 use millrace_hostfs::{ATTRIBUTE_BYTES, Root, Unavailable};
 
-/// Where PCI devices are.
 const PCI: &str = "sys/bus/pci/devices";
 
-/// Where drivers put what is for root.
+/// Files of drivers for root only.
 const DEBUG: &str = "sys/kernel/debug";
 
-/// Bound on devices that are looked into: sockets with four devices of 16 functions each, twice over.
+/// Bound on devices: twice the number of a machine whose sockets have four devices of 16 functions each.
 const MAX_DEVICES: usize = 1024;
 
 /// QAT in this machine.
@@ -41,35 +40,35 @@ const MAX_DEVICES: usize = 1024;
 pub struct Qat {
     /// Devices and their virtual functions, by bus address
     pub devices: Vec<Device>,
-    /// Kernel modules of QAT that are loaded
+    /// Loaded kernel modules of QAT
     pub modules: Vec<String>,
     /// Whether Intel's service for its own drivers is installed
     pub service: bool,
-    /// Files that configure Intel's drivers, with their services
+    /// Configuration files of Intel's drivers
     pub configurations: Vec<Configuration>,
     /// Interrupts of all devices since boot; null if the table could not be read
     pub interrupts: Option<u64>,
-    /// User-space libraries and OpenSSL modules of QAT that are installed
+    /// Installed user-space libraries and OpenSSL modules of QAT
     pub user_space: Vec<String>,
 }
 
-/// A file that configures a device for Intel's drivers.
+/// A configuration file of Intel's drivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Configuration {
-    /// Its path
+    /// Path
     pub file: String,
-    /// What it says
+    /// Its services and instances
     pub instances: Instances,
 }
 
-/// What a configuration gives to whom.
+/// Services and instances in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Instances {
-    /// Services that are enabled: `cy`, `dc`, `sym`, `asym`
+    /// Enabled services: `cy`, `dc`, `sym`, `asym`
     pub services: Vec<String>,
-    /// Crypto instances of the kernel; null if it does not say
+    /// Crypto instances of the kernel; null if not configured
     pub kernel_crypto: Option<u64>,
-    /// Compression instances of the kernel; null if it does not say
+    /// Compression instances of the kernel; null if not configured
     pub kernel_compression: Option<u64>,
 }
 
@@ -86,57 +85,57 @@ pub struct Device {
     pub generation: Generation,
     /// Whether it is a virtual function
     pub virtual_function: bool,
-    /// The device that a virtual function belongs to; null in a guest, where it is not seen
+    /// The physical device of a virtual function; null in a guest, which cannot see it
     pub parent: Option<String>,
-    /// The driver that has it; null if none has
+    /// Its driver; null if it has none
     pub driver: Option<String>,
-    /// Whether Linux brings a driver for it; otherwise only Intel's package does
+    /// Whether the kernel's tree has a driver for it; otherwise only Intel's package does
     pub driver_in_tree: bool,
-    /// NUMA node; null where the machine has none
+    /// NUMA node; null if the machine has only one
     pub numa_node: Option<u32>,
-    /// Current and possible speed and width of its bus
+    /// Speed and width of its PCIe link, current and possible
     pub link: Option<Link>,
-    /// Virtual functions that exist, and that could
+    /// Number of virtual functions, current and possible
     pub functions: Option<Functions>,
-    /// Whether it is up; null if nothing says so
+    /// Whether it is up; null if unknown
     pub up: Option<bool>,
-    /// Services it is set to; empty if nothing says so
+    /// Configured services; empty if unknown
     pub services: Vec<String>,
     /// Ring pairs
     pub ring_pairs: Option<u64>,
-    /// Whether it resets itself after a fatal error; null where it cannot be set
+    /// Whether it resets itself after a fatal error; null if it has no such setting
     pub resets_itself: Option<bool>,
     /// Counters of each engine's firmware; empty if they could not be read
     pub engines: Vec<EngineCounters>,
-    /// What the firmware answers; null if it was not asked
+    /// Answer of the firmware; null if it was not asked
     pub heartbeat: Option<Heartbeat>,
-    /// Questions to the firmware that it did not answer, since the driver was loaded
+    /// Heartbeats that the firmware missed since the driver was loaded
     pub heartbeats_failed: Option<u64>,
-    /// Errors that the device counts, since its counters were reset
+    /// Errors since the counters were reset
     pub errors: Option<Errors>,
-    /// What its configuration gives to whom; null if it could not be read
+    /// Its configuration; null if it could not be read
     pub instances: Option<Instances>,
-    /// Rings that hold requests or responses which nobody has taken yet, the fullest first
+    /// Rings with unread requests or responses, the fullest first
     pub rings: Vec<Ring>,
     /// Utilisation and latencies, where telemetry is on
     pub telemetry: BTreeMap<String, u64>,
 }
 
-/// The bus.
+/// A PCIe link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Link {
-    /// Speed now, in the kernel's words
+    /// Current speed, in the kernel's words
     pub speed: String,
-    /// Speed that the device could
+    /// Possible speed of the device
     pub possible_speed: String,
-    /// Lanes now
+    /// Current number of lanes
     pub width: u32,
-    /// Lanes that the device could
+    /// Possible number of lanes
     pub possible_width: u32,
 }
 
 impl Link {
-    /// Whether the slot gives less than the device could take.
+    /// Whether the link is slower or narrower than the device allows.
     #[must_use]
     pub fn below_its_possibilities(&self) -> bool {
         self.width < self.possible_width || self.speed != self.possible_speed
@@ -146,20 +145,20 @@ impl Link {
 /// Virtual functions of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Functions {
-    /// That exist
+    /// Current number
     pub enabled: u32,
-    /// That could exist
+    /// Possible number
     pub possible: u32,
 }
 
-/// Errors that a device counts.
+/// Error counters of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Errors {
     /// Corrected by the device
     pub correctable: u64,
-    /// Not corrected, without loss of the device
+    /// Uncorrected, but the device continued
     pub nonfatal: u64,
-    /// That took the device down
+    /// Took the device down
     pub fatal: u64,
 }
 
@@ -172,14 +171,14 @@ impl Errors {
 }
 
 impl Device {
-    /// Requests that all engines have taken.
+    /// Requests accepted by all engines.
     #[must_use]
     pub fn requests(&self) -> u64 {
         let requests = self.engines.iter().map(|engine| engine.requests);
         requests.fold(0, u64::saturating_add)
     }
 
-    /// Requests that were not answered: in flight, or lost in an engine that hangs.
+    /// Unanswered requests: in flight, or lost in an engine that hangs.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         let gaps = self.engines.iter();
@@ -187,8 +186,8 @@ impl Device {
         gaps.fold(0, u64::saturating_add)
     }
 
-    /// Whether the kernel's own crypto (IPsec, dm-crypt) can use it as it is set up; none if nothing
-    /// says so. `sym` alone has no instances for the kernel, and `dc` is compression.
+    /// Whether the kernel's crypto (IPsec, dm-crypt) can use it in its configuration; none if unknown. `sym`
+    /// alone has no instances for the kernel, and `dc` is compression.
     ///
     /// Source: `adf_gen4_config.c`, `adf_gen2_config.c`.
     #[must_use]
@@ -208,36 +207,36 @@ impl Device {
     }
 }
 
-/// Looks for devices, drivers, libraries.
+/// Reads the facts about devices, drivers and libraries.
 #[must_use]
 pub fn section(root: &Root) -> Section<Qat> {
-    let mut look = Look::new(root);
+    let mut reader = SectionReader::new(root);
     let qat = Qat {
-        devices: devices(&mut look),
-        modules: modules(&mut look),
+        devices: devices(&mut reader),
+        modules: modules(&mut reader),
         service: root.exists("etc/init.d/qat_service")
             || root.exists("usr/sbin/adf_ctl")
             || root.exists("usr/local/bin/adf_ctl"),
-        configurations: configurations(&mut look),
-        interrupts: look
+        configurations: configurations(&mut reader),
+        interrupts: reader
             .table("proc/interrupts")
             .map(|text| formats::interrupts(&text)),
         user_space: user_space(root),
     };
-    look.section(Some(qat))
+    reader.section(Some(qat))
 }
 
-fn devices(look: &mut Look<'_>) -> Vec<Device> {
+fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
     let mut devices = Vec::new();
-    let folders = look.names(DEBUG);
-    for address in look.names(PCI) {
+    let folders = reader.names(DEBUG);
+    for address in reader.names(PCI) {
         // The address becomes part of commands that people copy, so a hostile tree must not choose it.
         if !formats::is_bus_address(&address) {
             continue;
         }
         let folder = format!("{PCI}/{address}");
         let mut hex = |name: &str| {
-            let text = look.text_if_there(&format!("{folder}/{name}"))?;
+            let text = reader.text_if_there(&format!("{folder}/{name}"))?;
             u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
         };
         let Some((vendor, device_id)) = hex("vendor").zip(hex("device")) else {
@@ -255,14 +254,14 @@ fn devices(look: &mut Look<'_>) -> Vec<Device> {
             model: identity.model.to_owned(),
             generation: identity.generation,
             virtual_function: identity.virtual_function,
-            parent: look.root().link_name(&format!("{folder}/physfn")),
-            driver: look.root().link_name(&format!("{folder}/driver")),
+            parent: reader.root().link_name(&format!("{folder}/physfn")),
+            driver: reader.root().link_name(&format!("{folder}/driver")),
             driver_in_tree: identity.in_tree,
-            numa_node: look
+            numa_node: reader
                 .number_if_there::<i64>(&format!("{folder}/numa_node"))
                 .and_then(|node| u32::try_from(node).ok()),
-            link: link(look, &folder),
-            functions: functions(look, &folder),
+            link: link(reader, &folder),
+            functions: functions(reader, &folder),
             up: None,
             services: Vec::new(),
             ring_pairs: None,
@@ -270,24 +269,24 @@ fn devices(look: &mut Look<'_>) -> Vec<Device> {
             engines: Vec::new(),
             heartbeat: None,
             heartbeats_failed: None,
-            errors: errors(look, &folder),
+            errors: errors(reader, &folder),
             instances: None,
             rings: Vec::new(),
             telemetry: BTreeMap::new(),
         };
-        sysfs(look, &folder, &mut device);
+        sysfs(reader, &folder, &mut device);
         let debug = folders
             .iter()
             .find(|name| is_folder_of(name, identity.class, &address));
         if let Some(name) = debug {
-            debugfs(look, &format!("{DEBUG}/{name}"), &mut device);
+            debugfs(reader, &format!("{DEBUG}/{name}"), &mut device);
         }
         devices.push(device);
     }
     devices
 }
 
-/// Whether this is the debugfs folder of the device. Old drivers leave the bus domain out.
+/// Whether this is the debugfs folder of the device. Old drivers omit the PCI domain.
 fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
     let rest = name
         .strip_prefix("qat_")
@@ -296,9 +295,10 @@ fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
     found.is_some_and(|found| formats::full_address(found) == address)
 }
 
-fn link(look: &mut Look<'_>, folder: &str) -> Option<Link> {
+fn link(reader: &mut SectionReader<'_>, folder: &str) -> Option<Link> {
     let mut text = |name: &str| {
-        look.text_if_there(&format!("{folder}/{name}"))
+        reader
+            .text_if_there(&format!("{folder}/{name}"))
             .map(|text| text.trim().to_owned())
     };
     Some(Link {
@@ -309,15 +309,15 @@ fn link(look: &mut Look<'_>, folder: &str) -> Option<Link> {
     })
 }
 
-fn functions(look: &mut Look<'_>, folder: &str) -> Option<Functions> {
+fn functions(reader: &mut SectionReader<'_>, folder: &str) -> Option<Functions> {
     Some(Functions {
-        enabled: look.number_if_there(&format!("{folder}/sriov_numvfs"))?,
-        possible: look.number_if_there(&format!("{folder}/sriov_totalvfs"))?,
+        enabled: reader.number_if_there(&format!("{folder}/sriov_numvfs"))?,
+        possible: reader.number_if_there(&format!("{folder}/sriov_totalvfs"))?,
     })
 }
 
-fn errors(look: &mut Look<'_>, folder: &str) -> Option<Errors> {
-    let mut count = |name: &str| look.number_if_there(&format!("{folder}/qat_ras/{name}"));
+fn errors(reader: &mut SectionReader<'_>, folder: &str) -> Option<Errors> {
+    let mut count = |name: &str| reader.number_if_there(&format!("{folder}/qat_ras/{name}"));
     Some(Errors {
         correctable: count("errors_correctable")?,
         nonfatal: count("errors_nonfatal")?,
@@ -325,9 +325,9 @@ fn errors(look: &mut Look<'_>, folder: &str) -> Option<Errors> {
     })
 }
 
-/// What the newer drivers of the kernel's tree show.
-fn sysfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
-    let mut text = |name: &str| look.text_if_there(&format!("{folder}/qat/{name}"));
+/// Facts from sysfs, shown by newer drivers of the kernel's tree.
+fn sysfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
+    let mut text = |name: &str| reader.text_if_there(&format!("{folder}/qat/{name}"));
     device.up = text("state").and_then(|state| match state.trim() {
         "up" => Some(true),
         "down" => Some(false),
@@ -344,56 +344,57 @@ fn sysfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
     });
 }
 
-/// What drivers show to root alone.
-fn debugfs(look: &mut Look<'_>, folder: &str, device: &mut Device) {
+/// Facts from debugfs, which drivers show only to root.
+fn debugfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
     let path = format!("{folder}/fw_counters");
-    let is_denied = look.root().read(&path, ATTRIBUTE_BYTES) == Err(Unavailable::Denied);
-    let counters = look.text_if_there(&path);
+    let is_denied = reader.root().read(&path, ATTRIBUTE_BYTES) == Err(Unavailable::Denied);
+    let counters = reader.text_if_there(&path);
     device.engines = counters
         .map(|text| formats::fw_counters(&text))
         .unwrap_or_default();
-    // The counters exist while the device is up and not otherwise; who may not read them cannot tell.
+    // The counters exist only while the device is up. Without the right to read them its state is unknown.
     if device.up.is_none() && !device.virtual_function && !is_denied {
         device.up = Some(!device.engines.is_empty());
     }
-    let heartbeat = look.text_if_there(&format!("{folder}/heartbeat/status"));
+    let heartbeat = reader.text_if_there(&format!("{folder}/heartbeat/status"));
     device.heartbeat = heartbeat.and_then(|text| formats::heartbeat(&text));
-    device.heartbeats_failed = look.number_if_there(&format!("{folder}/heartbeat/queries_failed"));
-    let configuration = look.text_if_there(&format!("{folder}/dev_cfg"));
+    device.heartbeats_failed =
+        reader.number_if_there(&format!("{folder}/heartbeat/queries_failed"));
+    let configuration = reader.text_if_there(&format!("{folder}/dev_cfg"));
     device.instances = configuration.map(|text| instances(&formats::dev_cfg(&text)));
     if device.services.is_empty()
         && let Some(instances) = &device.instances
     {
         device.services.clone_from(&instances.services);
     }
-    device.rings = rings(look, folder);
-    // While telemetry is off its data must not be asked for: the driver refuses, and logs it.
-    let control = look.number_if_there::<u64>(&format!("{folder}/telemetry/control"));
+    device.rings = rings(reader, folder);
+    // While telemetry is off the driver refuses to give data, and logs the attempt.
+    let control = reader.number_if_there::<u64>(&format!("{folder}/telemetry/control"));
     if control.is_some_and(|control| control > 0) {
-        let data = look.text_if_there(&format!("{folder}/telemetry/device_data"));
+        let data = reader.text_if_there(&format!("{folder}/telemetry/device_data"));
         device.telemetry = data
             .map(|text| formats::telemetry(&text))
             .unwrap_or_default();
     }
 }
 
-/// Rings of all banks that are not empty, the fullest first.
-fn rings(look: &mut Look<'_>, folder: &str) -> Vec<Ring> {
+/// The non-empty rings of all banks, the fullest first.
+fn rings(reader: &mut SectionReader<'_>, folder: &str) -> Vec<Ring> {
     let mut found = Vec::new();
-    for bank in look.names(&format!("{folder}/transport")) {
+    for bank in reader.names(&format!("{folder}/transport")) {
         if !bank.starts_with("bank_") {
             continue;
         }
-        for name in look.names(&format!("{folder}/transport/{bank}")) {
+        for name in reader.names(&format!("{folder}/transport/{bank}")) {
             if !name.starts_with("ring_") || found.len() == formats::MAX_ROWS {
                 continue;
             }
-            let text = look.text_if_there(&format!("{folder}/transport/{bank}/{name}"));
+            let text = reader.text_if_there(&format!("{folder}/transport/{bank}/{name}"));
             let ring = text.and_then(|text| formats::ring(&format!("{bank}/{name}"), &text));
             found.extend(ring.filter(|ring| ring.used_bytes > 0));
         }
     }
-    // By how full they are: sizes differ.
+    // By fill ratio: sizes differ.
     found.sort_by_key(|ring| {
         std::cmp::Reverse(ring.used_bytes.saturating_mul(1000) / ring.size_bytes)
     });
@@ -412,8 +413,8 @@ fn instances(sections: &formats::Sections) -> Instances {
     }
 }
 
-fn modules(look: &mut Look<'_>) -> Vec<String> {
-    let Some(text) = look.table("proc/modules") else {
+fn modules(reader: &mut SectionReader<'_>) -> Vec<String> {
+    let Some(text) = reader.table("proc/modules") else {
         return Vec::new();
     };
     let names = text
@@ -428,7 +429,7 @@ fn modules(look: &mut Look<'_>) -> Vec<String> {
         .collect()
 }
 
-fn configurations(look: &mut Look<'_>) -> Vec<Configuration> {
+fn configurations(reader: &mut SectionReader<'_>) -> Vec<Configuration> {
     let is_one = |name: &str| {
         let class = name
             .strip_suffix(".conf")
@@ -440,7 +441,7 @@ fn configurations(look: &mut Look<'_>) -> Vec<Configuration> {
             known && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
         })
     };
-    let names: Vec<String> = look
+    let names: Vec<String> = reader
         .names("etc")
         .into_iter()
         .filter(|name| is_one(name))
@@ -448,7 +449,7 @@ fn configurations(look: &mut Look<'_>) -> Vec<Configuration> {
     let mut found = Vec::new();
     for name in names.into_iter().take(MAX_DEVICES) {
         let file = format!("etc/{name}");
-        if let Some(text) = look.text(&file) {
+        if let Some(text) = reader.text(&file) {
             let instances = instances(&formats::dev_cfg(&text));
             found.push(Configuration { file, instances });
         }
@@ -456,7 +457,7 @@ fn configurations(look: &mut Look<'_>) -> Vec<Configuration> {
     found
 }
 
-/// Places where OpenSSL looks for modules and engines, and the loader for libraries.
+/// Folders of OpenSSL's modules and engines, and of libraries.
 const LIBRARY_FOLDERS: [&str; 10] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/x86_64-linux-gnu/ossl-modules",

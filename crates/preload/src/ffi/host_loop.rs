@@ -378,6 +378,16 @@ unsafe fn take_marks(events: *mut libc::epoll_event, count: c_int) -> (c_int, Re
 mod tests {
     use super::*;
 
+    /// Providers of other versions call these by name, with these types.
+    #[test]
+    fn exported_functions_keep_their_names_and_types() {
+        let _: unsafe extern "C" fn(c_int, Turn, Turn, *mut c_void) -> c_int =
+            millrace_preload_attend;
+        let _: unsafe extern "C" fn(*mut c_int) -> u64 = millrace_preload_ticket;
+        let _: extern "C" fn(u64) = millrace_preload_ring;
+        let _: extern "C" fn() -> c_int = crate::ffi::millrace_preload_cancelling;
+    }
+
     #[test]
     fn program_sees_its_own_events_only() {
         let event = |u64| libc::epoll_event { events: 1, u64 };

@@ -26,7 +26,7 @@ pub type Ssl = c_void;
 
 const SSL_ERROR_SSL: c_int = 1;
 const SSL_ERROR_WANT_READ: c_int = 2;
-/// What `SSL_want` says of a paused job, and of one that could not be had.
+/// `SSL_want` of a connection whose job is paused, and of one that got no job.
 const SSL_ASYNC_PAUSED: c_int = 5;
 const SSL_ASYNC_NO_JOBS: c_int = 6;
 const SSL_READ_EARLY_DATA_ERROR: c_int = 0;
@@ -42,12 +42,12 @@ const MAX_WAIT_FDS: usize = 8;
 /// up at the first.
 const MAX_CANCEL_ROUNDS: usize = 16;
 
-/// How long one wait for a job takes at most that does not give up, in milliseconds; such a job ends
-/// by the deadline of its operation.
+/// Longest single wait for a job that does not give up, in milliseconds. Such a job ends by the deadline
+/// of its operation.
 const DRAIN_POLL_MS: c_int = 100;
 
-/// Waits at most for a job that does not give up: with [`DRAIN_POLL_MS`] one minute, longer than any
-/// deadline that the provider accepts.
+/// Most waits for a job that does not give up: with [`DRAIN_POLL_MS`] one minute, longer than any deadline
+/// that the provider accepts.
 const MAX_DRAIN_POLLS: usize = 600;
 
 thread_local! {
@@ -158,8 +158,8 @@ pub unsafe extern "C" fn SSL_free(ssl: *mut Ssl) {
 }
 
 /// Interposed: HAProxy asks this when it closes a connection, and nowhere else. It would wait for the
-/// job's descriptor and then free the connection, and with it the last that knows of the job, whose
-/// stack is lost. While everything of the connection is still there, the job is ended.
+/// job's descriptor and then free the connection, which holds the only reference to the job, whose stack
+/// then leaks. So the job is ended here, while its connection is intact.
 ///
 /// # Safety
 /// As for `SSL_waiting_for_async(3)`.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn epoll_ctl(
     };
     match armed {
         Ok(()) => 0,
-        // nginx closes a connection that it cannot wait for; else it would wait in vain.
+        // On an error nginx closes the connection. Otherwise it would wait for it in vain.
         Err(errno) => {
             set_errno(errno);
             -1
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn epoll_ctl(
     }
 }
 
-/// Interposed: gives the provider its turns in the program's event loop (see [`host_loop`]).
+/// Interposed: gives the provider its turns in the program's event loop (see `host_loop`).
 ///
 /// # Safety
 /// As for `epoll_wait(2)`.

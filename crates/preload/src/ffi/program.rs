@@ -48,7 +48,7 @@ extern "C" fn before_main() {
     }
 }
 
-/// Makes forked children start without what is known of their parent.
+/// Makes forked children start with empty tables and without a loop.
 fn forget_at_fork() -> bool {
     unsafe extern "C" fn forget() {
         super::tables::forget();

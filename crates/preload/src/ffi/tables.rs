@@ -18,8 +18,8 @@ use super::next::Libc;
 use super::{errno, with_errno_kept};
 use crate::table::{Action, SocketTable};
 
-/// The table of this process; null before its first use. What a parent leaves behind in its child is
-/// never freed.
+/// The table of this process; null before its first use. A forked child never frees the table of its
+/// parent.
 static TABLE: AtomicPtr<Mutex<SocketTable>> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {

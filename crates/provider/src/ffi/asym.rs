@@ -11,7 +11,7 @@ use super::delegate::{
     produce, set_noted_params, transform,
 };
 use super::ids;
-use super::inner::{self, Inner};
+use super::inner::{self, InnerAlgorithm};
 use super::key::Key;
 use super::params::digest_in;
 use super::private::{self, bytes};
@@ -60,7 +60,7 @@ impl Operation for Crypting {
     const FREE: i32 = ids::cipher::FREECTX;
     const GET_PARAMS: i32 = ids::cipher::GET_CTX_PARAMS;
 
-    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>] {
+    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
         &context.ciphers
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Core {
 // SAFETY: the upcalls may be called from any thread (they work on the calling thread's error stack,
 // or on an object that the caller has for itself); the handle is not dereferenced here.
 unsafe impl Send for Core {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Core {}
 
 impl Core {
@@ -49,7 +49,7 @@ impl Core {
     /// `table` is an array of `OSSL_DISPATCH` that a zero id ends, with functions of the types that
     /// `core_dispatch.h` gives to their ids.
     pub(crate) unsafe fn new(handle: *const c_void, table: *const Dispatch) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let find = |id| unsafe { function(table, id) };
         macro_rules! upcall {
             ($module:ident::$id:ident as $type:ty) => {{
@@ -57,7 +57,8 @@ impl Core {
                 if address.is_null() {
                     None
                 } else {
-                    // SAFETY: the core's function with this id has this type.
+                    // SAFETY: not null, and by this function's contract of the type that `core_dispatch.h`
+                    // gives to this id, which stands beside it below.
                     Some(unsafe { std::mem::transmute::<*const c_void, $type>(address) })
                 }
             }};
@@ -91,7 +92,8 @@ impl Core {
         let text = CString::new(text).unwrap_or_default();
         // A `va_list` is passed as a pointer on every ABI with OpenSSL 3; this one is never read.
         let mut no_arguments = [0_u64; 8];
-        // SAFETY: the handle is the core's own; strings end in null; the format reads no argument.
+        // SAFETY: each takes the core's own handle; the strings are C strings, and the format has no
+        // conversion, so that no argument is read.
         unsafe {
             new_error(self.handle);
             set_debug(self.handle, c"millrace".as_ptr(), 0, c"millrace".as_ptr());
@@ -107,12 +109,12 @@ impl Core {
     /// Runs `f` and takes back what it put on the error stack.
     pub(crate) fn discarding_errors<T>(&self, f: impl FnOnce() -> T) -> T {
         if let Some(set_mark) = self.set_mark {
-            // SAFETY: the handle is the core's own.
+            // SAFETY: takes the core's own handle.
             unsafe { set_mark(self.handle) };
         }
         let value = f();
         if let Some(pop_to_mark) = self.pop_to_mark {
-            // SAFETY: the handle is the core's own.
+            // SAFETY: takes the core's own handle.
             unsafe { pop_to_mark(self.handle) };
         }
         value
@@ -123,12 +125,12 @@ impl Core {
         let mut place: *const c_char = std::ptr::null();
         let mut request = [Param::string_ptr(key, &mut place), Param::END];
         let get_params = self.get_params?;
-        // SAFETY: an array that a null key ends, over a place for a pointer.
+        // SAFETY: takes the core's own handle and an array that a null key ends, over a place for a pointer.
         let done = unsafe { get_params(self.handle, request.as_mut_ptr()) };
         if done != 1 || place.is_null() {
             return None;
         }
-        // SAFETY: the core has put a C string of its own there.
+        // SAFETY: not null, so the core has put a C string of its configuration there.
         let value = unsafe { CStr::from_ptr(place) };
         Some(value.to_string_lossy().into_owned())
     }
@@ -143,7 +145,7 @@ impl Core {
         buffer: &'a mut [u8],
     ) -> Option<&'a [u8]> {
         let size = c_int::try_from(buffer.len()).ok()?;
-        // SAFETY: the buffer is writable for its length.
+        // SAFETY: takes a BIO of the core, by this function's contract, and a buffer with its length.
         let read = unsafe { self.bio_gets?(bio, buffer.as_mut_ptr().cast(), size) };
         let read = usize::try_from(read).ok().filter(|read| *read > 0)?;
         buffer.get(..read)
@@ -160,7 +162,7 @@ impl Core {
         loop {
             let mut read = 0;
             let room = bytes.get_mut(filled..).filter(|room| !room.is_empty())?;
-            // SAFETY: the rest of the buffer is writable for its length.
+            // SAFETY: takes a BIO of the core, by this function's contract, and the rest of the buffer.
             let more = unsafe { read_ex(bio, room.as_mut_ptr().cast(), room.len(), &mut read) };
             if more != 1 || read == 0 {
                 bytes.truncate(filled);
@@ -178,7 +180,7 @@ impl Core {
 pub(crate) unsafe fn function(table: *const Dispatch, id: i32) -> *const c_void {
     let mut entry = table;
     while !entry.is_null() {
-        // SAFETY: no zero id was met so far, so the array goes on.
+        // SAFETY: not null, and no zero id was met so far, so the array goes on.
         let found = unsafe { *entry };
         if found.id == 0 {
             break;
@@ -186,14 +188,14 @@ pub(crate) unsafe fn function(table: *const Dispatch, id: i32) -> *const c_void 
         if found.id == id {
             return found.function;
         }
-        // SAFETY: as above.
+        // SAFETY: this entry had an id, so another one follows it.
         entry = unsafe { entry.add(1) };
     }
     std::ptr::null()
 }
 
-/// Every entry from C goes through here: a panic stops at it, an error goes to OpenSSL's stack, and
-/// the caller gets `failed`.
+/// Every entry from C goes through here: no panic crosses the C boundary, an error goes to OpenSSL's
+/// error stack, and the caller gets `failed`.
 pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(entry)) {
         Ok(Ok(value)) => value,
@@ -202,7 +204,7 @@ pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> R
             failed
         }
         Err(payload) => {
-            // Dropping what was thrown could panic again.
+            // Dropping the payload could panic again.
             std::mem::forget(payload);
             provider.stats.panics.add();
             let text = "the millrace provider panicked; please report it";
@@ -237,6 +239,6 @@ pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
 /// # Safety
 /// As [`params::locate`], and its entries describe readable memory.
 pub(crate) unsafe fn integer_in(array: *const Param, key: &CStr) -> Option<i64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract.
     unsafe { params::locate(array, key).and_then(|param| params::integer(param)) }
 }

@@ -16,11 +16,11 @@ use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 use super::core::guard;
 use super::delegate::{dispatch, free, give};
 use super::ids;
-use super::inner::Context;
+use super::inner::PrivateContext;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::provider::Provider;
-use super::types::{Algorithm, Callback, Dispatch, Param, Table};
+use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::algorithms::{KeyType, each_key_type};
 use crate::config::Config;
 use crate::error::Result;
@@ -45,7 +45,7 @@ struct Decoder {
 }
 
 /// The decoders: PEM to DER, and DER to each key type that is offered.
-pub(crate) fn algorithms(context: &Context, config: &Config) -> Table<Algorithm> {
+pub(crate) fn algorithms(context: &PrivateContext, config: &Config) -> StaticTable<Algorithm> {
     let mut entries = vec![Algorithm {
         names: c"DER".as_ptr(),
         properties: c"provider=millrace,input=pem".as_ptr(),
@@ -65,7 +65,7 @@ pub(crate) fn algorithms(context: &Context, config: &Config) -> Table<Algorithm>
         }
     }
     entries.push(Algorithm::END);
-    Table::leak(entries)
+    StaticTable::leak(entries)
 }
 
 type Decode =
@@ -78,7 +78,7 @@ fn table(decode: Decode) -> *const Dispatch {
         DOES_SELECTION => does_selection<>;
     } };
     rows.push((ids::decoder::DECODE, decode as *const c_void));
-    Table::dispatch(rows).as_ptr()
+    StaticTable::dispatch(rows).as_ptr()
 }
 
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
@@ -202,7 +202,7 @@ unsafe extern "C" fn decode_der<const A: usize>(
 /// # Safety
 /// `callback` may be called with `argument` now.
 pub(crate) unsafe fn hand_over(
-    key: Arc<Key>,
+    key: Key,
     callback: Callback,
     argument: *mut c_void,
 ) -> Result<c_int> {

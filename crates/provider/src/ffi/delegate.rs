@@ -20,7 +20,7 @@ use std::sync::Arc;
 use millrace_engine::Output;
 
 use super::core::{guard, guard_bare};
-use super::inner::{self, Inner, call};
+use super::inner::{self, InnerAlgorithm, call};
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::private::{Buffer, bytes};
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 pub(crate) trait Handle {
     fn provider(&self) -> &'static Provider;
     /// The algorithm of the inner object.
-    fn functions(&self) -> &'static Inner;
+    fn functions(&self) -> &'static InnerAlgorithm;
     /// The inner object; valid as long as the handle.
     fn inner(&self) -> Ptr;
 }
@@ -68,7 +68,7 @@ pub(crate) trait Operation: Default + 'static {
     /// Whether an operation with a key that is not pooled counts as `local`.
     const COUNTS_LOCAL: bool = true;
 
-    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>];
+    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>];
 
     fn copy(&self) -> Result<Self>;
 
@@ -77,6 +77,11 @@ pub(crate) trait Operation: Default + 'static {
     /// # Safety
     /// `settings` is null or an array that a null key ends, and its entries describe readable memory.
     unsafe fn note(&mut self, settings: *const Param);
+
+    /// The length of the result, if the inner context cannot tell it for this key.
+    fn result_len(_context: &Wrapped<Self>, _key: &Key) -> Result<Option<usize>> {
+        Ok(None)
+    }
 
     /// The function `id` has initialised the inner context.
     fn started(_context: &mut Wrapped<Self>, _id: i32) -> Result<()> {
@@ -100,18 +105,13 @@ pub(crate) trait OneShot: Operation {
 pub(crate) trait Finish: Operation {
     /// Does it in the pool; `None` if the inner context shall do it.
     fn finish(context: &mut Wrapped<Self>, key: &Key) -> Result<Option<Output>>;
-
-    /// The length of the result, if the inner context cannot tell it for this key.
-    fn result_len(_context: &Wrapped<Self>, _key: &Key) -> Result<Option<usize>> {
-        Ok(None)
-    }
 }
 
 /// An operation context: a box in OpenSSL's hands, around an inner context.
 pub(crate) struct Wrapped<O: Operation> {
     pub(crate) provider: &'static Provider,
     pub(crate) row: &'static AlgorithmRow,
-    pub(crate) functions: &'static Inner,
+    pub(crate) functions: &'static InnerAlgorithm,
     pub(crate) inner: Ptr,
     pub(crate) key: Option<Arc<Key>>,
     pub(crate) state: O,
@@ -122,7 +122,7 @@ impl<O: Operation> Handle for Wrapped<O> {
         self.provider
     }
 
-    fn functions(&self) -> &'static Inner {
+    fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
 
@@ -217,14 +217,22 @@ impl<O: Operation> Wrapped<O> {
     /// Without a buffer the application only asks for the length.
     ///
     /// # Safety
-    /// `out` is null or a buffer as [`Buffer::fill`] takes it.
+    /// As [`Buffer::fill`].
     unsafe fn in_pool(
         &mut self,
         out: &Buffer,
         operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
     ) -> Result<bool> {
         if out.start.is_null() {
-            return Ok(false);
+            let len = self
+                .pooled()
+                .map(|key| O::result_len(self, key))
+                .transpose()?;
+            return match len.flatten() {
+                // SAFETY: by this function's contract.
+                Some(len) => unsafe { out.set_len(len) }.map(|()| true),
+                None => Ok(false),
+            };
         }
         let Some(key) = self.pooled().cloned() else {
             if O::COUNTS_LOCAL {
@@ -259,7 +267,7 @@ pub(crate) type Rows = Vec<(i32, *const c_void)>;
 
 /// The table of an algorithm: the rows whose function OpenSSL has as well, or whose number is in `own`.
 /// A row without a function hands on OpenSSL's.
-pub(crate) fn table(inner: &Inner, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
+pub(crate) fn table(inner: &InnerAlgorithm, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
     let entry = |(id, function): (i32, *const c_void)| match inner.entry(id) {
         Some(entry) if function.is_null() => Some(entry),
         Some(_) => Some(Dispatch { id, function }),
@@ -270,6 +278,21 @@ pub(crate) fn table(inner: &Inner, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
     entries
 }
 
+/// Runs an entry on an object of ours.
+///
+/// # Safety
+/// `pointer` is null or leads to an `H` that is not freed until this returns.
+pub(crate) unsafe fn with_handle<H: Handle, T: Failure>(
+    pointer: *const c_void,
+    entry: impl FnOnce(&H) -> Result<T>,
+) -> T {
+    // SAFETY: by this function's contract.
+    match unsafe { pointer.cast::<H>().as_ref() } {
+        Some(handle) => guard(handle.provider(), T::VALUE, || entry(handle)),
+        None => T::VALUE,
+    }
+}
+
 /// Functions that are called with the inner object in place of ours, and with everything else as it is.
 macro_rules! delegates {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
@@ -277,17 +300,14 @@ macro_rules! delegates {
             pointer: Ptr,
             $($argument: $type),*
         ) -> $result {
-            // SAFETY: libcrypto calls a function of this table with null or with a pointer that the
-            // table's constructor returned, which leads to an `H`, and does not free it during the call.
-            let Some(handle) = (unsafe { pointer.cast::<H>().as_ref() }) else {
-                return Failure::VALUE;
-            };
-            guard(handle.provider(), Failure::VALUE, || {
+            let entry = |handle: &H| {
                 let (functions, inner) = (handle.functions(), handle.inner());
                 // SAFETY: the table's row pairs `ID` with this type. The inner object lives as long as
                 // the handle; the other arguments are those of libcrypto for this very function.
                 unsafe { call!(functions, ID, fn(inner => Ptr, $($argument => $type),*) -> $result) }
-            })
+            };
+            // SAFETY: libcrypto passes null or what the constructor of this table returned, an `H`.
+            unsafe { with_handle(pointer, entry) }
         }
     )*};
 }
@@ -308,7 +328,7 @@ delegates! {
 /// # Safety
 /// `pointer` is null or from [`newctx`] or [`dupctx`] of this `O`, not freed, and no other thread uses
 /// it until this returns: OpenSSL's rule for operation contexts.
-pub(crate) unsafe fn with<O: Operation, T: Failure>(
+pub(crate) unsafe fn with_context<O: Operation, T: Failure>(
     pointer: Ptr,
     entry: impl FnOnce(&mut Wrapped<O>) -> Result<T>,
 ) -> T {
@@ -377,7 +397,7 @@ pub(crate) unsafe extern "C" fn dupctx<O: Operation, const ID: i32>(pointer: Ptr
         }))
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// An initialisation with a key.
@@ -398,7 +418,7 @@ pub(crate) unsafe extern "C" fn init<O: Operation, const ID: i32>(
         context.begun(ID, status)
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// An initialisation with the name of a digest, and a key.
@@ -409,7 +429,7 @@ pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     let entry = |context: &mut Wrapped<O>| {
-        // SAFETY: as in `init`.
+        // SAFETY: libcrypto passes null or a key object of our key manager, and an array of parameters.
         let data = unsafe { context.begin(object, settings) }?;
         // SAFETY: the two `digest_*_init` have this type; `data` is null or inner key data, and the name
         // is libcrypto's.
@@ -421,7 +441,7 @@ pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
         context.begun(ID, status)
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// A private operation on an input: in the pool, or by the inner context.
@@ -454,7 +474,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// A private operation on what was given before: in the pool, or by the inner context.
@@ -466,12 +486,6 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
 ) -> c_int {
     let entry = |context: &mut Wrapped<O>| {
         let buffer = Buffer::new(out, out_len, room);
-        if let (true, Some(key)) = (out.is_null(), context.pooled())
-            && let Some(result_len) = O::result_len(context, key)?
-        {
-            // SAFETY: libcrypto passes a place for the length.
-            return unsafe { buffer.set_len(result_len) };
-        }
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
         if unsafe { context.in_pool(&buffer, O::finish) }? {
             return Ok(1);
@@ -484,7 +498,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// Sets parameters, and notes those that the pool needs.
@@ -501,7 +515,7 @@ pub(crate) unsafe extern "C" fn set_noted_params<O: Operation, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with::<O, _>(pointer, entry) }
+    unsafe { with_context::<O, _>(pointer, entry) }
 }
 
 /// Lists parameters; without a context too (`openssl list` asks so).

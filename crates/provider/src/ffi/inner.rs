@@ -23,13 +23,13 @@ use crate::error::{Error, Reason, Result};
 use crate::names;
 
 /// One algorithm of the inner provider.
-pub(crate) struct Inner {
+pub(crate) struct InnerAlgorithm {
     /// All its names, as OpenSSL wants them.
     pub(crate) names: *const c_char,
     table: [*const c_void; FUNCTIONS],
 }
 
-impl Inner {
+impl InnerAlgorithm {
     /// Whether it has the function with this id.
     pub(crate) fn has(&self, id: i32) -> bool {
         usize::try_from(id).is_ok_and(|index| self.table.get(index).is_some_and(|f| !f.is_null()))
@@ -73,7 +73,7 @@ macro_rules! call {
 pub(crate) use call;
 
 /// The private library context and what is offered from it.
-pub(crate) struct Context {
+pub(crate) struct PrivateContext {
     pub(crate) lib: &'static Lib,
     pub(crate) libctx: Ptr,
     /// The inner provider.
@@ -81,29 +81,29 @@ pub(crate) struct Context {
     /// Context of the inner provider: first argument of its constructors.
     pub(crate) provctx: Ptr,
     /// By the index of [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks it.
-    pub(crate) keys: Vec<Option<Inner>>,
-    pub(crate) signatures: Vec<Option<Inner>>,
-    pub(crate) exchanges: Vec<Option<Inner>>,
-    pub(crate) ciphers: Vec<Option<Inner>>,
+    pub(crate) keys: Vec<Option<InnerAlgorithm>>,
+    pub(crate) signatures: Vec<Option<InnerAlgorithm>>,
+    pub(crate) exchanges: Vec<Option<InnerAlgorithm>>,
+    pub(crate) ciphers: Vec<Option<InnerAlgorithm>>,
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
-/// A fetched `EVP_MD`.
+/// A fetched `EVP_MD`, kept for ever.
 struct Digest(Ptr);
 
 // SAFETY: an `EVP_MD` is reference counted and immutable.
 unsafe impl Send for Digest {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Digest {}
 
 // SAFETY: a library context is made to be shared between threads; the tables are constants of
 // libcrypto.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
+unsafe impl Send for PrivateContext {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for PrivateContext {}
 
 static LIB: OnceLock<std::result::Result<Lib, String>> = OnceLock::new();
-static CONTEXT: OnceLock<std::result::Result<Context, &'static str>> = OnceLock::new();
+static CONTEXT: OnceLock<std::result::Result<PrivateContext, &'static str>> = OnceLock::new();
 
 /// The libcrypto of this process. There is one per process that can use this module.
 ///
@@ -132,28 +132,28 @@ pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
 ///
 /// # Errors
 /// If libcrypto cannot make one.
-pub(crate) fn context() -> Result<&'static Context> {
+pub(crate) fn context() -> Result<&'static PrivateContext> {
     let lib = LIB.get().and_then(|lib| lib.as_ref().ok());
     let lib = lib.ok_or_else(|| Error::new(Reason::Internal, "used before it was initialised"))?;
     CONTEXT
-        .get_or_init(|| Context::new(lib))
+        .get_or_init(|| PrivateContext::new(lib))
         .as_ref()
         .map_err(|why| Error::new(Reason::Library, *why))
 }
 
-impl Context {
+impl PrivateContext {
     fn new(lib: &'static Lib) -> std::result::Result<Self, &'static str> {
         // SAFETY: takes nothing.
         let libctx = unsafe { (lib.OSSL_LIB_CTX_new)() };
         if libctx.is_null() {
             return Err("no private library context could be made");
         }
-        // SAFETY: a library context and a C string.
+        // SAFETY: takes a library context and a C string.
         let provider = unsafe { (lib.OSSL_PROVIDER_load)(libctx, c"default".as_ptr()) };
         if provider.is_null() {
             return Err("OpenSSL's default provider could not be loaded");
         }
-        // SAFETY: a loaded provider; its context is only handed back to its own functions.
+        // SAFETY: takes a loaded provider.
         let provctx = unsafe { (lib.OSSL_PROVIDER_get0_provider_ctx)(provider) };
         let find = |operation: c_int, names: &[&str]| {
             let mut no_cache = 0;
@@ -194,13 +194,13 @@ impl Context {
             return Ok(*digest);
         }
         let name = names::openssl_name(hash).ok_or_else(Error::library)?;
-        // SAFETY: a library context, a C string, no properties.
+        // SAFETY: takes a library context, a C string and no properties.
         let digest =
             unsafe { (self.lib.EVP_MD_fetch)(self.libctx, name.as_ptr(), std::ptr::null()) };
         if digest.is_null() {
             return Err(Error::library());
         }
-        // Lost the race: one more reference stays, which is nothing.
+        // If another thread was first, one more reference stays: the digest is never freed anyway.
         let _ = cell.set(Digest(digest));
         Ok(digest)
     }
@@ -210,7 +210,7 @@ impl Context {
 ///
 /// # Errors
 /// If this OpenSSL does not have it.
-pub(crate) fn key_functions(key_type: KeyType) -> Result<&'static Inner> {
+pub(crate) fn key_functions(key_type: KeyType) -> Result<&'static InnerAlgorithm> {
     algorithm_at(&context()?.keys, key_type as usize)
 }
 
@@ -218,7 +218,10 @@ pub(crate) fn key_functions(key_type: KeyType) -> Result<&'static Inner> {
 ///
 /// # Errors
 /// If this OpenSSL does not have it.
-pub(crate) fn algorithm_at(algorithms: &[Option<Inner>], index: usize) -> Result<&Inner> {
+pub(crate) fn algorithm_at(
+    algorithms: &[Option<InnerAlgorithm>],
+    index: usize,
+) -> Result<&InnerAlgorithm> {
     let inner = algorithms.get(index).and_then(Option::as_ref);
     inner.ok_or_else(|| {
         Error::new(
@@ -232,8 +235,8 @@ pub(crate) fn algorithm_at(algorithms: &[Option<Inner>], index: usize) -> Result
 ///
 /// # Safety
 /// `table` is null or an array of `OSSL_ALGORITHM` that a null name ends.
-unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<Inner>> {
-    let mut found: Vec<Option<Inner>> = wanted.iter().map(|_| None).collect();
+unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<InnerAlgorithm>> {
+    let mut found: Vec<Option<InnerAlgorithm>> = wanted.iter().map(|_| None).collect();
     let mut entry = table;
     while !entry.is_null() {
         // SAFETY: not null, and no null name was met so far, so the array goes on.
@@ -256,7 +259,7 @@ unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<Inner>> {
                 // SAFETY: an `OSSL_ALGORITHM` with a name points at a dispatch table with its end.
                 *function = unsafe { core::function(algorithm.implementation, id) };
             }
-            found[index] = Some(Inner {
+            found[index] = Some(InnerAlgorithm {
                 names: algorithm.names,
                 table,
             });

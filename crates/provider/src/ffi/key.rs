@@ -4,7 +4,7 @@
 //! Key objects: inner key data plus what is known about the key at the pool.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use millrace_engine::PrivateKey;
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::core::guard_bare;
 use super::delegate::Handle;
 use super::ids;
-use super::inner::{self, Context, Inner, call, key_functions};
+use super::inner::{self, InnerAlgorithm, PrivateContext, call, key_functions};
 use super::libcrypto::Ptr;
 use super::provider::Provider;
 use super::types::{Callback, Param};
@@ -25,22 +25,21 @@ use crate::remote::{FailureKind, PoolError};
 
 /// Where the private part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Origin {
     /// There is none (or none is known yet).
-    Public = 0,
+    Public,
     /// Brought into this process by the application: the pool may have it too.
-    Imported = 1,
+    Imported,
     /// Generated in this process: it stays here.
-    Generated = 2,
+    Generated,
     /// In the pool, and only there.
-    Resident = 3,
+    Resident,
 }
 
 /// Key data of the inner provider, freed with this value.
 pub(crate) struct KeyData {
     pub(crate) key_type: KeyType,
-    functions: &'static Inner,
+    functions: &'static InnerAlgorithm,
     pointer: Ptr,
 }
 
@@ -108,7 +107,10 @@ pub(crate) struct Key {
     pub(crate) provider: &'static Provider,
     /// Public half only if the key is resident in the pool.
     pub(crate) data: KeyData,
-    origin: AtomicU8,
+    /// As it was made.
+    origin: Origin,
+    /// Whether the private part of a public key was imported since.
+    imported: AtomicBool,
     /// Its name in the pool.
     name: Option<String>,
     identity: OnceLock<Arc<Identity>>,
@@ -133,7 +135,7 @@ impl Handle for Key {
         self.provider
     }
 
-    fn functions(&self) -> &'static Inner {
+    fn functions(&self) -> &'static InnerAlgorithm {
         self.data.functions
     }
 
@@ -143,44 +145,35 @@ impl Handle for Key {
 }
 
 impl Key {
-    pub(crate) fn new(provider: &'static Provider, data: KeyData, origin: Origin) -> Arc<Self> {
-        Arc::new(Self {
+    pub(crate) fn new(provider: &'static Provider, data: KeyData, origin: Origin) -> Self {
+        Self {
             provider,
             data,
-            origin: AtomicU8::new(origin as u8),
+            origin,
+            imported: AtomicBool::new(false),
             name: None,
             identity: OnceLock::new(),
-        })
+        }
     }
 
     /// The same key with other inner key data.
-    pub(crate) fn like(&self, data: KeyData) -> Arc<Self> {
-        Arc::new(Self {
-            provider: self.provider,
-            data,
-            origin: AtomicU8::new(self.origin() as u8),
-            name: self.name.clone(),
-            identity: self.identity.clone(),
-        })
+    pub(crate) fn like(&self, data: KeyData) -> Self {
+        let mut key = Self::new(self.provider, data, self.origin());
+        key.name.clone_from(&self.name);
+        key.identity = self.identity.clone();
+        key
     }
 
     /// A key that only the pool has, under `name`; `spki` is its public half.
-    pub(crate) fn resident(
-        provider: &'static Provider,
-        name: &str,
-        spki: &[u8],
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn resident(provider: &'static Provider, name: &str, spki: &[u8]) -> Result<Self> {
         let identity = Identity {
             spki: spki.to_vec(),
             name: Some(name.to_owned()),
         };
-        Ok(Arc::new(Self {
-            provider,
-            data: KeyData::public(spki)?,
-            origin: AtomicU8::new(Origin::Resident as u8),
-            name: Some(name.to_owned()),
-            identity: OnceLock::from(Arc::new(identity)),
-        }))
+        let mut key = Self::new(provider, KeyData::public(spki)?, Origin::Resident);
+        key.name = Some(name.to_owned());
+        key.identity = OnceLock::from(Arc::new(identity));
+        Ok(key)
     }
 
     /// The key behind a key object.
@@ -206,25 +199,21 @@ impl Key {
         Ok(unsafe { Arc::from_raw(object.cast()) })
     }
 
-    /// Hands the reference to OpenSSL.
-    pub(crate) fn into_object(self: Arc<Self>) -> Ptr {
-        Arc::into_raw(self).cast_mut().cast()
+    /// Hands a reference to OpenSSL.
+    pub(crate) fn into_object(self) -> Ptr {
+        Arc::into_raw(Arc::new(self)).cast_mut().cast()
     }
 
     pub(crate) fn origin(&self) -> Origin {
-        match self.origin.load(Ordering::Relaxed) {
-            1 => Origin::Imported,
-            2 => Origin::Generated,
-            3 => Origin::Resident,
-            _ => Origin::Public,
+        match self.origin {
+            Origin::Public if self.imported.load(Ordering::Relaxed) => Origin::Imported,
+            origin => origin,
         }
     }
 
     /// The private part was imported.
     pub(crate) fn set_imported(&self) {
-        if self.origin() == Origin::Public {
-            self.origin.store(Origin::Imported as u8, Ordering::Relaxed);
-        }
+        self.imported.store(true, Ordering::Relaxed);
     }
 
     /// Whether private operations of this key go to the pool.
@@ -328,7 +317,7 @@ impl Key {
     }
 
     /// An `EVP_PKEY` of the private context with the selected parts.
-    fn pkey(&self, context: &'static Context, selection: c_int) -> Result<Pkey> {
+    fn pkey(&self, context: &'static PrivateContext, selection: c_int) -> Result<Pkey> {
         let name = self.data.key_type.row().name;
         let id = ids::keymgmt::EXPORT;
         exported(
@@ -348,7 +337,7 @@ impl Key {
 }
 
 /// An `EVP_PKEY` of the private context, freed with this value.
-struct Pkey(Ptr, &'static Context);
+struct Pkey(Ptr, &'static PrivateContext);
 
 impl Drop for Pkey {
     fn drop(&mut self) {
@@ -358,7 +347,7 @@ impl Drop for Pkey {
 }
 
 impl Pkey {
-    fn from_spki(context: &'static Context, spki: &[u8]) -> Result<Self> {
+    fn from_spki(context: &'static PrivateContext, spki: &[u8]) -> Result<Self> {
         let mut cursor = spki.as_ptr();
         let len = c_long::try_from(spki.len()).map_err(|_| Error::library())?;
         let (reuse, none) = (std::ptr::null_mut(), std::ptr::null());
@@ -375,7 +364,7 @@ impl Pkey {
     /// # Safety
     /// `params` is an array that a null key ends, which describes a key of the type `name`.
     unsafe fn from_params(
-        context: &'static Context,
+        context: &'static PrivateContext,
         name: &CStr,
         selection: c_int,
         params: *const Param,

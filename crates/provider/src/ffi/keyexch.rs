@@ -11,10 +11,10 @@ use millrace_engine::{Operation as PoolOperation, Output};
 use super::core::integer_in;
 use super::delegate::{
     Finish, Handle, Operation, Rows, Wrapped, dispatch, dupctx, finish, free, get_params, init,
-    listing, newctx, set_noted_params, with,
+    listing, newctx, set_noted_params, with_context,
 };
 use super::ids;
-use super::inner::{self, Inner, call};
+use super::inner::{self, InnerAlgorithm, call};
 use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
 use super::params::string_in;
@@ -63,7 +63,7 @@ impl Operation for Agreeing {
     /// There is a derivation with an ephemeral key in every handshake, and no pool could do it.
     const COUNTS_LOCAL: bool = false;
 
-    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>] {
+    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
         &context.exchanges
     }
 
@@ -76,6 +76,12 @@ impl Operation for Agreeing {
         if let Some(pad) = unsafe { integer_in(settings, c"pad") } {
             self.pad = pad != 0;
         }
+    }
+
+    /// The inner context would ask for a private key that it does not have.
+    fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
+        let resident = key.origin() == Origin::Resident;
+        resident.then(|| context.secret_len(key)).transpose()
     }
 }
 
@@ -101,12 +107,6 @@ impl Finish for Agreeing {
                 output
             }
         }))
-    }
-
-    /// The inner context would ask for a private key that it does not have.
-    fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
-        let resident = key.origin() == Origin::Resident;
-        resident.then(|| context.secret_len(key)).transpose()
     }
 }
 
@@ -160,7 +160,7 @@ unsafe extern "C" fn set_peer<const ID: i32>(pointer: Ptr, object: Ptr) -> c_int
         Ok(status)
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 #[cfg(test)]

@@ -10,15 +10,17 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::core::{guard, guard_bare};
-use super::delegate::{Failure, Handle, Rows, dispatch, free, get_params, give, set_params};
+use super::delegate::{
+    Failure, Handle, Rows, dispatch, free, get_params, give, set_params, with_handle,
+};
 use super::ids;
-use super::inner::{self, Inner, call, key_functions};
+use super::inner::{self, InnerAlgorithm, call, key_functions};
 use super::key::{Key, KeyData, Origin, succeeded};
 use super::libcrypto::Ptr;
 use super::provider::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::{KeyType, each_key_type};
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Reason};
 
 /// The rows of each key type's dispatch table.
 pub(crate) const DISPATCH: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(rows);
@@ -55,7 +57,7 @@ fn rows<const A: usize>() -> Rows {
 struct Generation {
     provider: &'static Provider,
     key_type: KeyType,
-    functions: &'static Inner,
+    functions: &'static InnerAlgorithm,
     inner: Ptr,
 }
 
@@ -64,7 +66,7 @@ impl Handle for Generation {
         self.provider
     }
 
-    fn functions(&self) -> &'static Inner {
+    fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
 
@@ -79,18 +81,6 @@ impl Drop for Generation {
         // SAFETY: `keymgmt_gen_cleanup` takes the inner generation, which this handle owns and uses no
         // more. Every key type that can be generated has the function.
         let _ = unsafe { call!(self.functions, id, fn(self.inner => Ptr) -> ()) };
-    }
-}
-
-/// Runs an entry on a key object, which fails if there is none.
-///
-/// # Safety
-/// As [`Key::of`], until this returns.
-unsafe fn with_key<T: Failure>(object: *const c_void, entry: impl FnOnce(&Key) -> Result<T>) -> T {
-    // SAFETY: by this function's contract.
-    match unsafe { Key::of(object) } {
-        Ok(key) => guard(key.provider, T::VALUE, || entry(key)),
-        Err(_) => T::VALUE,
     }
 }
 
@@ -152,21 +142,6 @@ unsafe extern "C" fn gen_init<const A: usize, const ID: i32>(
     })
 }
 
-/// Runs an entry on a key generation, which fails if there is none.
-///
-/// # Safety
-/// `pointer` is null or from [`gen_init`], and not freed until this returns.
-unsafe fn with_generation<T: Failure>(
-    pointer: Ptr,
-    entry: impl FnOnce(&Generation) -> Result<T>,
-) -> T {
-    // SAFETY: by this function's contract.
-    match unsafe { pointer.cast::<Generation>().as_ref() } {
-        Some(generation) => guard(generation.provider, T::VALUE, || entry(generation)),
-        None => T::VALUE,
-    }
-}
-
 unsafe extern "C" fn gen_set_template<const ID: i32>(pointer: Ptr, template: Ptr) -> c_int {
     let entry = |generation: &Generation| {
         // SAFETY: libcrypto passes null or a key object of the same key manager.
@@ -178,7 +153,7 @@ unsafe extern "C" fn gen_set_template<const ID: i32>(pointer: Ptr, template: Ptr
         }
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_generation(pointer, entry) }
+    unsafe { with_handle(pointer, entry) }
 }
 
 unsafe extern "C" fn gen_settable_params<const A: usize, const ID: i32>(
@@ -211,7 +186,7 @@ unsafe extern "C" fn generate<const ID: i32>(
         Ok(Key::new(generation.provider, data, Origin::Generated).into_object())
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_generation(pointer, entry) }
+    unsafe { with_handle(pointer, entry) }
 }
 
 /// Takes over a key that a decoder or the store made: the reference is the address of a place that
@@ -270,7 +245,7 @@ unsafe extern "C" fn query_operation_name<const A: usize, const ID: i32>(
 unsafe extern "C" fn has<const ID: i32>(object: *const c_void, selection: c_int) -> c_int {
     let entry = |key: &Key| Ok(c_int::from(key.data_has(here(key, selection))));
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(object, entry) }
+    unsafe { with_handle(object, entry) }
 }
 
 unsafe extern "C" fn validate<const ID: i32>(
@@ -287,7 +262,7 @@ unsafe extern "C" fn validate<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(object, entry) }
+    unsafe { with_handle(object, entry) }
 }
 
 unsafe extern "C" fn matches<const ID: i32>(
@@ -313,7 +288,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(first, entry) }
+    unsafe { with_handle(first, entry) }
 }
 
 unsafe extern "C" fn import<const ID: i32>(
@@ -334,7 +309,7 @@ unsafe extern "C" fn import<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(object, entry) }
+    unsafe { with_handle(object, entry) }
 }
 
 unsafe extern "C" fn export<const ID: i32>(
@@ -356,7 +331,7 @@ unsafe extern "C" fn export<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(object, entry) }
+    unsafe { with_handle(object, entry) }
 }
 
 unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int) -> Ptr {
@@ -374,5 +349,5 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         Ok(copy.into_object())
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_key(object, entry) }
+    unsafe { with_handle(object, entry) }
 }

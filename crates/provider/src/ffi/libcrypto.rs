@@ -7,7 +7,7 @@
 //! are looked up there. So one binary serves `libcrypto.so.3`, its successors, and an application that
 //! links OpenSSL statically but exports its symbols.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
 use super::types::{Algorithm, Callback, Param};
 
@@ -30,38 +30,25 @@ macro_rules! symbols {
 
         impl Lib {
             /// # Safety
-            /// `lookup` yields addresses of functions of libcrypto with these names.
+            /// `lookup` yields null or the address of the function of libcrypto with this name.
             unsafe fn fill(base: usize, lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, String> {
+                let lookup = |name: &str| match CString::new(name) {
+                    Ok(name) => lookup(&name),
+                    Err(_) => std::ptr::null_mut(),
+                };
                 Ok(Self {
                     base,
                     $($name: {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => panic!(),
-                        };
-                        let address = lookup(NAME);
+                        let address = lookup(stringify!($name));
                         if address.is_null() {
                             return Err(format!("it does not export {}", stringify!($name)));
                         }
-                        // SAFETY: a function of this name has this type since OpenSSL 3.0.
+                        // SAFETY: not null, and a function of this name has this type since OpenSSL 3.0.
                         unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
                     },)*
-                    $($opt: {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!(stringify!($opt), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => panic!(),
-                        };
-                        let address = lookup(NAME);
-                        if address.is_null() {
-                            None
-                        } else {
-                            // SAFETY: as above.
-                            Some(unsafe { std::mem::transmute::<*mut c_void, $opt_type>(address) })
-                        }
+                    // SAFETY: null, or a function of this name, which has this type wherever it exists.
+                    $($opt: unsafe {
+                        std::mem::transmute::<*mut c_void, Option<$opt_type>>(lookup(stringify!($opt)))
                     },)*
                 })
             }
@@ -121,13 +108,13 @@ impl Lib {
     /// A clause that says why it cannot be used.
     pub(crate) fn holding(upcall: *const c_void) -> Result<Self, String> {
         let object = object_of(upcall).ok_or("the address of its upcall belongs to no object")?;
-        // SAFETY: a C string that lives as long as the object is mapped.
         let path = object.dli_fname;
-        // SAFETY: dlopen of an object that is loaded already runs no constructor.
+        // SAFETY: takes a C string, which is valid while the object is mapped; opening an object that is
+        // loaded already runs no constructor.
         let mut handle = unsafe { libc::dlopen(path, libc::RTLD_NOLOAD | libc::RTLD_NOW) };
         if handle.is_null() {
             // The main program, with OpenSSL linked into it, is not found by its path.
-            // SAFETY: null names the main program.
+            // SAFETY: takes null for the main program, which is loaded already.
             handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
         }
         if handle.is_null() {
@@ -135,7 +122,7 @@ impl Lib {
         }
         let base = object.dli_fbase as usize;
         let lookup = |name: &CStr| {
-            // SAFETY: an open handle (it stays open, so that the addresses stay good) and a C string.
+            // SAFETY: takes a C string and an open handle; it stays open, so that addresses stay valid.
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             // A program that links OpenSSL statically may have another libcrypto mapped as well.
             match object_of(address) {
@@ -143,7 +130,7 @@ impl Lib {
                 _ => std::ptr::null_mut(),
             }
         };
-        // SAFETY: the names were looked up in the object that holds libcrypto's upcalls.
+        // SAFETY: `lookup` finds a name in the object that holds libcrypto's upcalls, or nothing.
         unsafe { Self::fill(base, lookup) }
     }
 
@@ -163,7 +150,7 @@ fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
     if found == 0 {
         return None;
     }
-    // SAFETY: all-zero is a value of this struct, and dladdr has filled it in.
+    // SAFETY: all-zero is a value of this struct, and dladdr has filled it.
     let info = unsafe { info.assume_init() };
     (!info.dli_fname.is_null()).then_some(info)
 }

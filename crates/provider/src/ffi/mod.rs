@@ -9,8 +9,10 @@
 //! - `inner`: the private library context and the functions of its `default` provider.
 //! - `params`: `OSSL_PARAM` arrays.
 //! - `wait`: `ASYNC_JOB`s; `preload`: what the preload library does for them.
-//! - `key`, `keymgmt`, `signature`, `keyexch`, `asym`, `decoder`, `store`: what is offered, and `private`: the
-//!   way from there to the pool.
+//! - `delegate`: contexts and functions that all operations have in common; `signature`, `keyexch`, `asym`:
+//!   the operations, each a table of rows and what it intercepts; `key`, `keymgmt`: key objects.
+//! - `private`: from an operation to the pool; `hasher`: digests of messages that the pool signs.
+//! - `decoder`, `store`: stubs and `millrace:` URIs.
 //! - `provider`: `OSSL_provider_init` and the tables.
 //!
 //! Ownership: a *key object* in OpenSSL's hands is a strong reference to a [`key::Key`]; an operation

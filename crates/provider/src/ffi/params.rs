@@ -121,9 +121,9 @@ pub(crate) fn digest_in(buffer: &[u8]) -> Digest {
 /// # Safety
 /// `params` is null or an array that a null key ends, alive and unchanged for `'a`.
 pub(crate) unsafe fn locate<'a>(params: *const Param, key: &CStr) -> Option<&'a Param> {
-    // SAFETY: the caller's promise is this function's.
+    // SAFETY: by this function's contract.
     unsafe { entries(params) }.find(|param| {
-        // SAFETY: keys that are not null are C strings.
+        // SAFETY: `entries` ends at a null key, so this one is a C string.
         let found = unsafe { CStr::from_ptr(param.key) };
         found == key
     })
@@ -139,7 +139,7 @@ pub(crate) unsafe fn entries<'a>(params: *const Param) -> impl Iterator<Item = &
         if params.is_null() || index == MAX_ENTRIES {
             return None;
         }
-        // SAFETY: no null key was met so far, so the array goes on.
+        // SAFETY: not null, and no null key was met so far, so the array goes on.
         let param = unsafe { &*params.add(index) };
         index += 1;
         (!param.key.is_null()).then_some(param)
@@ -157,17 +157,17 @@ pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
         return None;
     }
     match (param.data_size, signed) {
-        // SAFETY: four readable bytes, perhaps unaligned.
+        // SAFETY: not null, and four readable bytes by this function's contract; alignment is not assumed.
         (4, true) => Some(i64::from(unsafe {
             param.data.cast::<i32>().read_unaligned()
         })),
-        // SAFETY: as above.
+        // SAFETY: not null, and four readable bytes by this function's contract; alignment is not assumed.
         (4, false) => Some(i64::from(unsafe {
             param.data.cast::<u32>().read_unaligned()
         })),
-        // SAFETY: eight readable bytes, perhaps unaligned.
+        // SAFETY: not null, and eight readable bytes by this function's contract; alignment is not assumed.
         (8, true) => Some(unsafe { param.data.cast::<i64>().read_unaligned() }),
-        // SAFETY: as above.
+        // SAFETY: not null, and eight readable bytes by this function's contract; alignment is not assumed.
         (8, false) => i64::try_from(unsafe { param.data.cast::<u64>().read_unaligned() }).ok(),
         _ => None,
     }
@@ -183,9 +183,9 @@ pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
     }
     match (param.data_size, u32::try_from(value)) {
         _ if param.data.is_null() => {}
-        // SAFETY: four writable bytes.
+        // SAFETY: not null, and four writable bytes by this function's contract.
         (4, Ok(small)) => unsafe { param.data.cast::<u32>().write_unaligned(small) },
-        // SAFETY: eight writable bytes.
+        // SAFETY: not null, and eight writable bytes by this function's contract.
         (8, _) => unsafe { param.data.cast::<u64>().write_unaligned(value) },
         _ => return false,
     }
@@ -205,7 +205,7 @@ pub(crate) unsafe fn set_string_ptr(param: &mut Param, value: &'static CStr) -> 
     if param.data_type != ids::param::UTF8_PTR.unsigned_abs() || param.data.is_null() {
         return false;
     }
-    // SAFETY: the data of a UTF8_PTR is a pointer.
+    // SAFETY: not null, and the data of a UTF8_PTR is a writable pointer.
     unsafe { param.data.cast::<*const c_char>().write(value.as_ptr()) };
     param.return_size = value.count_bytes();
     true

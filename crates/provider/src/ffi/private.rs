@@ -3,8 +3,6 @@
 
 //! A private operation of a pooled key: to the pool, or back to the caller to be done here.
 
-use std::ffi::c_int;
-
 use millrace_engine::{Operation, Output};
 
 use super::key::{Key, Origin};
@@ -116,14 +114,14 @@ impl Buffer {
         // `output`.
         unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), self.start, output.len()) };
         // SAFETY: by this function's contract.
-        unsafe { self.set_len(output.len()) }.map(|_| ())
+        unsafe { self.set_len(output.len()) }
     }
 
-    /// Says how long the result is or will be. Returns the status for success.
+    /// Says how long the result is or will be.
     ///
     /// # Safety
     /// `len` is null or writable.
-    pub(crate) unsafe fn set_len(&self, len: usize) -> Result<c_int> {
+    pub(crate) unsafe fn set_len(&self, len: usize) -> Result<()> {
         // SAFETY: by this function's contract, and it is checked for null.
         match unsafe { self.len.as_mut() } {
             Some(place) => *place = len,
@@ -134,7 +132,7 @@ impl Buffer {
                 ));
             }
         }
-        Ok(1)
+        Ok(())
     }
 }
 

@@ -8,20 +8,21 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_client::{PoolConfig, ReportSource};
 
 use super::core::{self, Core, guard};
 use super::delegate::{self, Rows, dispatch};
-use super::inner::{self, Inner};
+use super::inner::{self, InnerAlgorithm};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
-use super::types::{Algorithm, Callback, Dispatch, Item, Param, Table};
+use super::types::{Algorithm, Callback, Dispatch, Item, Param, StaticTable};
 use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
+use crate::oneshot::lock;
 use crate::process::Process;
 use crate::remote;
 use crate::stats::Stats;
@@ -32,23 +33,23 @@ pub(crate) struct Provider {
     pub(crate) lib: &'static Lib,
     pub(crate) config: &'static Config,
     pub(crate) stats: Arc<Stats>,
-    shared: &'static Shared,
+    shared: &'static SharedProvider,
     verbose: bool,
 }
 
 /// What all providers with the same configuration have together, however often an application loads
 /// them: the pool (a thread, connections, open keys) and the tables. Never freed either.
-struct Shared {
+struct SharedProvider {
     config: Config,
     stats: Arc<Stats>,
     process: ProcessCell,
-    tables: OnceLock<Tables>,
+    tables: OnceLock<AlgorithmTables>,
 }
 
-impl Shared {
+impl SharedProvider {
     fn of(config: Config) -> &'static Self {
-        static ALL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        static ALL: Mutex<Vec<&'static SharedProvider>> = Mutex::new(Vec::new());
+        let mut all = lock(&ALL);
         if let Some(known) = all.iter().find(|shared| shared.config == config) {
             return known;
         }
@@ -65,13 +66,13 @@ impl Shared {
 }
 
 /// The algorithms that are offered.
-struct Tables {
-    keys: Table<Algorithm>,
-    signatures: Table<Algorithm>,
-    exchanges: Table<Algorithm>,
-    ciphers: Table<Algorithm>,
-    decoders: Table<Algorithm>,
-    stores: Table<Algorithm>,
+struct AlgorithmTables {
+    keys: StaticTable<Algorithm>,
+    signatures: StaticTable<Algorithm>,
+    exchanges: StaticTable<Algorithm>,
+    ciphers: StaticTable<Algorithm>,
+    decoders: StaticTable<Algorithm>,
+    stores: StaticTable<Algorithm>,
 }
 
 /// Environment variable: if set, a line on standard error for each operation that the pool did not do.
@@ -122,11 +123,11 @@ impl Provider {
         }
     }
 
-    fn tables(&self) -> Result<&Tables> {
+    fn tables(&self) -> Result<&AlgorithmTables> {
         if let Some(tables) = self.shared.tables.get() {
             return Ok(tables);
         }
-        let tables = Tables::new(self.config)?;
+        let tables = AlgorithmTables::new(self.config)?;
         // Lost the race: the other's tables are the same.
         let _ = self.shared.tables.set(tables);
         self.shared
@@ -190,7 +191,7 @@ impl ProcessCell {
     }
 }
 
-impl Tables {
+impl AlgorithmTables {
     fn new(config: &Config) -> Result<Self> {
         let context = inner::context()?;
         let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| config.offers(*key));
@@ -214,24 +215,24 @@ impl Tables {
 /// The algorithms that are offered and that the inner provider has, under its names.
 fn algorithms(
     offered: impl Iterator<Item = bool>,
-    inner: &'static [Option<Inner>],
+    inner: &'static [Option<InnerAlgorithm>],
     dispatch: &[fn() -> Rows],
     own: &[i32],
-) -> Table<Algorithm> {
+) -> StaticTable<Algorithm> {
     let mut entries = Vec::new();
     for ((offered, inner), rows) in offered.zip(inner).zip(dispatch) {
         if let Some(inner) = inner.as_ref().filter(|_| offered) {
             entries.push(Algorithm {
                 names: inner.names,
                 properties: PROPERTIES.as_ptr(),
-                implementation: Table::leak(delegate::table(inner, rows(), own)).as_ptr(),
+                implementation: StaticTable::leak(delegate::table(inner, rows(), own)).as_ptr(),
                 description: c"OpenSSL's, with the private key operations in the Millrace pool"
                     .as_ptr(),
             });
         }
     }
     entries.push(Algorithm::END);
-    Table::leak(entries)
+    StaticTable::leak(entries)
 }
 
 /// Entry point: the only symbol that the module exports.
@@ -277,7 +278,7 @@ fn start(core: Core) -> Result<&'static Provider> {
     let lib = inner::library(core.upcall)?;
     let variable_file = variable(config::FILE_VARIABLE).map(PathBuf::from);
     let config = config::load(&core::section(&core), variable_file.as_deref())?;
-    let shared = Shared::of(config);
+    let shared = SharedProvider::of(config);
     Ok(Box::leak(Box::new(Provider {
         core,
         lib,
@@ -299,9 +300,9 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
 
 /// The functions of the provider itself.
 fn own_functions() -> *const Dispatch {
-    static TABLE: OnceLock<Table<Dispatch>> = OnceLock::new();
+    static TABLE: OnceLock<StaticTable<Dispatch>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
-        Table::dispatch(dispatch! { provider {
+        StaticTable::dispatch(dispatch! { provider {
             TEARDOWN => teardown<>;
             GETTABLE_PARAMS => gettable_params<>;
             GET_PARAMS => get_params<>;
@@ -366,7 +367,7 @@ unsafe extern "C" fn get_capabilities<const ID: i32>(
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Param {
-    static LIST: OnceLock<Table<Param>> = OnceLock::new();
+    static LIST: OnceLock<StaticTable<Param>> = OnceLock::new();
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
@@ -385,7 +386,7 @@ unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Para
             let counters = provider.stats.each();
             entries.extend(counters.map(|(name, _)| entry(name, ids::param::UNSIGNED_INTEGER)));
             entries.push(Param::END);
-            Table::leak(entries)
+            StaticTable::leak(entries)
         });
         Ok(list.as_ptr())
     })
@@ -442,7 +443,7 @@ unsafe fn set_status(param: &mut Param) -> bool {
 }
 
 unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
-    static LIST: OnceLock<Table<Item>> = OnceLock::new();
+    static LIST: OnceLock<StaticTable<Item>> = OnceLock::new();
     core::guard_bare(std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
             let text = |(reason, text): &(Reason, &'static CStr)| Item {
@@ -454,7 +455,7 @@ unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item
                 id: 0,
                 pointer: std::ptr::null(),
             });
-            Table::leak(entries)
+            StaticTable::leak(entries)
         });
         Some(list.as_ptr())
     })

@@ -10,17 +10,17 @@
 
 use std::ffi::{c_char, c_int};
 
-use millrace_engine::operation::MAX_INPUT_LEN;
+use millrace_engine::operation::{MAX_INPUT_LEN, MlDsaInput};
 use millrace_engine::{Operation as PoolOperation, Output};
 
 use super::delegate::{
     Finish, Handle, OneShot, Operation, Rows, Wrapped, digest_init, dispatch, dupctx, finish, free,
     get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
-    status, transform, update, verify, verify_final, with,
+    status, transform, update, verify, verify_final, with_context,
 };
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
-use super::inner::{self, Inner, call};
+use super::inner::{self, InnerAlgorithm, call};
 use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
 use super::params::{digest_in, integer, locate};
@@ -94,7 +94,7 @@ impl Operation for Signing {
     const GET_PARAMS: i32 = ids::signature::GET_CTX_PARAMS;
     const NEW_TAKES_PROPERTIES: bool = true;
 
-    fn inner(context: &'static inner::Context) -> &'static [Option<Inner>] {
+    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
         &context.signatures
     }
 
@@ -106,8 +106,9 @@ impl Operation for Signing {
         })
     }
 
-    /// The pool does not know the variants of Ed25519 with a prehash or a context, and nonces that are
-    /// derived from the message (both since OpenSSL 3.2).
+    /// The pool does not know the variants of Ed25519 with a prehash or a context and nonces that are
+    /// derived from the message (both since OpenSSL 3.2), nor ML-DSA with a context, another encoding of
+    /// the message, a given μ, or without fresh randomness (since OpenSSL 3.5).
     unsafe fn note(&mut self, settings: *const Param) {
         // SAFETY: by the trait's contract.
         let find = |key| unsafe { locate(settings, key) };
@@ -120,8 +121,21 @@ impl Operation for Signing {
         });
         let context = find(c"context-string").is_some_and(|param| param.data_size > 0);
         // SAFETY: by the trait's contract the entry describes readable memory.
-        let nonce = find(c"nonce-type").map(|param| unsafe { integer(param) });
-        self.special |= variant || context || nonce.is_some_and(|kind| kind != Some(0));
+        let other =
+            |key, usual| find(key).is_some_and(|param| unsafe { integer(param) } != Some(usual));
+        let switched = other(c"nonce-type", 0)
+            || other(c"deterministic", 0)
+            || other(c"mu", 0)
+            || other(c"message-encoding", 1);
+        self.special |= variant || context || switched || find(c"test-entropy").is_some();
+    }
+
+    /// For ML-DSA the inner context tells the length only with the private key.
+    fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
+        Ok(match context.row.scheme {
+            Scheme::MlDsa(set) if key.origin() == Origin::Resident => Some(set.signature_len()),
+            _ => None,
+        })
     }
 
     fn started(context: &mut Context, id: i32) -> Result<()> {
@@ -166,10 +180,8 @@ impl Finish for Signing {
 impl Context {
     /// Starts our own digest if the key is pooled and the digest is one of the pool's.
     fn start_message(&mut self) -> Result<()> {
-        if !matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa) {
-            return Ok(());
-        }
-        let Some(key) = self.pooled() else {
+        let signs_digests = matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa);
+        let Some(key) = self.pooled().filter(|_| signs_digests) else {
             return Ok(());
         };
         match self.digest_set() {
@@ -259,6 +271,10 @@ impl Context {
     fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<Output>> {
         let known = match self.row.scheme {
             Scheme::Ed25519 => Some((PoolOperation::Ed25519Sign, 64)),
+            Scheme::MlDsa(set) => {
+                let input = MlDsaInput::Message;
+                Some((PoolOperation::MlDsaSign { input }, set.signature_len()))
+            }
             _ => None,
         };
         let known = known.filter(|_| !self.state.special && message.len() <= MAX_INPUT_LEN);
@@ -385,5 +401,5 @@ unsafe extern "C" fn update_signed<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }

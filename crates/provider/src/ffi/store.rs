@@ -8,7 +8,6 @@
 //! the key is handed out, so that a server which forks workers afterwards forks nothing of ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::Arc;
 use std::time::Instant;
 
 use millrace_client::stub::{self, KeyUri};
@@ -20,7 +19,7 @@ use super::ids;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::provider::{PROPERTIES, Provider};
-use super::types::{Algorithm, Callback, Param, Table};
+use super::types::{Algorithm, Callback, Param, StaticTable};
 use crate::error::{Error, Reason, Result};
 use crate::remote;
 
@@ -37,8 +36,8 @@ struct Loader {
 }
 
 /// The loader.
-pub(crate) fn algorithms() -> Table<Algorithm> {
-    let functions = Table::dispatch(dispatch! { store {
+pub(crate) fn algorithms() -> StaticTable<Algorithm> {
+    let functions = StaticTable::dispatch(dispatch! { store {
         OPEN => open<>;
         SETTABLE_CTX_PARAMS => settable_ctx_params<>;
         SET_CTX_PARAMS => set_ctx_params<>;
@@ -46,7 +45,7 @@ pub(crate) fn algorithms() -> Table<Algorithm> {
         EOF => eof<>;
         CLOSE => close<>;
     } });
-    Table::leak(vec![
+    StaticTable::leak(vec![
         Algorithm {
             names: c"millrace".as_ptr(),
             properties: PROPERTIES.as_ptr(),
@@ -79,7 +78,7 @@ unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, uri: *const c_char) -> Pt
 }
 
 impl Loader {
-    fn key(&self) -> Result<Arc<Key>> {
+    fn key(&self) -> Result<Key> {
         if let Some(spki) = &self.uri.spki {
             return Key::resident(self.provider, &self.uri.name, spki);
         }
@@ -95,7 +94,7 @@ impl Loader {
 }
 
 unsafe extern "C" fn settable_ctx_params<const ID: i32>(_provctx: Ptr) -> *const Param {
-    static LIST: Table<Param> = Table(&[
+    static LIST: StaticTable<Param> = StaticTable(&[
         Param {
             key: c"expect".as_ptr(),
             data_type: ids::param::INTEGER.unsigned_abs(),

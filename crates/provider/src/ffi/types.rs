@@ -59,15 +59,15 @@ pub(crate) struct Param {
 }
 
 /// A table that OpenSSL reads and that is never written.
-pub(crate) struct Table<T: 'static>(pub(crate) &'static [T]);
+pub(crate) struct StaticTable<T: 'static>(pub(crate) &'static [T]);
 
 // SAFETY: the pointers in a table lead to functions and constants of this module or of libcrypto,
 // which is never unmapped before us; nothing is written through them.
-unsafe impl<T> Send for Table<T> {}
+unsafe impl<T> Send for StaticTable<T> {}
 // SAFETY: as for `Send`.
-unsafe impl<T> Sync for Table<T> {}
+unsafe impl<T> Sync for StaticTable<T> {}
 
-impl<T> Table<T> {
+impl<T> StaticTable<T> {
     /// Keeps `entries` forever: OpenSSL holds on to them.
     pub(crate) fn leak(entries: Vec<T>) -> Self {
         Self(Vec::leak(entries))
@@ -78,7 +78,7 @@ impl<T> Table<T> {
     }
 }
 
-impl Table<Dispatch> {
+impl StaticTable<Dispatch> {
     /// A dispatch table of these rows, kept forever.
     pub(crate) fn dispatch(rows: Vec<(i32, *const c_void)>) -> Self {
         let rows = rows.into_iter();

@@ -23,7 +23,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
@@ -32,7 +32,7 @@ use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
 use super::provider::Provider;
-use crate::oneshot::{Pause, Wake};
+use crate::oneshot::{Pause, Wake, lock};
 use crate::process::Process;
 use crate::stats::Stats;
 
@@ -87,7 +87,7 @@ unsafe impl Send for Address {}
 impl Wake for Waiter {
     fn wake(&self) {
         // The callback is called under the lock, so that the wait context is not freed during the call.
-        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = lock(&self.target);
         match &target.signal {
             Signal::Gone => return,
             Signal::Token(token) => preload::notify(*token),
@@ -147,7 +147,7 @@ impl Job {
             (None, None) => Waiter::with_eventfd()?,
         };
         {
-            let mut target = waiter.target.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut target = lock(&waiter.target);
             target.callback = callback_of(lib, wait_ctx);
             if waiter.has_token {
                 target.signal = Signal::Token(token?.0);
@@ -339,7 +339,7 @@ unsafe extern "C" fn forget(_ctx: Ptr, _name: *const c_void, _fd: c_int, custom:
         // SAFETY: libcrypto passes what `register` gave to this wait context, a pointer of `Arc::into_raw`,
         // and calls this once: the reference is ours again.
         let waiter = unsafe { Arc::from_raw(custom.cast::<Waiter>().cast_const()) };
-        let mut target = waiter.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut target = lock(&waiter.target);
         target.signal = Signal::Gone;
         drop(target);
         Some(())

@@ -24,7 +24,7 @@ use millrace_service::{KekSource, KeyStore};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Nothing here takes this long, unless it hangs.
+/// Time limit of a step: longer than any takes, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a configuration, keys, and the module as `millrace.so`.
@@ -256,7 +256,7 @@ impl Bench {
             .sum()
     }
 
-    /// Jobs that the node has taken and not answered.
+    /// Jobs that the node has accepted and not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.node
             .as_ref()
@@ -281,7 +281,8 @@ pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
     Engine::start(config, vec![backend]).expect("engine")
 }
 
-/// Fails the test, with what was printed, unless the command succeeded. Returns its standard output.
+/// Fails the test, with the output of the command, unless the command succeeded. Returns its standard
+/// output.
 #[track_caller]
 pub(crate) fn must(output: &Output) -> String {
     let (out, err) = texts(output);
@@ -289,7 +290,7 @@ pub(crate) fn must(output: &Output) -> String {
     out
 }
 
-/// The other way round. Returns what was printed on standard error.
+/// Fails the test unless the command failed by itself. Returns its standard error.
 #[track_caller]
 pub(crate) fn must_fail(output: &Output) -> String {
     let (out, err) = texts(output);
@@ -310,7 +311,7 @@ pub(crate) fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A child that is killed at the end of the test, whatever the end is.
+/// A child that is killed at the end of the test, also if the test fails.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -332,12 +333,12 @@ impl Running {
     }
 }
 
-/// Polls until it is so.
+/// Polls until `what` returns `true`.
 #[track_caller]
 pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !what() {
-        assert!(Instant::now() < end, "it does not happen");
+        assert!(Instant::now() < end, "the condition stays false");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Calibrations on disk. A file that is not as expected is as good as none: it is measured again.
+//! Calibrations on disk. A file with unexpected content counts as missing, and the calibration is repeated.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Calibration, Template};
 use crate::{Class, Image};
 
-/// Raised when a calibration is done differently: older ones are then measured again.
+/// Version of the procedure: calibrations of other versions are repeated.
 const SCHEMA: u32 = 4;
 
 /// Bound on a file: real ones have 100 KiB.
@@ -33,11 +33,11 @@ struct Stored {
 #[derive(Serialize, Deserialize)]
 struct StoredTemplate {
     class: Class,
-    /// Address of the function, samples.
+    /// Start address of the function, and samples.
     counts: Vec<(u64, u64)>,
 }
 
-/// Where calibrations are kept; nowhere if this user has no place.
+/// The cache folder; none if the user has no home.
 pub(super) fn folder() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/var/cache/millrace".into());
@@ -93,14 +93,14 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
         let counts: BTreeMap<u64, u64> = counts.into_iter().collect();
         templates.push(Template { class, counts });
     }
-    // Others are not kept.
+    // Calibrations of files without build ID are not kept.
     Some(Calibration {
         templates,
         handshakes: true,
     })
 }
 
-/// Keeps a calibration. That this fails is no error: it is measured again next time.
+/// Stores a calibration. Failure is no error: the calibration is repeated next time.
 pub(super) fn store(path: &Path, calibration: &Calibration) {
     let templates = calibration.templates.iter().map(|one| StoredTemplate {
         class: one.class,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_is_loaded_and_anything_else_is_not() {
+    fn stored_calibration_is_loaded_and_damaged_ones_are_not() {
         let image = Image::open(Path::new("/proc/self/exe")).expect("this program");
         let start = image.regions()[7].start;
         let calibration = Calibration {

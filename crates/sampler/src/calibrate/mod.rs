@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What each operation looks like in a libcrypto: how often it is found in which function.
+//! Templates of one libcrypto: the distribution of each operation over functions.
 //!
 //! ```text
 //!  openssl speed OPERATION   same libcrypto, one operation at a time       pure templates
-//!  openssl s_time, s_server  handshakes without session, both sides        what handshakes add:
-//!                            key agreement with new keys, and everything around the operations
+//!  openssl s_time, s_server  handshakes without session, both sides        additions of handshakes:
+//!                            key agreement with new keys, and all work around the operations
 //! ```
 //!
 //! Both are children in a temporary folder, sampled like any process, for about twenty seconds in all.
@@ -26,30 +26,30 @@ use super::{Class, Image, SampleError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     templates: Vec<Template>,
-    /// Whether handshakes could be looked at, too.
+    /// Whether handshakes could be sampled as well.
     handshakes: bool,
 }
 
-/// What a run found: an operation, and the functions of libcrypto that it was seen in.
+/// Result of one run: an operation, and its samples by function of libcrypto.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) what: What,
     pub(super) counts: BTreeMap<u64, u64>,
 }
 
-/// What ran while it was seen.
+/// The work during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// One operation over and over. The curve says whose key agreement it tells about.
+    /// One repeated operation. The curve is the one whose key agreement it resembles.
     Operation(Class, Option<Curve>),
     /// The client of handshakes with key agreement on this curve, and an RSA certificate.
     Client(Curve),
-    /// Their server.
+    /// The server of such handshakes.
     Server,
 }
 
 impl What {
-    /// The curve that handshakes tell about.
+    /// The curve of the key agreement.
     fn agreement(self) -> Option<Curve> {
         match self {
             Self::Client(curve) => Some(curve),
@@ -66,8 +66,8 @@ pub(super) enum Curve {
 }
 
 impl Calibration {
-    /// Measures the libcrypto in this file, for about twenty seconds. `progress` is told what is done, which
-    /// step that is, and of how many.
+    /// Measures the libcrypto in this file, for about twenty seconds. `progress` gets the name of each step, its
+    /// number, and the number of steps.
     ///
     /// # Errors
     /// [`SampleError::Calibration`] if the `openssl` program is missing or uses another file, and the
@@ -83,14 +83,14 @@ impl Calibration {
         &self.templates
     }
 
-    /// Whether key agreement can be told from signatures on the same curve.
+    /// Whether key agreement can be distinguished from signatures on the same curve.
     pub(super) fn knows_handshakes(&self) -> bool {
         self.handshakes
     }
 
-    /// Makes templates from what was seen. Handshakes are mixtures: what is in them more often than in
-    /// any operation is overhead; what is rather that of a curve's operations is its key agreement,
-    /// which includes making a key, an operation that `openssl speed` does not have.
+    /// Makes templates from the runs. Handshakes are mixtures: a function that is more frequent in them than in any
+    /// operation is overhead; a function that resembles a curve's operations is its key agreement, which
+    /// includes key generation, an operation that `openssl speed` lacks.
     fn from_runs(seen: &[Seen]) -> Self {
         let mut templates: Vec<Template> = Vec::new();
         let mut curves = Vec::new();
@@ -135,8 +135,8 @@ impl Calibration {
                 });
             }
         }
-        // Handshakes say more about key agreement on their curves than the bare operation, which would
-        // leave the making of a key to the signatures that it resembles.
+        // Handshakes are better evidence for key agreement on their curves than the bare operation, which would
+        // assign key generation to the signatures that it resembles.
         let told: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
         let mut index = 0;
         templates.retain(|template| {
@@ -157,7 +157,7 @@ impl Calibration {
     }
 }
 
-/// The calibrations that are at hand.
+/// A set of calibrations, with an optional cache on disk.
 #[derive(Debug)]
 pub struct Calibrations {
     folder: Option<PathBuf>,
@@ -165,7 +165,7 @@ pub struct Calibrations {
 }
 
 impl Calibrations {
-    /// Those in the cache of this user: `$XDG_CACHE_HOME/millrace`, `~/.cache/millrace`, for root
+    /// With the cache of this user: `$XDG_CACHE_HOME/millrace`, `~/.cache/millrace`, for root
     /// `/var/cache/millrace`.
     #[must_use]
     pub fn with_cache() -> Self {
@@ -175,7 +175,7 @@ impl Calibrations {
         }
     }
 
-    /// None, and what is measured is kept in memory only.
+    /// An empty set without cache on disk.
     #[must_use]
     pub fn without_cache() -> Self {
         Self {
@@ -213,7 +213,7 @@ impl Calibrations {
         Ok(())
     }
 
-    /// That of this libcrypto, if there is one.
+    /// The calibration of this libcrypto, if there is one.
     #[must_use]
     pub fn of(&self, image: &Image) -> Option<&Calibration> {
         let name = cache::name(image);

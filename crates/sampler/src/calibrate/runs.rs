@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The children that do one known thing at a time, and what they were seen in.
+//! Children that compute one known operation at a time, and their samples.
 
 use std::env;
 use std::fs;
@@ -22,33 +22,32 @@ use crate::samples::Samples;
 use crate::target;
 use crate::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
 
-/// Samples per second of calibrations: what a template lacks in samples, the mixture takes from its
-/// neighbours.
+/// Sampling frequency of calibrations, per second: too few samples in a template shift shares to similar ones.
 const FREQUENCY: u32 = MAX_FREQUENCY;
 
-/// How much of its CPU time an operation is looked at if nothing comes after it.
+/// Sampled CPU time of the last operation.
 const LOOK: Duration = Duration::from_millis(600);
 
-/// Between two looks at that time.
+/// Interval of checks of that time.
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// How much of their CPU time both sides of handshakes are looked at: they spread over many functions.
+/// Sampled CPU time of both sides of handshakes, which spread over many functions.
 const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
 
-/// What starting takes, which is not looked at: libraries, configuration, the first handshake.
+/// CPU time of the start, which is not sampled: libraries, configuration, the first handshake.
 const START: Duration = Duration::from_millis(100);
 
 /// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A template of fewer samples says nothing.
+/// Smallest number of samples in a template.
 const MIN_SAMPLES: u64 = 100;
 
-/// Seconds per phase, in one try after the other: what gets too little of a busy machine is tried for longer.
-/// What this libcrypto does not have fails at once each time.
+/// Seconds per phase of successive attempts: on a busy machine a phase may get too little CPU time. Operations
+/// that this libcrypto lacks fail at once each time.
 const PHASES: [&str; 2] = ["1", "5"];
 
-/// What `openssl speed` is asked to do: its arguments, and what its phases are.
+/// Runs of `openssl speed`: arguments and phases.
 const OPERATIONS: &[(&[&str], &[What])] = {
     use Class::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
     use What::Operation;
@@ -111,7 +110,7 @@ distinguished_name = name
 [name]
 ";
 
-/// Does everything.
+/// Runs all children.
 pub(crate) fn run(
     image: &Image,
     progress: &mut dyn FnMut(&str, usize, usize),
@@ -125,14 +124,14 @@ pub(crate) fn run(
         let [short, long] = PHASES.map(|seconds| || bench.speed(args, phases, seconds));
         match short().or_else(|_| long()) {
             Ok(more) => seen.extend(more),
-            // Builds without some algorithm are common; without the first one there is nothing to say.
+            // Builds without some algorithm are common; without the first one calibration is impossible.
             Err(error) if step == 0 => return Err(error),
             Err(_) => {}
         }
     }
     for (index, curve) in curves.into_iter().enumerate() {
         progress("handshakes", OPERATIONS.len() + index, steps);
-        // Without them overhead is told by names alone; the calibration then says so.
+        // Without handshakes only names identify overhead; the calibration then says so.
         let handshakes = || bench.handshakes(curve);
         seen.extend(handshakes().or_else(|_| handshakes()).unwrap_or_default());
     }
@@ -143,7 +142,7 @@ pub(crate) fn run(
 struct Bench<'a> {
     image: &'a Image,
     openssl: PathBuf,
-    /// Where the libcrypto is.
+    /// Folder of the libcrypto.
     folder: PathBuf,
     dir: TempDir,
 }
@@ -176,7 +175,7 @@ impl<'a> Bench<'a> {
         command
     }
 
-    /// One run of `openssl speed`, of which each phase is something else.
+    /// One run of `openssl speed` with several phases.
     fn speed(
         &self,
         args: &[&str],
@@ -213,7 +212,7 @@ impl<'a> Bench<'a> {
         Ok(seen)
     }
 
-    /// Handshakes with a certificate of the bench's own, over loopback.
+    /// Handshakes with a temporary certificate over loopback.
     fn handshakes(&self, curve: Curve) -> Result<Vec<Seen>, SampleError> {
         let group = match curve {
             Curve::X25519 => "X25519",
@@ -247,7 +246,7 @@ impl<'a> Bench<'a> {
         }
         let mut server = own(&["s_server", "-accept", "127.0.0.1:0"]);
         server.args(["-cert", &certificate, "-key", &key]);
-        // It ends when its input does: that pipe stays open as long as it lives.
+        // The server ends with its input, so the pipe stays open during its life.
         server.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = Running::start(server)?;
         let lines = server.lines_of_stdout();
@@ -263,7 +262,7 @@ impl<'a> Bench<'a> {
         );
         let from = now() + nanos(START);
         let deadline = Instant::now() + PATIENCE;
-        // By their CPU time, because a busy machine gives little of it.
+        // By CPU time, because a busy machine gives little of it per second.
         let busy = |child: &Running| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
         while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
             thread::sleep(START);
@@ -279,7 +278,7 @@ impl<'a> Bench<'a> {
         ])
     }
 
-    /// The samples that are in the libcrypto that is calibrated.
+    /// The samples inside the libcrypto under calibration.
     fn seen(&self, what: What, samples: &Samples) -> Result<Seen, SampleError> {
         let same = |image: &Image| match (image.build_id(), self.image.build_id()) {
             (Some(one), Some(other)) => one == other,
@@ -325,16 +324,16 @@ fn problem(image: &Image, problem: &str) -> SampleError {
     }
 }
 
-/// The folder of a library that may be run with our rights: one that only root or we can change. What a
-/// process has loaded is its user's choice, and calibrating it means to run it.
+/// The folder of a library that may run with our rights: one that only root or we can change. Another user chose
+/// the library of a process, and calibration runs it.
 fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
     let real = fs::canonicalize(library).map_err(|error| error.to_string())?;
     let us = rustix::process::geteuid().as_raw();
     for (depth, part) in real.ancestors().enumerate() {
         let about = fs::metadata(part).map_err(|error| error.to_string())?;
         let mode = about.mode();
-        // In a folder such as /tmp nobody can replace what is another's; but in the library's own
-        // folder a new file would be enough.
+        // In a folder such as /tmp users cannot replace files of others; but in the library's own folder a new
+        // file would be enough.
         let sticky = depth > 1 && about.is_dir() && mode & 0o1000 != 0;
         let by_group = mode & 0o020 != 0 && about.gid() != 0;
         let writable = (by_group || mode & 0o002 != 0) && !sticky;
@@ -348,7 +347,7 @@ fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
     folder.ok_or_else(|| "it is in no folder".to_owned())
 }
 
-/// A child that does not outlive this value.
+/// Kills the child on drop.
 struct Running(Child);
 
 impl Running {
@@ -374,13 +373,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// The lines of a child with the time of each. The thread ends with the child.
+/// The lines of a child, each with its time. The thread ends with the child.
 fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<(u64, String)> {
     let (send, receive) = mpsc::channel();
     if let Some(from) = from {
@@ -395,7 +394,7 @@ fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<(u64, String)> {
     receive
 }
 
-/// Waits for a line that begins so; the time when it came.
+/// Waits for a line with this beginning; returns the time of its arrival.
 fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> Option<u64> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -406,7 +405,7 @@ fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> 
     }
 }
 
-/// Waits until a process has had enough of a processor, however busy that is, or is done; the time then.
+/// Waits until a process has used this CPU time, or has ended; returns the time.
 fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<u64> {
     let enough = target::cpu_time([pid]) + LOOK;
     while target::cpu_time([pid]) < enough && Instant::now() < deadline {
@@ -419,7 +418,7 @@ fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<
     Some(now())
 }
 
-/// Waits for the server to say where it listens.
+/// Waits for the port of the server.
 fn address(lines: &Receiver<(u64, String)>, deadline: Instant) -> Option<String> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -430,7 +429,7 @@ fn address(lines: &Receiver<(u64, String)>, deadline: Instant) -> Option<String>
     }
 }
 
-/// The clock that samples have, in nanoseconds.
+/// The clock of the samples, in nanoseconds.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
@@ -441,7 +440,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Finds a program in `PATH` and where systems have it.
+/// Finds a program in `PATH` and the usual folders.
 fn which(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -457,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_libraries_that_nobody_else_can_change_are_run() {
+    fn libraries_that_others_can_change_are_not_run() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = fs::canonicalize(dir.path())
             .expect("its real path")

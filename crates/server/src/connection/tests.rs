@@ -5,7 +5,8 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::task::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
 
 use millrace_engine::EngineConfig;
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
@@ -106,7 +107,28 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
         heard: Arc::default(),
     };
     let outbox = Arc::new(Outbox::default());
-    Connection::new(stream, "uid:1".into(), outbox, Arc::new(shared))
+    let turns = Turns::new(Arc::new(Semaphore::new(1)));
+    Connection::new(stream, "uid:1".into(), outbox, turns, Arc::new(shared))
+}
+
+/// Polls once, and then as often as the connection asked for it.
+fn poll_while_woken(connection: &mut Connection<FakeStream>) {
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        assert!(Pin::new(&mut *connection).poll(&mut context).is_pending());
+        if !woken.0.swap(false, Ordering::Relaxed) {
+            return;
+        }
+    }
 }
 
 #[tokio::test]
@@ -115,12 +137,11 @@ async fn a_client_that_reads_late_gets_every_answer() {
     let pings = HIGH_WATER / 4;
     let directory = tempfile::tempdir().unwrap();
     let mut connection = pinged(pings, directory.path());
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+    poll_while_woken(&mut connection);
     assert!(!connection.stream.said.is_empty(), "reading did not pause");
-    // Now it takes everything at once: one wake-up has to do for all the rest.
+    // Now it takes everything at once: the connection has to wake itself for all the rest.
     connection.stream.room = usize::MAX;
-    assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+    poll_while_woken(&mut connection);
     assert!(connection.stream.said.is_empty(), "a request is never read");
     let heard = connection.stream.heard.lock().unwrap().len();
     assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");

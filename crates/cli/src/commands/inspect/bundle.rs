@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect --bundle FILE`: everything that an inspection reads, in one file for somebody
-//! else. What is in it is listed, so that its owner can look before giving it away.
+//! `millrace inspect --bundle FILE`: all files that an inspection reads, in one file. The command lists them, so
+//! that the owner can check them before passing the bundle on.
 
 use std::fs::OpenOptions;
 use std::io::BufWriter;
@@ -20,9 +20,9 @@ use crate::output::Table;
 use crate::page::plain;
 use crate::progress::while_doing;
 
-/// Writes a bundle and lists what is in it.
+/// Writes a bundle and lists its files.
 pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
-    // Before the long part, and never over something: it may be the last copy of another bundle.
+    // Before the long part, and never over an existing file: it may be the only copy of another bundle.
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -30,13 +30,13 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
         .open(destination)
         .with_context(|| {
             format!(
-                "cannot make {}: name a file that is not there yet",
+                "cannot make {}: name a file that does not exist yet",
                 destination.display()
             )
         })?;
     let written = write(args, BufWriter::new(file));
     if written.is_err() {
-        // Half a bundle is none; that it cannot be removed changes nothing about the first error.
+        // An incomplete bundle is useless; a failure to remove it must not hide the first error.
         let _ = std::fs::remove_file(destination);
     }
     let table = written?;
@@ -50,11 +50,11 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
 
 fn write(args: &TreeArgs, destination: BufWriter<std::fs::File>) -> Result<Table> {
     let root = open(args)?.recording();
-    while_doing("looking at everything", || {
+    while_doing("examining", || {
         let _report = Report::of(&root);
-        // What the doctor judges beside it.
+        // Files that only the doctor reads.
         let _system = system::section(&root);
-        // What advice needs beside it.
+        // Files that only advise reads.
         let _software = software::section(&root);
     });
     let record = root.into_record();

@@ -13,7 +13,6 @@ use crate::args::InspectCpuArgs;
 use crate::output::Table;
 use crate::page::{Page, plain};
 
-/// Runs the command.
 pub(super) fn run(args: &InspectCpuArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = cpu::section(&root);
@@ -25,7 +24,7 @@ pub(super) fn run(args: &InspectCpuArgs) -> Result<()> {
     page.print()
 }
 
-/// What the machine is.
+/// The machine as a whole.
 pub(super) fn machine(page: &mut Page, section: &Section<Machine>) {
     page.heading("Machine");
     if let Some(machine) = &section.known {
@@ -38,7 +37,7 @@ pub(super) fn machine(page: &mut Page, section: &Section<Machine>) {
     page.unread(section);
 }
 
-/// The processors; every extension and vulnerability in `detail`, else what is there and what is not.
+/// The processors; in `detail` with every extension and vulnerability.
 pub(super) fn section(page: &mut Page, section: &Section<Cpu>, detail: bool) {
     page.heading("Processors");
     if let Some(cpu) = &section.known {
@@ -64,7 +63,7 @@ fn facts(page: &mut Page, cpu: &Cpu) {
             .architecture_from
             .as_deref()
             .filter(|from| *from != "proc/cpuinfo");
-        let from = from.map_or_else(String::new, |from| format!(" (as {from} is for it)"));
+        let from = from.map_or_else(String::new, |from| format!(" (from {from})"));
         page.fact("architecture", &format!("{architecture}{from}"));
     }
     page.fact_if("processors", counts(cpu).as_deref());
@@ -72,11 +71,8 @@ fn facts(page: &mut Page, cpu: &Cpu) {
         let name = hypervisor
             .name
             .as_deref()
-            .unwrap_or("a hypervisor that gives no name");
-        page.fact(
-            "virtual",
-            &format!("by {name} (says {})", hypervisor.evidence),
-        );
+            .unwrap_or("an unnamed hypervisor");
+        page.fact("virtual", &format!("by {name} ({})", hypervisor.evidence));
     }
     let frequency = &cpu.frequency;
     if !frequency.governors.is_empty() {
@@ -159,7 +155,7 @@ fn vulnerabilities(page: &mut Page, cpu: &Cpu) {
     if affected.is_empty() {
         return;
     }
-    page.heading("Vulnerabilities, as the kernel sees them");
+    page.heading("Vulnerabilities, as the kernel reports them");
     let mut table = Table::new(&["vulnerability", "state"]);
     for found in affected {
         table.row(vec![plain(&found.name), plain(&found.state)]);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect gpu`: graphics processors, and the other accelerators that are not QAT.
+//! `millrace inspect gpu`: graphics processors, and other accelerators except QAT.
 
 use anyhow::Result;
 use millrace_inspect::accelerators::{self, Accelerators, Engine};
@@ -12,7 +12,6 @@ use crate::args::InspectGpuArgs;
 use crate::output::Table;
 use crate::page::{Page, plain};
 
-/// Runs the command.
 pub(super) fn run(args: &InspectGpuArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = accelerators::section(&root);

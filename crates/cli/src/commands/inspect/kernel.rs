@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect kernel`: which implementation the kernel takes, and cryptography in the network.
+//! `millrace inspect kernel`: the implementations that the kernel prefers, and cryptography in the network.
 
 use anyhow::Result;
 use millrace_inspect::kernel::crypto::Engine;
@@ -15,7 +15,6 @@ use crate::args::InspectKernelArgs;
 use crate::output::{self, Table};
 use crate::page::{Page, plain};
 
-/// Runs the command.
 pub(super) fn run(args: &InspectKernelArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let (kernel, network) = (kernel::section(&root), network::section(&root));
@@ -33,7 +32,7 @@ pub(super) fn run(args: &InspectKernelArgs) -> Result<()> {
     page.print()
 }
 
-/// Who computes what in the kernel.
+/// The kernel's implementations.
 pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
     page.heading("Cryptography in the kernel");
     if let Some(kernel) = &section.known {
@@ -85,7 +84,7 @@ fn place(candidate: &Candidate) -> String {
     }
 }
 
-/// What the network has.
+/// Cryptography in the network.
 pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
     page.heading("Cryptography in the network");
     if let Some(network) = &section.known {
@@ -159,7 +158,7 @@ fn interfaces(page: &mut Page, network: &Network) {
         let kind = match interface.kind {
             InterfaceKind::Card => "card",
             InterfaceKind::Wireguard => "WireGuard",
-            InterfaceKind::Tun => "tunnel of a program",
+            InterfaceKind::Tun => "tunnel of a process",
             InterfaceKind::Ovpn => "OpenVPN in the kernel",
             InterfaceKind::Xfrm => "IPsec",
             InterfaceKind::Virtual => "virtual",

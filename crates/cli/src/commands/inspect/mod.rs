@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect`: what a machine has for cryptography. The report is the inspect crate's; here it
-//! becomes pages and JSON, one file per part.
+//! `millrace inspect`: prints the inspect crate's report as pages and JSON, one file per part.
 
 mod bundle;
 mod cpu;
@@ -25,7 +24,6 @@ use crate::output;
 use crate::page::Page;
 use crate::progress::while_doing;
 
-/// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     match &args.part {
         Some(InspectCommand::Cpu(args)) => cpu::run(args),
@@ -44,7 +42,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
 
 fn whole(args: &TreeArgs) -> Result<()> {
     let root = open(args)?;
-    let report = while_doing("looking at everything", || Report::of(&root));
+    let report = while_doing("examining", || Report::of(&root));
     if args.json {
         return output::print_json(&report);
     }
@@ -59,7 +57,7 @@ fn whole(args: &TreeArgs) -> Result<()> {
     page.print()
 }
 
-/// Opens the tree that is looked at.
+/// Opens the tree to examine.
 pub(in crate::commands) fn open(args: &TreeArgs) -> Result<Root> {
     Root::open(&args.root).map_err(|error: OpenError| fail(Failure::Usage, error.to_string()))
 }

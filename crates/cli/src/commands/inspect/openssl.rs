@@ -15,11 +15,10 @@ use crate::output::{self, Table};
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
-/// Runs the command.
 pub(super) fn run(args: &InspectOpensslArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let cpu = cpu::section(&root);
-    let found = while_doing("looking into libraries", || {
+    let found = while_doing("examining libraries", || {
         libcrypto::section(&root, cpu.known.as_ref())
     });
     let architecture = cpu.known.as_ref().and_then(|cpu| cpu.architecture);
@@ -28,7 +27,7 @@ pub(super) fn run(args: &InspectOpensslArgs) -> Result<()> {
         .then_some(architecture)
         .flatten()
         .map(|architecture| {
-            while_doing("measuring with openssl speed, some 12 seconds", || {
+            while_doing("measuring with openssl speed, about 12 seconds", || {
                 libcrypto::timed(&root, architecture, |_| {})
             })
         });
@@ -64,7 +63,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Libraries>, detail: boo
             if detail {
                 one(page, library);
             } else if !library.slow.is_empty() {
-                page.remark(&format!("! {} is slower than it could be:", library.path));
+                page.remark(&format!("! {} is slower than necessary:", library.path));
                 slow(page, library);
             }
         }
@@ -99,7 +98,7 @@ fn overview(libraries: &[Library]) -> Table {
         let abi = elf.abi.map_or_else(String::new, |abi| format!(" {abi}"));
         let used = match &library.used_by {
             None => "-".to_owned(),
-            Some(users) if users.is_empty() => "nobody".to_owned(),
+            Some(users) if users.is_empty() => "no process".to_owned(),
             Some(users) => {
                 let processes: usize = users.iter().map(|user| user.processes).sum();
                 let plural = if processes == 1 { "" } else { "es" };
@@ -152,7 +151,7 @@ fn one(page: &mut Page, library: &Library) {
     }
     for user in library.used_by.iter().flatten() {
         let gone = if user.deleted {
-            ", of which the file is gone: restart it"
+            ", the file was deleted: restart it"
         } else {
             ""
         };
@@ -180,7 +179,7 @@ fn slow(page: &mut Page, library: &Library) {
 }
 
 fn clock(page: &mut Page, section: &Section<Vec<Timed>>) {
-    page.heading("By the clock, 8 KiB at a time");
+    page.heading("Measured, 8 KiB at a time");
     if let Some(measured) = &section.known {
         let mut table = Table::new(&[
             "algorithm",

@@ -17,7 +17,6 @@ use crate::output::Table;
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
-/// Runs the command.
 pub(super) fn run(args: &InspectQatArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = qat::section(&root);
@@ -28,7 +27,7 @@ pub(super) fn run(args: &InspectQatArgs) -> Result<()> {
     section(&mut page, &found, true);
     if let (Some(seconds), Some(before)) = (args.seconds, &found.known) {
         let start = Instant::now();
-        while_doing("watching the counters", || {
+        while_doing("waiting between two readings", || {
             thread::sleep(Duration::from_secs(seconds))
         });
         let after = qat::section(&root).known.unwrap_or_default();
@@ -42,7 +41,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Qat>, detail: bool) {
     page.heading("Intel QAT");
     if let Some(qat) = &section.known {
         if qat.devices.is_empty() {
-            page.remark("no device, and no virtual function of one");
+            page.remark("no device and no virtual function");
         } else {
             devices(page, qat);
         }
@@ -139,7 +138,7 @@ fn in_detail(page: &mut Page, device: &Device) {
     page.heading(&format!("{} ({})", plain(&device.address), device.model));
     page.fact_if("driver", device.driver.as_deref());
     if !device.driver_in_tree {
-        page.fact("", "Linux has no driver for it: Intel's package has");
+        page.fact("", "Linux has no driver for it, but Intel's package does");
     }
     let number = |value: Option<u64>| value.map(|value| value.to_string());
     page.fact_if(
@@ -166,7 +165,7 @@ fn in_detail(page: &mut Page, device: &Device) {
         let (correctable, nonfatal, fatal) = (errors.correctable, errors.nonfatal, errors.fatal);
         page.fact(
             "errors",
-            &format!("{correctable} corrected, {nonfatal} not, {fatal} fatal"),
+            &format!("{correctable} corrected, {nonfatal} uncorrected, {fatal} fatal"),
         );
     }
     if let Some(resets) = device.resets_itself {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect used`: of each tunnel and server that runs, whether a device serves it.
+//! `millrace inspect used`: whether a device serves each running tunnel and server.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,6 @@ use crate::args::InspectUsedArgs;
 use crate::page::Page;
 use crate::progress::while_doing;
 
-/// Runs the command.
 pub(super) fn run(args: &InspectUsedArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let moved = root
@@ -33,11 +32,13 @@ pub(super) fn run(args: &InspectUsedArgs) -> Result<()> {
     page.print()
 }
 
-/// What counters do meanwhile.
+/// The counters that moved within `time`.
 fn watch(root: &Root, time: Duration) -> (Vec<Moved>, u64) {
     let start = Instant::now();
     let before = Counters::read(root);
-    while_doing("watching the counters of devices", || thread::sleep(time));
+    while_doing("waiting between two readings of counters", || {
+        thread::sleep(time)
+    });
     let moved = before.moved(&Counters::read(root));
     (
         moved,
@@ -49,7 +50,7 @@ fn section(page: &mut Page, section: &Section<Used>) {
     page.heading("Is it used?");
     if let Some(used) = &section.known {
         if used.subjects.is_empty() {
-            page.remark("no tunnel and no server that this program knows is running");
+            page.remark("no known tunnel or server is running");
         }
         for subject in &used.subjects {
             let answer = match subject.accelerated {

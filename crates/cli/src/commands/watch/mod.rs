@@ -52,7 +52,7 @@ async fn watch(args: &WatchArgs) -> Result<()> {
     loop {
         let mut findings = observation.diagnosis(&wanted).findings;
         findings.retain(|found| found.severity <= selection.severity);
-        for alert in watcher.look(read_at.duration_since(begun), &findings) {
+        for alert in watcher.observe(read_at.duration_since(begun), &findings) {
             tell(&alert, args)?;
         }
         readings += 1;

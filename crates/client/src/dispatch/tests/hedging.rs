@@ -77,7 +77,7 @@ impl Pool {
 }
 
 #[test]
-fn a_job_that_waits_goes_to_the_other_node_and_ends_once() {
+fn hedged_job_ends_once_with_the_other_nodes_answer() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);
     pool.tick(19);
@@ -103,7 +103,7 @@ fn a_job_that_waits_goes_to_the_other_node_and_ends_once() {
 }
 
 #[test]
-fn the_first_node_may_still_win() {
+fn first_node_may_answer_before_the_hedge() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);
     pool.tick(20);
@@ -119,7 +119,7 @@ fn the_first_node_may_still_win() {
 }
 
 #[test]
-fn a_blocked_caller_is_answered_by_the_hedge() {
+fn blocked_caller_is_answered_by_the_hedge() {
     for taken_first in [true, false] {
         let mut pool = pair();
         let request = Request::Operation {
@@ -149,7 +149,7 @@ fn a_blocked_caller_is_answered_by_the_hedge() {
 }
 
 #[test]
-fn a_caller_whose_first_node_is_lost_after_the_hedge_answered_leaves_nothing() {
+fn first_node_lost_after_the_hedge_answered_leaves_nothing() {
     let mut pool = pair();
     let request = Request::Operation {
         operation: Operation::EcdsaSign { hash: Hash::Sha256 },
@@ -169,7 +169,7 @@ fn a_caller_whose_first_node_is_lost_after_the_hedge_answered_leaves_nothing() {
 }
 
 #[test]
-fn a_failed_hedge_leaves_the_job_to_its_first_node() {
+fn failed_hedge_leaves_the_job_to_its_first_node() {
     let mut pool = pair();
     for (number, error) in (1..).zip([JobError::Busy, JobError::OverQuota, JobError::BadInput]) {
         for _ in 0..40 {
@@ -188,7 +188,7 @@ fn a_failed_hedge_leaves_the_job_to_its_first_node() {
 }
 
 #[test]
-fn a_failed_first_node_leaves_the_job_to_its_hedge() {
+fn failed_first_node_leaves_the_job_to_its_hedge() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);
     pool.tick(20);
@@ -211,7 +211,7 @@ fn a_failed_first_node_leaves_the_job_to_its_hedge() {
 }
 
 #[test]
-fn when_both_fail_the_job_is_tried_again_or_ends_with_the_error() {
+fn job_whose_attempts_both_fail_is_retried_or_ends() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);
     pool.tick(20);
@@ -241,7 +241,7 @@ fn when_both_fail_the_job_is_tried_again_or_ends_with_the_error() {
 }
 
 #[test]
-fn a_deadline_ends_the_job_and_its_hedge() {
+fn deadline_ends_the_job_and_its_hedge() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 50);
     pool.tick(20);
@@ -258,13 +258,13 @@ fn a_deadline_ends_the_job_and_its_hedge() {
 }
 
 #[test]
-fn a_cancelled_job_takes_its_hedge_along() {
+fn cancelled_job_cancels_its_hedge() {
     let mut pool = pair();
-    let ticket = pool.submit(1, 1000).expect("taken");
+    let handle = pool.submit(1, 1000).expect("taken");
     let (at, job) = pool.find_job().expect("sent");
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.dispatcher.cancel(ticket);
+    pool.dispatcher.cancel(handle);
     assert_eq!(pool.ends(), [(1, Err(ClientError::Cancelled))]);
     pool.answer(at, &job, Err(JobError::Cancelled));
     pool.answer(other, &hedge, Err(JobError::Cancelled));
@@ -273,7 +273,7 @@ fn a_cancelled_job_takes_its_hedge_along() {
 }
 
 #[test]
-fn one_job_in_twenty_and_five_are_hedged_however_slow_the_pool_is() {
+fn at_most_one_job_in_twenty_and_five_are_hedged() {
     const JOBS: u32 = 800;
     let mut pool = pair();
     for number in 0..JOBS {
@@ -285,7 +285,7 @@ fn one_job_in_twenty_and_five_are_hedged_however_slow_the_pool_is() {
     assert_eq!(jobs, JOBS);
     pool.tick(20);
     let hedges = (0..2).map(|at| pool.serve_keys(at).len()).sum::<usize>();
-    // All jobs were brought before the first one waited too long: nobody saves up more than five.
+    // All jobs were submitted before the first one waited too long: five hedges at most are saved up.
     assert_eq!(hedges, 5);
     assert_eq!(
         u64::from(JOBS),
@@ -312,7 +312,7 @@ fn one_job_in_twenty_and_five_are_hedged_however_slow_the_pool_is() {
 }
 
 #[test]
-fn with_one_node_and_without_hedging_nothing_is_sent_twice() {
+fn nothing_is_sent_twice_with_one_node_or_hedging_off() {
     for (nodes, hedge) in [
         (1, Hedge::After(Duration::from_millis(20))),
         (2, Hedge::Off),
@@ -332,7 +332,7 @@ fn with_one_node_and_without_hedging_nothing_is_sent_twice() {
 }
 
 #[test]
-fn no_timer_is_left_when_everything_was_answered_in_time() {
+fn no_hedge_timer_is_left_when_all_jobs_were_answered() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);
     assert!(pool.dispatcher.next_hedge().is_some());
@@ -341,7 +341,7 @@ fn no_timer_is_left_when_everything_was_answered_in_time() {
 }
 
 #[test]
-fn a_job_whose_key_is_not_opened_is_hedged_too() {
+fn job_that_waits_for_its_key_is_hedged_too() {
     let mut pool = Pool::new(2);
     pool.dispatcher.hedging = Hedging::new(Hedge::After(Duration::from_millis(20)));
     pool.submit(1, 1000).expect("taken");

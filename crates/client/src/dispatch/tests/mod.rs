@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The pool without I/O: what only shows when time and the order of things are under control. What
-//! nodes do to jobs is tested in `tests/`, over sockets.
+//! The pool without I/O, with time and the order of events under control. How jobs end when nodes
+//! misbehave is tested over sockets in `tests/`, and over random schedules in [`simulation`].
 
 mod hedging;
 mod simulation;
@@ -53,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// One whose edge counts in `counts`, with nodes that want to know.
+    /// A pool whose edge counts in `counts`, with nodes that want reports.
     fn reporting(nodes: usize, counts: &Arc<Mutex<EdgeReport>>) -> Self {
         let mut pool = Self::new(nodes);
         let counts = Arc::clone(counts);
@@ -63,7 +63,7 @@ impl Pool {
         pool
     }
 
-    /// The reports that this node was sent.
+    /// The reports that were sent to this node.
     fn reports(&mut self, at: usize) -> Vec<EdgeReport> {
         let report = |message| match message {
             ClientMessage::Report(report) => Some(report),
@@ -187,7 +187,7 @@ impl Pool {
         self.dispatcher.handle_timeout(self.now);
     }
 
-    /// Calls the callbacks and gives what they were told.
+    /// Calls the callbacks and returns their results.
     fn ends(&mut self) -> Vec<(u32, Result<(), ClientError>)> {
         for (callback, result) in mem::take(&mut self.dispatcher.outbox().callbacks) {
             callback(result);
@@ -217,7 +217,7 @@ fn good() -> Result<Output, JobError> {
 }
 
 #[test]
-fn a_first_job_waits_for_the_connection_and_the_key() {
+fn first_job_waits_for_the_connection_and_the_key() {
     let mut pool = Pool::new(1);
     assert!(
         !pool.dispatcher.wants_connections(),
@@ -234,7 +234,7 @@ fn a_first_job_waits_for_the_connection_and_the_key() {
 }
 
 #[test]
-fn jobs_fail_at_once_while_every_node_is_in_backoff_and_wait_for_none_that_failed() {
+fn jobs_fail_at_once_while_every_node_is_in_backoff() {
     let mut pool = Pool::new(2);
     pool.submit(1, 1000).expect("taken");
     for _ in 0..2 {
@@ -252,14 +252,14 @@ fn jobs_fail_at_once_while_every_node_is_in_backoff_and_wait_for_none_that_faile
         "{why}"
     );
     assert!(matches!(pool.submit(2, 1000), Err(ClientError::NoNode(_))));
-    // The next attempt is under way, but the last one failed: nobody is kept waiting for it.
+    // The next attempt is under way, but the last one failed: no job waits for it.
     pool.tick(60);
     assert!(pool.dispatcher.poll_connect().is_some());
     assert!(matches!(pool.submit(3, 1000), Err(ClientError::NoNode(_))));
 }
 
 #[test]
-fn deadlines_end_jobs_wherever_they_are() {
+fn deadline_ends_a_job_in_each_stage() {
     let mut pool = Pool::new(1);
     pool.submit(1, 10).expect("waits for a connection");
     pool.tick(9);
@@ -294,7 +294,7 @@ fn deadlines_end_jobs_wherever_they_are() {
 }
 
 #[test]
-fn an_answer_to_the_first_attempt_is_not_one_to_the_second() {
+fn answer_to_the_first_attempt_does_not_count_for_the_second() {
     let mut pool = Pool::new(2);
     pool.submit(1, 1000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
@@ -315,7 +315,7 @@ fn an_answer_to_the_first_attempt_is_not_one_to_the_second() {
 }
 
 #[test]
-fn a_stable_connection_that_is_lost_is_waited_for() {
+fn job_waits_for_a_stable_connection_that_was_lost() {
     let mut pool = Pool::new(1);
     pool.submit(1, 10_000).expect("taken");
     let at = pool.connect();
@@ -331,7 +331,7 @@ fn a_stable_connection_that_is_lost_is_waited_for() {
 }
 
 #[test]
-fn a_node_that_loses_jobs_is_left() {
+fn node_that_loses_jobs_is_given_up() {
     let mut pool = Pool::new(1);
     pool.submit(0, 1000).expect("taken");
     let at = pool.connect();
@@ -353,7 +353,7 @@ fn a_node_that_loses_jobs_is_left() {
         Err(ClientError::Busy),
         "the node owes a thousand"
     );
-    // It is alive, but nothing comes: silence is what gives it away.
+    // The node is silent although jobs are open: it is pinged, then given up.
     pool.tick(250);
     pool.tick(500);
     assert_eq!(pool.dispatcher.poll_close(), Some(at));
@@ -361,7 +361,7 @@ fn a_node_that_loses_jobs_is_left() {
 }
 
 #[test]
-fn a_key_dropped_while_a_job_uses_it_is_closed_afterwards() {
+fn key_dropped_while_a_job_uses_it_is_closed_afterwards() {
     let mut pool = Pool::new(1);
     pool.submit(1, 1000).expect("taken");
     let at = pool.connect();
@@ -378,7 +378,7 @@ fn a_key_dropped_while_a_job_uses_it_is_closed_afterwards() {
 }
 
 #[test]
-fn closing_ends_every_job_once() {
+fn close_ends_every_job_once() {
     let mut pool = Pool::new(1);
     pool.submit(1, 10).expect("taken");
     let at = pool.connect();
@@ -400,7 +400,7 @@ fn closing_ends_every_job_once() {
 }
 
 #[test]
-fn a_node_that_never_says_whether_it_has_a_key_is_given_up() {
+fn node_that_never_answers_for_keys_is_given_up() {
     let mut pool = Pool::new(1);
     pool.submit(0, 10).expect("taken");
     let at = pool.connect();
@@ -414,7 +414,7 @@ fn a_node_that_never_says_whether_it_has_a_key_is_given_up() {
             assert!(number > 4096);
             return;
         }
-        // It is alive, after all.
+        // Any message shows that it is alive.
         pool.say(at, &NodeMessage::Pong { token: 0 });
         pool.sent(at);
         pool.submit(number, 10).expect("taken");
@@ -428,7 +428,7 @@ fn count(counts: &Arc<Mutex<EdgeReport>>, counter: EdgeCounter) {
 }
 
 #[test]
-fn an_edge_reports_once_per_second_while_there_is_something_new() {
+fn edge_reports_once_per_second_while_there_is_news() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(1, &counts);
     pool.tick(5000);
@@ -461,7 +461,7 @@ fn an_edge_reports_once_per_second_while_there_is_something_new() {
     let reports = pool.reports(at);
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 11, "cumulative");
-    // Activity of which nothing came is no news.
+    // Activity without a new count makes no report.
     pool.dispatcher.counted(pool.now);
     pool.tick(1000);
     assert!(pool.reports(at).is_empty());
@@ -469,7 +469,7 @@ fn an_edge_reports_once_per_second_while_there_is_something_new() {
 }
 
 #[test]
-fn what_several_nodes_are_told_adds_up() {
+fn reports_to_several_nodes_add_up() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(2, &counts);
     pool.submit(0, 1000).expect("taken");
@@ -486,7 +486,7 @@ fn what_several_nodes_are_told_adds_up() {
         pool.tick(1000);
         for at in nodes {
             for report in pool.reports(at) {
-                assert_eq!(at, served, "the one that did the job is told");
+                assert_eq!(at, served, "the node that did the job gets the report");
                 told[at] = report;
             }
         }
@@ -499,7 +499,7 @@ fn what_several_nodes_are_told_adds_up() {
 }
 
 #[test]
-fn what_happened_without_a_node_is_told_to_the_next_one() {
+fn counts_made_without_a_node_go_to_the_next_one() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(1, &counts);
     pool.submit(1, 1000).expect("taken");
@@ -510,7 +510,7 @@ fn what_happened_without_a_node_is_told_to_the_next_one() {
     count(&counts, EdgeCounter::FallbackNoNode);
     pool.dispatcher.counted(pool.now);
     pool.tick(1000);
-    assert_eq!(pool.dispatcher.poll_timeout(), None, "nobody to be told");
+    assert_eq!(pool.dispatcher.poll_timeout(), None, "no node to report to");
     let at = pool.connect();
     pool.tick(1000);
     let reports = pool.reports(at);
@@ -521,7 +521,7 @@ fn what_happened_without_a_node_is_told_to_the_next_one() {
 }
 
 #[test]
-fn a_node_without_the_feature_is_told_nothing() {
+fn node_without_the_feature_gets_no_report() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(1, &counts);
     pool.features = 0;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Each rule of the driver as a row: a state, what happens, who is woken.
+//! Each rule of the driver as a row: a state, an event, the thread that is woken.
 
 use std::thread;
 

@@ -1,0 +1,153 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Clients: the dispatcher under test, the jobs that it gets, and both directions of its bytes.
+
+use super::*;
+
+/// A client of the pool.
+pub(super) struct Client {
+    pub(super) dispatcher: Dispatcher,
+    pub(super) keys: Vec<Arc<KeyData>>,
+    /// The link to each node, if there is one.
+    pub(super) links: Vec<Option<LinkId>>,
+    /// Jobs with a callback, for cancelling.
+    pub(super) handles: Vec<JobRef>,
+}
+
+impl Client {
+    pub(super) fn new(nodes: usize, random: &mut Random, start: Instant) -> Self {
+        let endpoints = (0..nodes).map(|n| Endpoint::Unix(format!("/{n}").into()));
+        let hedge = match random.below(3) {
+            0 => Hedge::Off,
+            1 => Hedge::After(Duration::from_millis(u64::from(5 + random.below(40)))),
+            _ => Hedge::Adaptive,
+        };
+        let config = PoolConfig::new(endpoints.collect())
+            .max_in_flight(MAX_IN_FLIGHT)
+            .max_keys(KEYS + 1)
+            .hedge(hedge);
+        let mut dispatcher = Dispatcher::new(&config, start);
+        dispatcher.random = Random::seeded(u64::from(random.below(u32::MAX)));
+        Self {
+            dispatcher,
+            keys: (0..KEYS).map(new_key).collect(),
+            links: vec![None; nodes],
+            handles: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn submit(&mut self, client: usize) {
+        let millis = 1 + self.below(800);
+        let deadline = self.now + millis;
+        let is_caller = self.one_in(4);
+        let key = self.pick(KEYS);
+        let now = self.time();
+        let fates = Arc::clone(&self.fates);
+        let number = lock(&fates).len() as u64;
+        let owner = if is_caller {
+            Owner::Caller { waiter: None }
+        } else {
+            Owner::Callback(Box::new(move |result| {
+                end(&fates, number, &result.map(Some))
+            }))
+        };
+        let mut input = vec![0; 32];
+        input[..8].copy_from_slice(&number.to_le_bytes());
+        let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
+        let request = Request::Operation { operation, input };
+        let client_index = client;
+        let client = &mut self.clients[client];
+        let due = now + Duration::from_millis(millis.into());
+        let job = Job::new(Arc::clone(&client.keys[key]), request, owner, due);
+        let Ok(id) = client.dispatcher.submit(job, now) else {
+            return;
+        };
+        lock(&self.fates).push(Fate::Open { deadline });
+        if is_caller {
+            let client = client_index;
+            for at in [self.now + self.below(millis), deadline] {
+                let event = SimEvent::CallerLooks {
+                    client,
+                    caller: id,
+                    job: number,
+                };
+                self.at(at, event);
+            }
+        } else {
+            client.handles.push(id);
+        }
+    }
+
+    /// A blocked caller looks for its answer, and gives up at its deadline.
+    pub(super) fn look(&mut self, client: usize, caller: JobRef, job: u64) {
+        let Fate::Open { deadline } = lock(&self.fates)[usize::try_from(job).expect("few")] else {
+            return;
+        };
+        let dispatcher = &mut self.clients[client].dispatcher;
+        if let Some(answer) = dispatcher.take_done(caller) {
+            assert!(dispatcher.take_done(caller).is_none(), "answered twice");
+            end(&self.fates, job, &answer);
+        } else if deadline <= self.now {
+            dispatcher.give_up(caller);
+            end(&self.fates, job, &Err(ClientError::TimedOut));
+        }
+    }
+
+    /// Moves what a client has to say, and delivers its answers.
+    pub(super) fn pump(&mut self, client: usize) {
+        while let Some(node) = self.clients[client].dispatcher.poll_connect() {
+            let at = self.now + self.below(5);
+            self.at(at, SimEvent::Connected { client, node });
+        }
+        while let Some(node) = self.clients[client].dispatcher.poll_close() {
+            // A lost link is gone already; one that the client gives up ends here.
+            if let Some(link) = self.clients[client].links[node].take() {
+                self.links.remove(&link);
+            }
+        }
+        let outbox = mem::take(self.clients[client].dispatcher.outbox());
+        for (callback, result) in outbox.callbacks {
+            callback(result);
+        }
+        for node in 0..self.nodes.len() {
+            let Some(link) = self.clients[client].links[node] else {
+                continue;
+            };
+            let Some(out) = self.clients[client].dispatcher.poll_output(node) else {
+                continue;
+            };
+            let bytes = out.pending().to_vec();
+            out.consume(bytes.len());
+            self.send(link, &bytes, true);
+        }
+    }
+
+    pub(super) fn client_reads(&mut self, link: LinkId, mut bytes: &[u8]) {
+        let now = self.time();
+        while !bytes.is_empty() {
+            let Some(sim) = self.links.get(&link) else {
+                return;
+            };
+            let (client, node) = (sim.client, sim.node);
+            let dispatcher = &mut self.clients[client].dispatcher;
+            let Some(connection) = dispatcher.connection(node) else {
+                return;
+            };
+            let space = connection.space();
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            connection.filled(count, now);
+            bytes = &bytes[count..];
+            dispatcher.handle_received(node, now);
+            self.pump(client);
+        }
+    }
+}
+
+pub(super) fn new_key(number: usize) -> Arc<KeyData> {
+    let selector = KeySelector::Name(format!("k{number}"));
+    Arc::new(KeyData::new(KeySource::Selector(selector)))
+}

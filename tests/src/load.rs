@@ -1,0 +1,296 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A client that only loads a node: some connections with some jobs in flight on each, the next one
+//! submitted as soon as one ends. It runs as a process (`millrace-tests-load`) under a user of its own, so that
+//! a node sees several identities.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use millrace_engine::error::JobError;
+use millrace_engine::operation::{Hash, Operation};
+use millrace_wire::{
+    ClientMessage, Decoder, Hello, KeySelector, Message, NodeMessage, SubmittedJob, VERSION_MAX,
+    VERSION_MIN,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize};
+
+/// Time that a node gets for each job: longer than any test.
+const BUDGET: Duration = Duration::from_secs(60);
+
+/// Jobs in one message, so that a frame stays below its bound.
+const JOBS_PER_MESSAGE: u64 = 100;
+
+/// What a load does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// The user that it runs as.
+    pub user: u32,
+    /// Connections, each with `in_flight` jobs.
+    pub connections: usize,
+    /// Jobs in flight on each connection.
+    pub in_flight: u64,
+    /// How long it runs, in milliseconds.
+    pub millis: u64,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Signatures received.
+    pub served: u64,
+    /// Jobs that the node refused as `busy`.
+    pub busy: u64,
+    /// Jobs that ended in another way.
+    pub failed: u64,
+    /// Time between submission and answer in microseconds, ascending; only with one job in flight.
+    pub latencies_us: Vec<u64>,
+}
+
+impl Outcome {
+    /// The latency that a share `quantile` of the jobs stayed below, in microseconds.
+    ///
+    /// # Panics
+    /// If nothing was measured.
+    #[must_use]
+    pub fn latency(&self, quantile: f64) -> u64 {
+        let rank = (self.latencies_us.len() as f64 * quantile) as usize;
+        let last = self
+            .latencies_us
+            .len()
+            .checked_sub(1)
+            .expect("a job was served");
+        self.latencies_us[rank.min(last)]
+    }
+}
+
+/// A load that runs. It is ended on drop.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Load {
+    /// Starts `program`, a copy of `millrace-tests-load` that every user may run (see [`copy`]).
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(self, program: &Path, socket: &Path, key: &str) -> Running {
+        let Self {
+            user,
+            connections,
+            in_flight,
+            millis,
+        } = self;
+        let numbers = [connections as u64, in_flight, millis].map(|number| number.to_string());
+        let mut command = Command::new(program);
+        command
+            .arg(socket)
+            .arg(key)
+            .args(numbers)
+            .uid(user)
+            .stdout(Stdio::piped());
+        Running(command.spawn().expect("the load starts"))
+    }
+}
+
+impl Running {
+    /// Waits until its time is over.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[must_use]
+    pub fn outcome(mut self) -> Outcome {
+        let mut text = String::new();
+        let mut output = self.0.stdout.take().expect("a pipe");
+        output.read_to_string(&mut text).expect("the load's output");
+        serde_json::from_str(&text).expect("the load ends well")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Puts a program where every user may run it.
+///
+/// # Panics
+/// If it cannot be copied.
+#[must_use]
+pub fn copy(program: &str, folder: &Path) -> std::path::PathBuf {
+    let copy = folder.join("load");
+    std::fs::copy(program, &copy).expect("a copy");
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    copy
+}
+
+/// The program: loads the node as its arguments say, and writes the outcome.
+///
+/// # Errors
+/// If the node goes away, or the arguments are wrong.
+pub fn run() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [socket, key, connections, in_flight, millis] = &arguments[..] else {
+        return Err(io::Error::other(
+            "usage: load SOCKET KEY CONNECTIONS IN-FLIGHT MILLISECONDS",
+        ));
+    };
+    let number = |text: &str| text.parse::<u64>().map_err(io::Error::other);
+    let (in_flight, end) = (number(in_flight)?, Duration::from_millis(number(millis)?));
+    let open = |_| Connection::open(Path::new(socket), key);
+    let mut connections: Vec<Connection> = (0..number(connections)?)
+        .map(open)
+        .collect::<io::Result<_>>()?;
+    let start = Instant::now();
+    let mut outcome = Outcome::default();
+    for connection in &mut connections {
+        connection.submit(in_flight)?;
+    }
+    while start.elapsed() < end {
+        let of = |connection| PollFd::new(connection, PollFlags::IN);
+        let mut events: Vec<PollFd<'_>> = connections
+            .iter()
+            .map(|connection| of(&connection.socket))
+            .collect();
+        let timeout = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        poll(&mut events, Some(&timeout))?;
+        let ready: Vec<bool> = events
+            .iter()
+            .map(|event| !event.revents().is_empty())
+            .collect();
+        for (connection, _) in connections
+            .iter_mut()
+            .zip(ready)
+            .filter(|(_, ready)| *ready)
+        {
+            let ended = connection.receive(in_flight == 1, &mut outcome)?;
+            connection.submit(ended)?;
+        }
+    }
+    outcome.latencies_us.sort_unstable();
+    serde_json::to_writer(io::stdout(), &outcome).map_err(io::Error::other)
+}
+
+struct Connection {
+    socket: UnixStream,
+    decoder: Decoder<NodeMessage>,
+    key: u32,
+    next: u64,
+    sent: Instant,
+}
+
+impl Connection {
+    fn open(path: &Path, key: &str) -> io::Result<Self> {
+        let socket = UnixStream::connect(path)?;
+        let (decoder, sent) = (Decoder::new(), Instant::now());
+        let mut connection = Self {
+            socket,
+            decoder,
+            key: 0,
+            next: 0,
+            sent,
+        };
+        let agent = "load".to_owned();
+        let (min_version, max_version) = (VERSION_MIN, VERSION_MAX);
+        connection.send(&ClientMessage::Hello(Hello {
+            min_version,
+            max_version,
+            features: 0,
+            agent,
+        }))?;
+        let selector = KeySelector::Name(key.to_owned());
+        connection.send(&ClientMessage::OpenKey {
+            request: 1,
+            selector,
+        })?;
+        loop {
+            match connection.message()? {
+                Some(NodeMessage::KeyOpened { handle, .. }) => connection.key = handle,
+                Some(NodeMessage::Welcome(_)) => continue,
+                Some(other) => return Err(io::Error::other(format!("{other:?}"))),
+                None => {
+                    connection.read()?;
+                    continue;
+                }
+            }
+            return Ok(connection);
+        }
+    }
+
+    fn send(&mut self, message: &ClientMessage) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.socket.write_all(&bytes)
+    }
+
+    fn message(&mut self) -> io::Result<Option<NodeMessage>> {
+        self.decoder.next().map_err(io::Error::other)
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        match self.socket.read(self.decoder.space())? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.decoder.filled(count);
+                Ok(())
+            }
+        }
+    }
+
+    fn submit(&mut self, mut jobs: u64) -> io::Result<()> {
+        while jobs > 0 {
+            let count = jobs.min(JOBS_PER_MESSAGE);
+            let ids = self.next..self.next + count;
+            let submitted = ids.map(|id| SubmittedJob {
+                id,
+                key: self.key,
+                budget: BUDGET,
+                operation: Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
+                input: vec![7; 32],
+            });
+            let message = ClientMessage::Submit(submitted.collect());
+            self.next += count;
+            jobs -= count;
+            self.sent = Instant::now();
+            self.send(&message)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the node has sent, and returns how many jobs ended.
+    fn receive(&mut self, measure: bool, outcome: &mut Outcome) -> io::Result<u64> {
+        self.read()?;
+        let before = outcome.served + outcome.busy + outcome.failed;
+        while let Some(message) = self.message()? {
+            let NodeMessage::Complete(completions) = message else {
+                return Err(io::Error::other("the node says something else"));
+            };
+            for completion in completions {
+                match completion.result {
+                    Ok(_) => outcome.served += 1,
+                    Err(JobError::Busy) => outcome.busy += 1,
+                    Err(_) => outcome.failed += 1,
+                }
+                if measure {
+                    let latency = self.sent.elapsed().as_micros();
+                    outcome
+                        .latencies_us
+                        .push(u64::try_from(latency).unwrap_or(u64::MAX));
+                }
+            }
+        }
+        Ok(outcome.served + outcome.busy + outcome.failed - before)
+    }
+}

@@ -1,0 +1,130 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Several identities at one node: no number of connections and jobs of one takes another's share.
+
+use std::path::PathBuf;
+
+use millrace_testkit::{is_long, skip};
+use millrace_tests::load::{self, Load, Outcome};
+use millrace_tests::node::{Node, NodeOptions};
+use millrace_tests::pki::KeyKind;
+use millrace_tests::world::World;
+use millrace_tests::{is_root, scaled, wait};
+
+/// Users that exist nowhere; the kernel tells the node their numbers all the same.
+const FLOOD: u32 = 4_000_001;
+const VICTIM: u32 = 4_000_002;
+
+struct Setup {
+    node: Node,
+    program: PathBuf,
+    // Last, so that the folder is removed after the node has ended.
+    _world: World,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let world = World::new();
+        let toml = "[engine]\nworkers = 1\n".to_owned();
+        let options = NodeOptions {
+            toml,
+            ..NodeOptions::default()
+        };
+        let node = Node::start_with(world.dir(), "node-1", &options);
+        let _ = node.import("www", &world.identity(KeyKind::Rsa2048));
+        let program = load::copy(env!("CARGO_BIN_EXE_millrace-tests-load"), world.dir());
+        Self {
+            node,
+            program,
+            _world: world,
+        }
+    }
+
+    fn start(&self, user: u32, connections: usize, in_flight: u64, millis: usize) -> load::Running {
+        let load = Load {
+            user,
+            connections,
+            in_flight,
+            millis: millis as u64,
+        };
+        load.start(&self.program, &self.node.socket(), "www")
+    }
+
+    fn served(&self) -> u64 {
+        self.node.served().total()
+    }
+
+    /// What a victim gets beside a flood of another user, and what the node served in all in that time.
+    fn beside_a_flood(&self, flood: (usize, u64), victim: (usize, u64)) -> (Outcome, u64) {
+        let running = self.start(FLOOD, flood.0, flood.1, 120_000);
+        wait::until("the flood is served", || self.served() > 100);
+        let before = self.served();
+        let outcome = self
+            .start(VICTIM, victim.0, victim.1, scaled(3_000, 30_000))
+            .outcome();
+        let served = self.served() - before;
+        drop(running);
+        (outcome, served)
+    }
+}
+
+#[test]
+fn many_connections_of_one_identity_leave_another_its_share() {
+    if !is_root() {
+        skip!("not root: clients cannot run as several users");
+    }
+    let setup = Setup::new();
+    let (victim, served) = setup.beside_a_flood((64, 32), (1, 32));
+    assert_eq!((victim.busy, victim.failed), (0, 0), "{victim:?}");
+    // Half is its share. By connections it would be one part in 65.
+    let share = victim.served as f64 / served as f64;
+    assert!(share > 0.3, "{} of {served}", victim.served);
+}
+
+#[test]
+fn identity_that_fills_the_queue_leaves_another_its_room() {
+    if !is_root() {
+        skip!("not root: clients cannot run as several users");
+    }
+    let setup = Setup::new();
+    // More jobs than the queue of a class holds, 8192: the flood itself is refused all the time.
+    let (victim, served) = setup.beside_a_flood((40, 250), (1, 250));
+    assert_eq!((victim.busy, victim.failed), (0, 0), "{victim:?}");
+    let share = victim.served as f64 / served as f64;
+    assert!(share > 0.25, "{} of {served}", victim.served);
+    let text = setup.node.metrics();
+    assert!(text.contains("busy"), "{text}");
+}
+
+/// How long a single job at a time takes beside a flood, compared with a node that is otherwise idle. Prints
+/// the ratios; what is asserted is far beyond what noise does and far below what the flood's queue takes.
+#[test]
+fn a_single_job_does_not_wait_for_the_jobs_of_a_flood() {
+    if !is_root() {
+        skip!("not root: clients cannot run as several users");
+    }
+    let setup = Setup::new();
+    let rounds = if is_long() { 7 } else { 1 };
+    for round in 0..rounds {
+        let alone = setup.start(VICTIM, 1, 1, scaled(2_000, 10_000)).outcome();
+        let (beside, _) =
+            setup.beside_a_flood(if is_long() { (1_000, 100) } else { (100, 100) }, (1, 1));
+        assert_eq!((beside.busy, beside.failed), (0, 0), "{beside:?}");
+        let ratio = |quantile| beside.latency(quantile) as f64 / alone.latency(quantile) as f64;
+        println!(
+            "round {round}: alone p50 {} p99 {} µs, ratio beside a flood p50 {:.2} p90 {:.2} p99 {:.2}",
+            alone.latency(0.5),
+            alone.latency(0.99),
+            ratio(0.5),
+            ratio(0.9),
+            ratio(0.99),
+        );
+        // In turn with the flood's jobs it would wait for thousands of others.
+        assert!(
+            ratio(0.5) < 50.0,
+            "{:?}",
+            (alone.latency(0.5), beside.latency(0.5))
+        );
+    }
+}
