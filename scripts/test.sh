@@ -17,6 +17,8 @@ mkdir -p target
 
 step "build"
 cargo build --workspace "$@"
+step "build of the previous version"
+scripts/previous-version.sh
 step "unit, integration and whole-system tests"
 status=0
 cargo test --workspace --no-fail-fast "$@" || status=$?

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: a file that somebody names as a saved run of `millrace bench sizes`. Whatever it is, it is
+//! Input: a file named as a saved run of `millrace bench sizes`. It is
 //! refused, or advice comes out whose comments end where they end.
 #![no_main]
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: a configuration file of any server. Whatever it is, what is found is bounded, and every
+//! Input: a configuration file of any server. Findings are bounded, and every
 //! check of the doctor ends, saying everything or nothing.
 #![no_main]
 

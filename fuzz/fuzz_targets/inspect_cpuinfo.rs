@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: a `/proc/cpuinfo` of any machine. Whatever it is, the facts keep their bounds.
+//! Input: a `/proc/cpuinfo` of any machine. The facts keep their bounds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

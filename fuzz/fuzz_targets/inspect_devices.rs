@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: what drivers and programs print about devices. Whatever it is, nothing panics, and every
+//! Input: what drivers and programs print about devices. No input panics, and every
 //! list keeps its bound.
 #![no_main]
 

@@ -52,6 +52,20 @@ fn find() -> Artifacts {
     found
 }
 
+/// The programs of the previous version (`tests/previous-version`), if `scripts/previous-version.sh` has built
+/// them.
+pub fn previous() -> Option<&'static Artifacts> {
+    static FOUND: OnceLock<Option<Artifacts>> = OnceLock::new();
+    let find = || {
+        let file = fs::read_to_string(workspace().join("tests/previous-version")).ok()?;
+        let commit = file.lines().find(|line| !line.starts_with('#'))?;
+        let found = Artifacts::in_folder(&workspace().join("target/previous").join(commit));
+        (found.millrace.exists() && found.provider.exists() && found.preload.exists())
+            .then_some(found)
+    };
+    FOUND.get_or_init(find).as_ref()
+}
+
 impl Artifacts {
     fn in_folder(folder: &Path) -> Self {
         Self {

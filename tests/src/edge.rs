@@ -24,6 +24,8 @@ pub struct EdgeOptions {
     pub preferred: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
+    /// The provider's module; default: this tree's.
+    pub provider: Option<PathBuf>,
     /// Further lines of the provider's section; they replace `PATIENT`.
     pub settings: Vec<(&'static str, String)>,
 }
@@ -66,7 +68,9 @@ impl EdgeOptions {
         fs::create_dir_all(&modules).expect("folder for modules");
         let module = modules.join("millrace.so");
         if !module.exists() {
-            symlink(&artifacts().provider, &module).expect("link to the provider");
+            let provider = self.provider.as_ref();
+            symlink(provider.unwrap_or_else(|| &artifacts().provider), &module)
+                .expect("link to the provider");
         }
         let mut number = 0;
         let conf = loop {

@@ -26,6 +26,8 @@ pub struct NginxOptions {
     pub workers: usize,
     /// Whether the library is preloaded.
     pub preload: bool,
+    /// The preload library; default: this tree's.
+    pub library: Option<PathBuf>,
     /// Whether it runs as a daemon, which an upgrade of its binary requires.
     pub daemon: bool,
     /// The provider's configuration; none: plain OpenSSL.
@@ -47,6 +49,7 @@ impl NginxOptions {
         Self {
             workers: 1,
             preload: true,
+            library: None,
             daemon: false,
             edge: Some(edge.clone()),
             main: String::new(),
@@ -108,7 +111,11 @@ impl Nginx {
             edge.apply(&mut command);
         }
         if options.preload {
-            command.env("LD_PRELOAD", &artifacts().preload);
+            let library = options.library.as_ref();
+            command.env(
+                "LD_PRELOAD",
+                library.unwrap_or_else(|| &artifacts().preload),
+            );
         }
         let mut process = Process::start("nginx", command, &dir.join("output.log"));
         let all_listen = || ports.iter().all(|port| listens(*port));

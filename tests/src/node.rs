@@ -15,7 +15,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::artifacts::artifacts;
+use crate::artifacts::{Artifacts, artifacts};
 use crate::pki::Identity;
 use crate::process::{self, Process};
 use crate::wait;
@@ -29,6 +29,8 @@ pub struct NodeOptions {
     pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
     /// Further lines of `node.toml`, each with its section header in front.
     pub toml: String,
+    /// The version of the binary; default: this tree's.
+    pub programs: Option<&'static Artifacts>,
 }
 
 /// A node with its files. Ends on drop.
@@ -38,6 +40,7 @@ pub struct Node {
     dir: PathBuf,
     config: PathBuf,
     tcp: Option<u16>,
+    programs: &'static Artifacts,
     process: Option<Process>,
 }
 
@@ -102,6 +105,7 @@ impl Node {
             dir,
             config,
             tcp,
+            programs: options.programs.unwrap_or_else(artifacts),
             process: None,
         }
     }
@@ -126,6 +130,11 @@ impl Node {
                 && tcp.is_none_or(process::listens)
         });
         self.process = Some(process);
+    }
+
+    /// From the next start on, the node is this version, over the same files.
+    pub fn change_version(&mut self, programs: &'static Artifacts) {
+        self.programs = programs;
     }
 
     /// Ends the node with SIGTERM, as an operator does.
@@ -210,7 +219,7 @@ impl Node {
     }
 
     fn millrace(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&artifacts().millrace);
+        let mut command = Command::new(&self.programs.millrace);
         command.args(arguments).current_dir(&self.dir);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MILLRACE_") {

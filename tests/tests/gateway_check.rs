@@ -82,6 +82,7 @@ impl Setup {
         let options = NginxOptions {
             workers,
             preload,
+            library: None,
             daemon: false,
             edge: edge.cloned(),
             main: String::new(),

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 const REQUIRED: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
