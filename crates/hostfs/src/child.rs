@@ -49,7 +49,7 @@ pub enum ChildError {
     #[error("cannot be started: {0}")]
     Start(io::Error),
     /// It exceeded [`Limits::time`].
-    #[error("did not end within {} s", .0.as_secs())]
+    #[error("did not end within {0:?}")]
     TimedOut(Duration),
     /// It exceeded [`Limits::output_bytes`].
     #[error("printed more than {0} bytes")]
