@@ -192,7 +192,7 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
             NodeMessage::Fault(fault) => Some(*fault),
             _ => None,
         });
-        // Whoever speaks the protocol is told; others would not understand.
+        // A client that speaks the protocol gets the reason; others would not understand it.
         if what == "a version from the future" {
             assert_eq!(fault, Some(Fault::Version), "{what}: {said:?}");
         }
@@ -256,7 +256,7 @@ fn a_foreign_key_is_like_one_that_does_not_exist() {
         gateway: _gateway,
     } = start();
     let other = world.authority.identity(KeyKind::P384);
-    // Nobody has this user number.
+    // No user has this number.
     let _ = node.import_with("foreign", &other, &["--allow-uid", "4000000000"]);
     let mut raw = Raw::greeted(&node);
     let mut answer = |request, name: &str| {

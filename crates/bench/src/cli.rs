@@ -25,7 +25,7 @@ pub use crate::workload::BenchKey;
 /// Bound on rounds: beyond, a run takes hours and says nothing new.
 const MAX_ROUNDS: u64 = 100;
 
-/// Bound on handshakes at a time: the gateways' generated configurations hold so many.
+/// Bound on handshakes at a time: the gateways' generated configurations allow this number.
 const MAX_CONCURRENCY: u64 = 2048;
 
 /// Bound on jobs in flight: the bound of one connection to a node, with room.

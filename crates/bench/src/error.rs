@@ -67,7 +67,7 @@ pub enum BenchError {
     /// A child process did not do its part; its last lines of output are attached.
     #[error("{name} {problem}\n{log}")]
     Child {
-        /// Which.
+        /// Name of the process.
         name: String,
         /// What it did or did not do.
         problem: String,

@@ -10,9 +10,20 @@
 //!         │ checks every       ▼                    outputs of A and B are both checked
 //!         └ signature         node (counts)
 //!
-//!  millrace bench crypto
-//!    AWS-LC and OpenSSL called directly · each backend's queue · an engine under load · a node
+//!  millrace bench crypto                          millrace bench sizes
+//!    AWS-LC and OpenSSL called directly ·           each crypto library in a process of its own,
+//!    each backend's queue · an engine               by the size of what it works on
+//!    under load · a node
 //! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `cli` | options, and the functions that run a benchmark |
+//! | `workload` | keys, requests, verification, and the implementations that compute them |
+//! | `crypto`, `pool`, `sizes`, `tls` | one benchmark each |
+//! | `libcrypto` | any OpenSSL of this machine, opened at run time; the only unsafe code of this crate |
+//! | `node`, `process`, `relay`, `cores` | what runs beside, and on which core |
+//! | `stats`, `goals`, `report`, `plot` | ranges, numbers to reach, tables and JSON, charts |
 //!
 //! Three rules hold for every figure that leaves this crate:
 //!

@@ -45,7 +45,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine.
+    /// Reads processor, memory, kernel and versions; what cannot be read says `unknown`.
     pub(crate) fn here() -> Self {
         // Always there; an empty description says that it was not.
         let root = Root::open("/").ok();

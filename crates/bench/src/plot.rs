@@ -12,15 +12,18 @@
 //!  LineChart  one line per series over a numeric axis               sizes, depths
 //! ```
 
+use std::fmt::Display;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use plotters::chart::SeriesLabelPosition;
+use plotters::chart::{ChartContext, SeriesLabelPosition};
+use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color, IntoDrawingArea, PathElement, RGBColor, Rectangle,
-    SVGBackend, Text, WHITE,
+    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, PathElement, RGBColor,
+    Rectangle, SVGBackend, Text, WHITE,
 };
 use plotters::series::LineSeries;
 use plotters::style::IntoFont;
@@ -47,7 +50,7 @@ const LEGEND_LINE: u32 = 17;
 /// Room for the value behind the longest bar, as a factor.
 const HEADROOM: f64 = 1.18;
 
-/// Bound on what a chart may hold, in values: beyond, nobody can read it.
+/// Bound on the values of a chart: with more it cannot be read.
 const MAX_VALUES: usize = 10_000;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -176,34 +179,25 @@ impl BarChart {
             names: &self.categories,
             below: f64::from(legend) / f64::from(row),
         };
-        draw((WIDTH, height), |text| {
-            self.draw(text, height, values, rows)
-        })
+        let mut text = String::new();
+        self.draw(&mut text, height, values, rows)?;
+        Ok(text)
     }
 
     fn draw(&self, text: &mut String, height: u32, values: Span, rows: Rows<'_>) -> Drawn {
         let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
-        root.fill(&WHITE).map_err(reason)?;
         let longest = self.categories.iter().map(|name| name.chars().count());
         let margin = 20 + 7 * u32::try_from(longest.max().unwrap_or(0)).unwrap_or(0);
-        let mut chart = ChartBuilder::on(&root)
-            .caption(&self.title, ("sans-serif", 18).into_font())
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(margin.min(WIDTH / 2))
-            .build_cartesian_2d(values, rows)
-            .map_err(reason)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .x_labels(8)
-            .y_labels(self.categories.len())
-            .x_desc(&self.axis.label)
-            .label_style(("sans-serif", 13))
-            .axis_desc_style(("sans-serif", 14))
-            .light_line_style(WHITE)
-            .draw()
-            .map_err(reason)?;
+        let labels = (8, self.categories.len());
+        let descriptions = (&*self.axis.label, "");
+        let mut chart = frame(
+            &root,
+            &self.title,
+            margin,
+            (values, rows),
+            labels,
+            descriptions,
+        )?;
         let share = 1.0 / (self.series.len() + 1) as f64;
         for (index, bars) in self.series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
@@ -244,28 +238,20 @@ impl BarChart {
             chart
                 .draw_series(drawn.iter().map(|&(value, top, bottom)| {
                     let beside = values.clamp(value.high().max(value.middle));
-                    let at = (beside, top + (bottom - top) * 0.15);
+                    let corner = (beside, top + (bottom - top) * 0.15);
                     Text::new(
                         format!(" {}", short(value.middle)),
-                        at,
+                        corner,
                         ("sans-serif", 12).into_font(),
                     )
                 }))
                 .map_err(reason)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .label_font(("sans-serif", 13))
-            .draw()
-            .map_err(reason)?;
-        root.present().map_err(reason)
+        finish(&root, &mut chart, SeriesLabelPosition::LowerRight)
     }
 }
 
-/// One line.
+/// One line of a [`LineChart`].
 #[derive(Clone, Debug)]
 pub struct Line {
     /// What the legend says.
@@ -296,30 +282,22 @@ impl LineChart {
         let points = || self.series.iter().flat_map(|line| &line.points);
         let x = Span::of(self.x.scale, points().map(|&(x, _)| Value::from(x)))?;
         let y = Span::of(self.y.scale, points().map(|&(_, y)| y))?;
-        draw((WIDTH, LINE_CHART_HEIGHT), |text| self.draw(text, x, y))
+        let mut text = String::new();
+        self.draw(&mut text, x, y)?;
+        Ok(text)
     }
 
     fn draw(&self, text: &mut String, x_span: Span, y_span: Span) -> Drawn {
         let root = SVGBackend::with_string(text, (WIDTH, LINE_CHART_HEIGHT)).into_drawing_area();
-        root.fill(&WHITE).map_err(reason)?;
-        let mut chart = ChartBuilder::on(&root)
-            .caption(&self.title, ("sans-serif", 18).into_font())
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(72)
-            .build_cartesian_2d(x_span, y_span)
-            .map_err(reason)?;
-        chart
-            .configure_mesh()
-            .x_desc(&self.x.label)
-            .y_desc(&self.y.label)
-            .x_labels(10)
-            .y_labels(8)
-            .label_style(("sans-serif", 13))
-            .axis_desc_style(("sans-serif", 14))
-            .light_line_style(WHITE)
-            .draw()
-            .map_err(reason)?;
+        let descriptions = (&*self.x.label, &*self.y.label);
+        let mut chart = frame(
+            &root,
+            &self.title,
+            72,
+            (x_span, y_span),
+            (10, 8),
+            descriptions,
+        )?;
         for (index, line) in self.series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
             let points: Vec<_> = line
@@ -337,7 +315,7 @@ impl LineChart {
                     PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
                 });
             chart
-                .draw_series(middles.map(|at| Circle::new(at, 3, colour.filled())))
+                .draw_series(middles.map(|point| Circle::new(point, 3, colour.filled())))
                 .map_err(reason)?;
             let ranges = points.iter().filter(|(_, y)| y.range.is_some());
             chart
@@ -347,16 +325,71 @@ impl LineChart {
                 }))
                 .map_err(reason)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .label_font(("sans-serif", 13))
-            .draw()
-            .map_err(reason)?;
-        root.present().map_err(reason)
+        finish(&root, &mut chart, SeriesLabelPosition::UpperLeft)
     }
+}
+
+type Root<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
+
+/// The frame of either sort of chart: title, axes with about as many labels as wanted, grid.
+fn frame<'a, 'b, X, Y>(
+    root: &Root<'b>,
+    title: &str,
+    margin: u32,
+    (x, y): (X, Y),
+    (x_labels, y_labels): (usize, usize),
+    (x_label, y_label): (&str, &str),
+) -> Result<Chart<'a, 'b, X, Y>, BenchError>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    root.fill(&WHITE).map_err(reason)?;
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, ("sans-serif", 18).into_font())
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(margin.min(WIDTH / 2))
+        .build_cartesian_2d(x, y)
+        .map_err(reason)?;
+    let mut mesh = chart.configure_mesh();
+    // Rows of bars have names in place of an axis, and no lines between them.
+    if y_label.is_empty() {
+        mesh.disable_y_mesh();
+    }
+    mesh.x_labels(x_labels)
+        .y_labels(y_labels)
+        .x_desc(x_label)
+        .y_desc(y_label)
+        .label_style(("sans-serif", 13))
+        .axis_desc_style(("sans-serif", 14))
+        .light_line_style(WHITE)
+        .draw()
+        .map_err(reason)?;
+    Ok(chart)
+}
+
+/// The legend, and the end of the drawing.
+fn finish<'a, 'b, X, Y>(
+    root: &Root<'b>,
+    chart: &mut Chart<'a, 'b, X, Y>,
+    legend: SeriesLabelPosition,
+) -> Drawn
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+    'b: 'a,
+{
+    chart
+        .configure_series_labels()
+        .position(legend)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .label_font(("sans-serif", 13))
+        .draw()
+        .map_err(reason)?;
+    root.present().map_err(reason)
 }
 
 /// Writes a rendered chart to a file.
@@ -391,22 +424,10 @@ fn attribute(svg: &str, name: &str) -> Option<u32> {
     rest.split_once('"')?.0.parse().ok()
 }
 
-/// What became of a drawing; the reason is the drawing library's.
-type Drawn = Result<(), String>;
+type Drawn = Result<(), BenchError>;
 
-fn reason(error: impl ToString) -> String {
-    error.to_string()
-}
-
-fn draw(size: (u32, u32), f: impl FnOnce(&mut String) -> Drawn) -> Result<String, BenchError> {
-    let mut text = String::new();
-    f(&mut text).map_err(|reason| {
-        BenchError::Setup(format!(
-            "cannot draw a plot of {} x {}: {reason}",
-            size.0, size.1
-        ))
-    })?;
-    Ok(text)
+fn reason(error: impl Display) -> BenchError {
+    BenchError::Setup(format!("cannot draw a plot: {error}"))
 }
 
 /// A number as people read it: three significant digits, no exponent.

@@ -225,7 +225,7 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, BenchError> {
         .map_err(BenchError::system("find free ports"))
 }
 
-/// Whether somebody listens there.
+/// Whether a server listens there.
 pub(crate) fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }

@@ -3,7 +3,7 @@
 
 //! Stands between a gateway and a node, and holds the node's answers back, as if it were far away.
 //!
-//! One thread, on the core of whoever starts it. What the gateway sends is handed on at once.
+//! One thread, on the core of the thread that starts it. What the gateway sends is forwarded at once.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -102,7 +102,7 @@ impl Line {
         gateway.set(PollFlags::IN, self.forth.len() < MAX_HELD);
         gateway.set(
             PollFlags::OUT,
-            self.back.front().is_some_and(|(at, _)| *at <= now),
+            self.back.front().is_some_and(|(due, _)| *due <= now),
         );
         node.set(PollFlags::IN, self.held < MAX_HELD);
         node.set(PollFlags::OUT, !self.forth.is_empty());
@@ -131,13 +131,13 @@ impl Line {
                 .push_back((Instant::now() + latency, space[..n].to_vec()));
         }
         let now = Instant::now();
-        while let Some((at, bytes)) = self.back.front_mut().filter(|(at, _)| *at <= now) {
+        while let Some((due, bytes)) = self.back.front_mut().filter(|(due, _)| *due <= now) {
             let sent = write(&mut self.gateway, bytes)?;
             self.held -= sent;
             if sent < bytes.len() {
                 bytes.drain(..sent);
                 // Due still, so that it is written as soon as there is room.
-                *at = now;
+                *due = now;
                 break;
             }
             self.back.pop_front();
@@ -193,8 +193,8 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, lines: &[Line]) -> bool {
         fds.push(PollFd::from_borrowed_fd(line.node.as_fd(), node));
     }
     let due = lines.iter().filter_map(|line| Some(line.back.front()?.0));
-    let next = due.filter(|at| *at > now).min();
-    let timeout = next.map(|at| Timespec::try_from(at - now).unwrap_or_default());
+    let next = due.filter(|due| *due > now).min();
+    let timeout = next.map(|due| Timespec::try_from(due - now).unwrap_or_default());
     // A signal is of no interest here: the next turn finds nothing to do.
     let _ = poll(&mut fds, timeout.as_ref());
     !fds[0].revents().is_empty()

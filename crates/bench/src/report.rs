@@ -58,6 +58,19 @@ impl Table {
     }
 }
 
+/// One column of a table: its head, and the cell of a row.
+pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
+
+/// A table that is declared by its columns.
+pub(crate) fn table<R>(rows: impl IntoIterator<Item = R>, columns: &[Column<'_, R>]) -> Table {
+    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let mut table = Table::new(&heads);
+    for row in rows {
+        table.row(columns.iter().map(|(_, cell)| cell(&row)));
+    }
+    table
+}
+
 /// The median with some decimals, or a dash.
 pub(crate) fn median(spread: Option<Spread>, decimals: usize) -> String {
     spread.map_or_else(

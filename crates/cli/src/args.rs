@@ -20,8 +20,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use millrace_bench::cli::{CryptoArgs, PoolArgs, SizesArgs, SizesWorkerArgs, TlsArgs};
 use millrace_engine::{BackendKind, Hash, OperationKind};
+use millrace_server::config::Pin;
 
-pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand, ModeName};
+pub(crate) use gateway::{CheckArgs, GatewayArgs, GatewayCommand};
 
 pub(crate) use self::advise::AdviseArgs;
 pub(crate) use self::ceiling::CeilingArgs;
@@ -89,7 +90,9 @@ Examples:
   millrace up --config /etc/millrace/node.toml
 
 SIGTERM drains: the node takes no new work, finishes what it has, tells its
-clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
+clients to go elsewhere, and exits 0. SIGHUP reads keys, certificates and the
+configuration file again; limits, quotas, identities and the log filter hold
+at once, also for open connections.";
 
 /// Run a node: serve private-key operations to gateways
 ///
@@ -98,25 +101,13 @@ clients to go elsewhere, and exits 0. SIGHUP reloads keys and policies.";
 /// $XDG_RUNTIME_DIR/millrace/node.sock) and keeps its keys encrypted in
 /// /var/lib/millrace (else $XDG_STATE_HOME/millrace). Flags win over the
 /// configuration file, the file wins over the defaults.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_long_help = UP_EXAMPLE)]
 pub(crate) struct UpArgs {
-    /// Configuration file (every key: deploy/node.toml)
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_CONFIG",
-        hide_env_values = true
-    )]
-    pub(crate) config: Option<PathBuf>,
-    /// Unix socket that clients connect to
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
-    pub(crate) socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
     /// Group that may connect to the socket, besides this user
     #[arg(long, value_name = "GROUP")]
     pub(crate) socket_group: Option<String>,
@@ -126,14 +117,6 @@ pub(crate) struct UpArgs {
     /// to the policy of each key alone.
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
-    /// Folder for keys and certificates
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "MILLRACE_STATE",
-        hide_env_values = true
-    )]
-    pub(crate) state: Option<PathBuf>,
     /// Also listen on TCP, with mutual TLS 1.3
     ///
     /// Certificates are generated in the state folder the first time;
@@ -156,19 +139,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) pin: Option<Pin>,
     /// Backends to use, in order of preference [default: all that are usable]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = backend)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name))]
     pub(crate) backends: Option<Vec<BackendKind>>,
-    /// Key-encryption key, a file with mode 0600
-    ///
-    /// Default: the systemd credential `millrace-kek` if there is one, else
-    /// a file in the state folder that is made the first time.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_KEK_FILE",
-        hide_env_values = true
-    )]
-    pub(crate) kek_file: Option<PathBuf>,
     /// Lock all memory, so that no key is ever swapped to disk
     ///
     /// Needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK; without it the
@@ -188,27 +160,6 @@ pub(crate) struct UpArgs {
     pub(crate) log_format: Option<LogFormat>,
 }
 
-/// The processors that workers are kept to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pin {
-    /// Each worker to one NUMA node, where there are several
-    Auto,
-    /// Each worker of a class to one core: for a machine that does nothing else
-    Core,
-    /// None
-    Off,
-}
-
-impl From<Pin> for millrace_server::config::Pin {
-    fn from(pin: Pin) -> Self {
-        match pin {
-            Pin::Auto => Self::Auto,
-            Pin::Core => Self::Core,
-            Pin::Off => Self::Off,
-        }
-    }
-}
-
 /// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -218,10 +169,10 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Where the key store is: the same rules as for `up`.
+/// The configuration file, for every command that reads one.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct StoreArgs {
-    /// Configuration file of the node that owns the keys
+pub(crate) struct ConfigArg {
+    /// Configuration file of the node (every key: deploy/node.toml)
     #[arg(
         long,
         value_name = "FILE",
@@ -229,6 +180,26 @@ pub(crate) struct StoreArgs {
         hide_env_values = true
     )]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// The socket of the node, for `up` and for every command that asks a running node.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SocketArg {
+    /// Unix socket of the node, to which clients connect
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MILLRACE_SOCKET",
+        hide_env_values = true
+    )]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// The place of the key store, for `up` and for every command that works on it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArg,
     /// Folder for keys and certificates
     #[arg(
         long,
@@ -238,6 +209,9 @@ pub(crate) struct StoreArgs {
     )]
     pub(crate) state: Option<PathBuf>,
     /// Key-encryption key, a file with mode 0600
+    ///
+    /// Default: the systemd credential `millrace-kek` if there is one, else
+    /// a file in the state folder that `up` makes the first time.
     #[arg(
         long,
         value_name = "FILE",
@@ -260,10 +234,10 @@ pub(crate) struct PolicyArgs {
     #[arg(long, conflicts_with_all = ["allow_uid", "allow_cert"])]
     pub(crate) allow_all: bool,
     /// Operations that are allowed, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(OperationKind::ALL, OperationKind::name))]
     pub(crate) operations: Vec<OperationKind>,
     /// Hashes that are allowed, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = hash)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(Hash::ALL, Hash::name))]
     pub(crate) hashes: Vec<Hash>,
     /// Also allow TLS 1.2 RSA key exchange (rsa-tls-premaster)
     ///
@@ -442,6 +416,7 @@ pub(crate) struct CertRevokeArgs {
 const STATUS_EXAMPLE: &str = "\
 Examples:
   millrace status
+  millrace status --sessions
   millrace status --json | jq .keys";
 
 /// Show what the node is doing: keys, connections, operations, latency
@@ -451,22 +426,16 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Configuration file of the node
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_CONFIG",
-        hide_env_values = true
-    )]
-    pub(crate) config: Option<PathBuf>,
-    /// Unix socket of the node
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
-    pub(crate) socket: Option<PathBuf>,
+    /// List the open sessions instead: client, software, age, jobs in flight
+    ///
+    /// Asks the administration socket, so it needs the rights of the node's
+    /// user or of root.
+    #[arg(long)]
+    pub(crate) sessions: bool,
+    #[command(flatten)]
+    pub(crate) config: ConfigArg,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
 }
 
 /// Measure; every figure comes from a run that checked its answers.
@@ -513,24 +482,16 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "an octal mode like 0660 is wanted".to_owned())
 }
 
-fn backend(name: &str) -> Result<BackendKind, String> {
-    let found = BackendKind::ALL.iter().find(|kind| kind.name() == name);
-    found.copied().ok_or_else(|| {
-        let known: Vec<&str> = BackendKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("there are: {}", known.join(", "))
-    })
-}
-
-fn operation(name: &str) -> Result<OperationKind, String> {
-    OperationKind::from_name(name).ok_or_else(|| {
-        let known: Vec<&str> = OperationKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("there are: {}", known.join(", "))
-    })
-}
-
-fn hash(name: &str) -> Result<Hash, String> {
-    Hash::from_name(name).ok_or_else(|| {
-        let known: Vec<&str> = Hash::ALL.iter().map(|hash| hash.name()).collect();
-        format!("there are: {}", known.join(", "))
-    })
+/// A parser of names, which lists them all when it meets another one.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let found = all.iter().find(|value| name(**value) == text);
+        found.copied().ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|value| name(*value)).collect();
+            format!("there are: {}", known.join(", "))
+        })
+    }
 }

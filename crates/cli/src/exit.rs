@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-/// Why a command failed, as far as its exit code tells. The texts are in the long help.
+/// The reasons of failure that have an exit code. The long help describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Anything that has no code of its own.
@@ -45,21 +45,21 @@ pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Erro
     })
 }
 
-/// An end with this code and no message: what there was to say is said.
+/// An end with this exit code and no message: the command has printed its answer.
 #[derive(Debug)]
-struct Quiet(u8);
+struct ExitCodeOnly(u8);
 
-impl fmt::Display for Quiet {
+impl fmt::Display for ExitCodeOnly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "exit code {}", self.0)
     }
 }
 
-impl std::error::Error for Quiet {}
+impl std::error::Error for ExitCodeOnly {}
 
 /// Ends the command with a code that is an answer rather than a failure.
-pub(crate) fn quietly(code: u8) -> anyhow::Error {
-    anyhow::Error::new(Quiet(code))
+pub(crate) fn exit_with(code: u8) -> anyhow::Error {
+    anyhow::Error::new(ExitCodeOnly(code))
 }
 
 /// Gives an error an exit code and a first sentence.
@@ -88,7 +88,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    if let Some(Quiet(code)) = error.downcast_ref() {
+    if let Some(ExitCodeOnly(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
     let label = if io::stderr().is_terminal() {
@@ -96,7 +96,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     } else {
         "error"
     };
-    // If standard error is gone too there is nobody left to tell.
+    // If standard error is closed, too, no output is left.
     let _ = writeln!(io::stderr(), "{label}: {}", chain(&error));
     let failure = error
         .downcast_ref::<Coded>()
@@ -105,7 +105,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
 }
 
 /// The causes in one line, without those whose text the one before already contains.
-fn chain(error: &anyhow::Error) -> String {
+pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut last = String::new();
     for cause in error.chain().map(ToString::to_string) {

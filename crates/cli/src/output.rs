@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use time::OffsetDateTime;
 
 /// Writes text to standard output.
 ///
@@ -29,25 +30,15 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&text)
 }
 
-/// The day of a moment (seconds since 1970), in UTC: `2026-11-21`.
+/// The day of a moment (seconds since 1970), in UTC: `2026-11-21`. A moment after the year 9999 has none.
 pub(crate) fn date(seconds: u64) -> String {
-    const DAY: u64 = 24 * 60 * 60;
-    // Days since 0000-03-01, so that a leap day ends its year (H. Hinnant, "chrono-compatible
-    // low-level date algorithms").
-    let days = seconds / DAY + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let moment = i64::try_from(seconds)
+        .ok()
+        .map(OffsetDateTime::from_unix_timestamp);
+    match moment {
+        Some(Ok(moment)) => moment.date().to_string(),
+        _ => "-".to_owned(),
+    }
 }
 
 /// A table: a header and rows of text, columns as wide as they need to be.
@@ -128,12 +119,13 @@ mod tests {
     use super::{Table, date};
 
     #[test]
-    fn days_have_their_dates() {
+    fn moments_become_dates() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(951_782_400), "2000-02-29");
         assert_eq!(date(1_795_291_199), "2026-11-21");
         assert_eq!(date(1_795_219_200), "2026-11-21");
         assert_eq!(date(4_102_444_800), "2100-01-01");
+        assert_eq!(date(u64::MAX), "-");
     }
 
     #[test]

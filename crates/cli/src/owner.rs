@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Root acts on a key store with the rights of whoever owns it: a key that root imports must be
-//! readable by the node, which runs as its own user.
+//! Root acts on a key store with the rights of its owner: the node, which runs as its own user, must be
+//! able to read a key that root imports.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 /// Does `work` with the effective user and group of the owner of `path`, or of the nearest folder
-/// above it that exists. For anybody but root nothing changes.
+/// above it that exists. For other users than root nothing changes.
 ///
 /// Only this thread changes its rights, and only until `work` is done.
 ///

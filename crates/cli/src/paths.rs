@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where things are if nobody says otherwise. Root has the system's places, everybody else their
-//! own (XDG base directories); all commands ask here, so that `up`, `key` and `status` agree.
+//! Default folders. Root has the system's, every other user their own (XDG base directories); all
+//! commands ask here, so that `up`, `key` and `status` agree.
 
 use std::env;
 use std::path::PathBuf;

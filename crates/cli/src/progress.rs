@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the spinner turns: fast enough to look alive.
 const TURN: Duration = Duration::from_millis(120);
 
-/// Does `work`; if it takes longer than [`PATIENCE`], shows a spinner with `message` meanwhile.
+/// Does `work`. After [`PATIENCE`] it shows a spinner with `message` until the work is done.
 pub(crate) fn while_doing<T>(message: &'static str, work: impl FnOnce() -> T) -> T {
     let (finished, wait) = mpsc::channel::<()>();
     let watcher = thread::spawn(move || {

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed, together with the configuration file and the defaults, becomes what is meant.
-//! Precedence: flag, environment, file, default (clap has merged the first two already).
+//! Flags, the configuration file and the defaults become the settings of a command. Precedence: flag, environment, file, default (clap has merged the first two already).
 
 use std::env;
 use std::fs;
@@ -18,10 +17,10 @@ use crate::exit::{ContextCode, Failure};
 use crate::owner::as_owner_of;
 use crate::paths;
 
-/// What a command works with.
+/// The settings of a command.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Everything that a node is told.
+    /// The configuration of the node.
     pub(crate) node: NodeConfig,
     /// Where certificates are made.
     pub(crate) tls: PathBuf,
@@ -33,12 +32,7 @@ impl Settings {
     /// # Errors
     /// The file cannot be read or is wrong, or there is no place for the state.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
-        let mut settings = Self::load(
-            args.config.as_deref(),
-            args.state.as_deref(),
-            args.kek_file.as_deref(),
-            args.socket.as_deref(),
-        )?;
+        let mut settings = Self::of(&args.store, args.socket.socket.as_deref())?;
         let node = &mut settings.node;
         if let Some(unix) = &mut node.unix {
             unix.mode = args.socket_mode.unwrap_or(unix.mode);
@@ -54,15 +48,15 @@ impl Settings {
             node.name.clone_from(name);
         }
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
-        node.pin = args.pin.map_or(node.pin, Into::into);
+        node.pin = args.pin.unwrap_or(node.pin);
         if let Some(backends) = &args.backends {
             node.backends = Some(backends.clone());
         }
         if let Some(filter) = &args.log {
-            node.log.filter.clone_from(filter);
+            node.settings.log_filter.clone_from(filter);
         }
         if let Some(format) = args.log_format {
-            node.log.json = format == LogFormat::Json;
+            node.json_log = format == LogFormat::Json;
         }
         Ok(settings)
     }
@@ -72,12 +66,17 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_store(args: &StoreArgs) -> Result<Self> {
-        Self::load(
-            args.config.as_deref(),
-            args.state.as_deref(),
-            args.kek_file.as_deref(),
-            None,
-        )
+        Self::of(args, None)
+    }
+
+    fn of(store: &StoreArgs, socket: Option<&Path>) -> Result<Self> {
+        let StoreArgs {
+            config,
+            state,
+            kek_file,
+        } = store;
+        let config = config.config.as_deref();
+        Self::load(config, state.as_deref(), kek_file.as_deref(), socket)
     }
 
     /// For `status`.
@@ -85,7 +84,12 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
-        Self::load(args.config.as_deref(), None, None, args.socket.as_deref())
+        Self::load(
+            args.config.config.as_deref(),
+            None,
+            None,
+            args.socket.socket.as_deref(),
+        )
     }
 
     /// For `gateway check`: `socket` is where the checked server's provider connects to.
@@ -214,18 +218,21 @@ fn read(path: &Path) -> Result<NodeConfig> {
     NodeConfig::from_toml(&text).or_fail(Failure::Usage, wrong)
 }
 
-/// The socket for clients, and beside it the one for `status`.
+/// The socket for clients, and beside it those for `status` and for administration.
 fn place_socket(node: &mut NodeConfig, socket: &Path) {
     let unix = node.unix.get_or_insert_with(|| UnixConfig::at(socket));
     unix.path = socket.to_owned();
-    node.status_socket = Some(status_socket(socket));
+    node.status_socket = Some(beside(socket, "status"));
+    if let Some(admin) = &mut node.admin {
+        admin.socket = beside(socket, "admin");
+    }
 }
 
 /// `node.sock` has `status.sock` beside it, any other `NAME.sock` has `NAME-status.sock`.
-fn status_socket(socket: &Path) -> PathBuf {
+fn beside(socket: &Path, purpose: &str) -> PathBuf {
     match socket.file_stem().and_then(|stem| stem.to_str()) {
-        Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-status.sock")),
-        _ => socket.with_file_name("status.sock"),
+        Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-{purpose}.sock")),
+        _ => socket.with_file_name(format!("{purpose}.sock")),
     }
 }
 
@@ -257,8 +264,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_socket_is_beside_the_other() {
-        let beside = |path| status_socket(Path::new(path));
+    fn status_socket_is_in_the_folder_of_the_client_socket() {
+        let beside = |path| beside(Path::new(path), "status");
         assert_eq!(
             beside("/run/millrace/node.sock"),
             Path::new("/run/millrace/status.sock")

@@ -13,6 +13,105 @@
 //!
 //! Every backend verifies an RSA private result with one public operation before it returns it, and
 //! answers [`BackendError::Fault`] instead of a result that does not verify.
+//!
+//! **Order of calls.** [`Engine::start`](crate::Engine::start) calls `describe` and `probe` once, and
+//! `capabilities` if the probe succeeds. Each key is opened in every usable backend before the first job
+//! with it, and closed after its last. Each worker opens one queue at its first task for the backend and
+//! then calls `submit` and `poll` in turn until the queue is empty. After a panic the queue is dropped.
+//!
+//! A backend that signs with one "key" type, and a job through the engine:
+//!
+//! ```
+//! use std::collections::VecDeque;
+//! use std::sync::{Arc, mpsc};
+//! use std::time::{Duration, Instant};
+//!
+//! use millrace_engine::backend::{
+//!     Backend, BackendKey, BackendKind, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+//! };
+//! use millrace_engine::{
+//!     Completion, CompletionSink, Engine, EngineConfig, Job, KeyError, KeyInfo, KeyType, Operation,
+//!     OperationKind, Output, Owner, PrivateKey,
+//! };
+//!
+//! /// "Signs" by reversing the message.
+//! #[derive(Debug)]
+//! struct Reversing;
+//!
+//! impl Backend for Reversing {
+//!     fn describe(&self) -> Description {
+//!         let version = "example".to_owned();
+//!         Description { kind: BackendKind::Software, version, on_cpu: true, batch: 1 }
+//!     }
+//!     fn capabilities(&self) -> &[Capability] {
+//!         const KEY: KeyType = KeyType::Ed25519;
+//!         &[Capability { operation: OperationKind::Ed25519Sign, smallest: KEY, largest: KEY }]
+//!     }
+//!     fn probe(&self) -> Result<(), Unusable> {
+//!         Ok(())
+//!     }
+//!     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
+//!         // A real backend parses and checks `key`, and keeps what it needs under a new number.
+//!         let _pkcs8 = key.dangerous_pkcs8();
+//!         let info = KeyInfo { key_type: KeyType::Ed25519, spki: Vec::new() };
+//!         Ok(OpenedKey { key: BackendKey(1), info })
+//!     }
+//!     fn close_key(&self, _key: BackendKey) {}
+//!     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
+//!         Ok(Box::new(Tasks::default()))
+//!     }
+//! }
+//!
+//! #[derive(Default)]
+//! struct Tasks(VecDeque<Task>);
+//!
+//! impl Queue for Tasks {
+//!     fn capacity(&self) -> usize {
+//!         8
+//!     }
+//!     fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+//!         let room = self.capacity() - self.0.len();
+//!         let taken = tasks.len().min(room);
+//!         self.0.extend(tasks.drain(..taken));
+//!         taken
+//!     }
+//!     fn poll(&mut self, done: &mut Vec<Done>) -> usize {
+//!         if let Some(task) = self.0.pop_front() {
+//!             let start = Instant::now();
+//!             let result = Ok(Output::new(task.input.iter().rev().copied().collect()));
+//!             done.push(Done { task, result, service_time: start.elapsed() });
+//!         }
+//!         self.0.len()
+//!     }
+//! }
+//!
+//! struct Sink(mpsc::Sender<Completion>);
+//!
+//! impl CompletionSink for Sink {
+//!     fn complete(&self, completions: &mut Vec<Completion>) {
+//!         for completion in completions.drain(..) {
+//!             let _ = self.0.send(completion);
+//!         }
+//!     }
+//! }
+//!
+//! let engine = Engine::start(EngineConfig::default(), vec![Arc::new(Reversing)])?;
+//! let key = engine.load_key(&PrivateKey::from_pkcs8(b"a key".to_vec().into()))?;
+//! let (sender, completions) = mpsc::channel();
+//! let session = engine.open_session(Arc::new(Sink(sender)), Owner::new(1, 1));
+//! engine.submit(vec![Job {
+//!     id: 7,
+//!     session,
+//!     key,
+//!     operation: Operation::Ed25519Sign,
+//!     input: b"abc".to_vec(),
+//!     deadline: Instant::now() + Duration::from_secs(5),
+//! }]);
+//! let completion = completions.recv()?;
+//! assert_eq!((completion.id, completion.served_by), (7, Some(BackendKind::Software)));
+//! assert_eq!(*completion.result?, b"cba");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -55,13 +154,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What it can do, as data: constant for the life of the value.
     fn capabilities(&self) -> &[Capability];
 
-    /// Whether it can be used on this machine now.
+    /// Whether it can be used on this machine now. Called once by the engine, before everything but
+    /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for
+    /// some seconds. There is no second call: hardware that appears later is found at the next start.
     ///
     /// # Errors
     /// A reason that a person can act on. Missing hardware is an answer, not a failure.
     fn probe(&self) -> Result<(), Unusable>;
 
-    /// Parses, checks and loads a key.
+    /// Parses, checks and loads a key. Called for every usable backend before the key serves its first job,
+    /// so a slow one delays a reload of the keys.
     ///
     /// # Errors
     /// What is wrong with the key, or [`KeyError::NotOffered`] if this backend lacks its type.
@@ -71,10 +173,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// ignored.
     fn close_key(&self, key: BackendKey);
 
-    /// Opens a queue for one worker thread.
+    /// Opens a queue for one worker thread, at its first task for this backend. An engine has three classes
+    /// with a worker per core and an express worker each, and threads that run jobs inline.
     ///
     /// # Errors
-    /// Why there is none to be had (for instance all instances of a device are taken).
+    /// Why there is none (for instance, all instances of a device are taken). The worker then passes the
+    /// backend over for a second, and `BackendStatus::queue_refused` has the reason.
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable>;
 }
 
@@ -83,12 +187,12 @@ pub trait Queue: Send {
     /// How many tasks it holds in flight at most. At least 1, constant.
     fn capacity(&self) -> usize;
 
-    /// Takes as many tasks from the front of `tasks` as it has room for, and returns how many.
-    /// What it does not take stays: backpressure is a return value. Never blocks.
+    /// Takes as many tasks from the front of `tasks` as it has room for, and returns their number.
+    /// The others stay: backpressure is a return value. Never blocks.
     fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize;
 
-    /// Makes progress and appends what is done, in any order. Returns how many tasks are still in
-    /// flight. A CPU backend computes one task, or one batch of lanes, per call.
+    /// Makes progress and appends the tasks that are done, in any order. Returns the number still in
+    /// flight. A CPU backend computes one task, or one batch of lanes, per call; a device returns at once.
     fn poll(&mut self, done: &mut Vec<Done>) -> usize;
 }
 
@@ -99,12 +203,12 @@ pub struct Description {
     pub kind: BackendKind,
     /// Library or device with its version, for people (`AWS-LC 1.2`, `H100`).
     pub version: String,
-    /// Whether `poll` computes on the calling CPU (then a lone fast job may run on the thread that
-    /// brought it, without waking a worker).
+    /// Whether `poll` computes on the calling CPU. If so for every backend that can serve a lone fast job, the
+    /// job may run on the thread that submits it, without waking a worker.
     pub on_cpu: bool,
-    /// Tasks of one size that it computes together at little more than the cost of one; 1 if it
-    /// gains nothing by that. A worker takes that many while they wait, rather than share them, for a
-    /// backend on the CPU; a device is filled by all workers together.
+    /// Preferred batch size: the number of equal-sized tasks that cost about as much as one; 1 without such
+    /// a gain. For a backend on the CPU a worker takes at least that many of the jobs that wait, instead of
+    /// sharing them evenly with the other workers. A device is filled by all workers together.
     pub batch: usize,
 }
 
@@ -149,7 +253,7 @@ pub struct OpenedKey {
 
 /// A job as a backend sees it: no session, no tenant, no deadline. `Debug` shows no input.
 pub struct Task {
-    /// Given back in [`Done`]; unique among the tasks in flight in one queue.
+    /// Unique among the tasks in flight in one queue; returned in [`Done`].
     pub token: u32,
     /// The key, as named by [`Backend::open_key`].
     pub key: BackendKey,
@@ -181,7 +285,7 @@ pub struct Done {
     pub task: Task,
     /// The verified result, or why there is none.
     pub result: Result<Output, BackendError>,
-    /// Time the backend worked on it (its share of a batch's time counts whole).
+    /// Time that the backend worked on it. Each task of a batch has the time of the whole batch.
     pub service_time: Duration,
 }
 

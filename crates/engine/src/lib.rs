@@ -5,13 +5,13 @@
 //!
 //! ```text
 //!  server ──Job──►  Engine ──► one queue per class ──► worker ──Task──► Backend (Queue)
-//!    ▲                          (fair between            │
-//!    └──────── Completion ◄──── sessions, bounded)  ◄────┘  exactly one per job, by its deadline
+//!    ▲                          (fair between owners,    │
+//!    └──────── Completion ◄──── then sessions; bounded)◄────┘  exactly one per job, by its deadline
 //! ```
 //!
 //! It knows no socket, no file and no concrete backend: backends are values handed to
 //! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that
-//! somebody else owns, and any timer that waits for a batch to fill.
+//! the caller did not import, and any timer that waits for a batch to fill.
 //!
 //! - [`operation`]: the vocabulary. What can be asked, and of which key.
 //! - [`key`]: key types, secret key bytes, [`KeyPolicy`].

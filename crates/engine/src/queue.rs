@@ -365,6 +365,10 @@ impl<T: Waiting> FairQueue<T> {
     }
 
     fn unserved(&self) -> Option<u64> {
+        if self.in_service == 0 {
+            // A worker is on its way.
+            return None;
+        }
         let owners = self.order.iter().map(|(_, id)| (*id, &self.owners[id]));
         let mut unserved = owners.filter(|(_, owned)| owned.in_service == 0);
         unserved
@@ -667,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_take_turns_whatever_they_have_waiting() {
+    fn owners_take_turns_however_many_jobs_each_has() {
         let mut fixture = Fixture::new(100, 100);
         for id in 0..4 {
             assert_eq!(fixture.push(1, id), None);
@@ -716,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn dear_jobs_count_as_many_cheap_ones() {
+    fn expensive_job_counts_as_many_cheap_ones() {
         let mut fixture = Fixture::new(1_000, 1_000);
         for id in 0..100 {
             let mut dear = fixture.item(Owner::new(1, 1), 1, id);

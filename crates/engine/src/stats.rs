@@ -241,11 +241,11 @@ pub struct Snapshot {
     pub series: Vec<SeriesSnapshot>,
     /// Jobs that ended without a result, by reason.
     pub errors: Vec<(JobError, u64)>,
-    /// Jobs handed to the engine.
+    /// Jobs given to [`Engine::submit`](crate::Engine::submit).
     pub submitted: u64,
     /// Of those, jobs computed on the thread that brought them.
     pub ran_inline: u64,
-    /// Times that a job was handed to a further backend.
+    /// Times that a job went to a further backend after one failed.
     pub retried: u64,
     /// Results that failed their verification. Each one quarantined its backend.
     pub faults: u64,
@@ -262,9 +262,9 @@ pub struct Snapshot {
 /// Counters of one backend and operation.
 #[derive(Clone, Debug)]
 pub struct SeriesSnapshot {
-    /// Who served.
+    /// The backend that the tasks went to.
     pub backend: BackendKind,
-    /// What.
+    /// The operation of the tasks.
     pub operation: OperationKind,
     /// Jobs that ended with a result.
     pub completed: u64,
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_falls_below_the_bound_of_its_bucket_and_not_below_the_one_before() {
+    fn duration_lies_between_the_bounds_of_its_bucket() {
         let mut ns = 1u64;
         while ns < 1 << LAST_SHIFT {
             let bucket = bucket_of(ns);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_counts_only_what_is_new() {
+    fn difference_of_snapshots_counts_only_new_durations() {
         let histogram = Histogram::default();
         histogram.record(Duration::from_micros(10));
         let before = histogram.snapshot();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_has_no_quantiles() {
+    fn quantile_of_an_empty_histogram_is_zero() {
         assert_eq!(
             Histogram::default().snapshot().quantile(0.5),
             Duration::ZERO

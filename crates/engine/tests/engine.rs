@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The engine above scripted backends: every job ends once, and faults never get out.
+//! The engine above scripted backends: every job ends once, no wrong result gets out, owners get their shares.
 
 mod support;
 
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, JobError, KeyError, Owner,
-    PrivateKey,
+    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, Job, JobError, KeyError,
+    Owner, PrivateKey, Session,
 };
-use support::{Behaviour, Collector, Fixture, Scripted, Shared};
+use support::{Behaviour, Collector, Fixture, OWNER, Scripted, Shared};
 
 #[test]
 fn every_job_ends_exactly_once_with_its_own_result() {
@@ -45,7 +45,7 @@ fn every_job_ends_exactly_once_with_its_own_result() {
 }
 
 #[test]
-fn a_lone_fast_job_ends_before_submit_returns() {
+fn lone_fast_job_ends_before_submit_returns() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     fixture.engine.submit(vec![fixture.fast_job(1)]);
@@ -65,7 +65,7 @@ fn with_several_workers_a_fast_batch_is_shared_among_them() {
 }
 
 #[test]
-fn with_one_worker_a_fast_batch_runs_where_it_came_up_to_its_bound() {
+fn with_one_worker_a_fast_batch_runs_inline_up_to_its_bound() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);
     fixture
@@ -82,7 +82,7 @@ fn with_one_worker_a_fast_batch_runs_where_it_came_up_to_its_bound() {
 }
 
 #[test]
-fn a_worker_takes_enough_to_fill_the_lanes() {
+fn worker_takes_enough_jobs_to_fill_the_lanes() {
     let backend = Scripted::with_batch(BackendKind::Simd, 4);
     let fixture = Fixture::new(&[&backend], 4);
     backend.gate.close();
@@ -100,7 +100,7 @@ fn a_worker_takes_enough_to_fill_the_lanes() {
 }
 
 #[test]
-fn a_worker_leaves_others_their_share_although_a_device_would_take_all() {
+fn worker_leaves_the_others_a_share_although_a_device_takes_more() {
     let device = Scripted::with(BackendKind::Cuda, 1_000, false);
     let fixture = Fixture::new(&[&device], 2);
     device.gate.close();
@@ -114,7 +114,7 @@ fn a_worker_leaves_others_their_share_although_a_device_would_take_all() {
 }
 
 #[test]
-fn a_slow_class_never_blocks_a_fast_one() {
+fn slow_class_never_blocks_a_fast_one() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);
     backend.gate.close();
@@ -134,7 +134,7 @@ fn a_slow_class_never_blocks_a_fast_one() {
 }
 
 #[test]
-fn a_faulty_backend_is_quarantined_and_its_job_served_elsewhere() {
+fn faulty_backend_is_quarantined_and_its_job_served_elsewhere() {
     let faulty = Scripted::new(BackendKind::Simd);
     let good = Scripted::new(BackendKind::Software);
     *faulty.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::Fault);
@@ -153,7 +153,7 @@ fn a_faulty_backend_is_quarantined_and_its_job_served_elsewhere() {
 }
 
 #[test]
-fn the_cheaper_backend_takes_over_and_it_shows() {
+fn cheaper_backend_takes_over_and_choices_show_it() {
     let dear = Scripted::new(BackendKind::Simd);
     let cheap = Scripted::new(BackendKind::Software);
     *dear.behaviour.lock().unwrap() = Behaviour::Work(Duration::from_micros(300));
@@ -212,7 +212,7 @@ fn each_worker_of_each_class_is_placed_once() {
 }
 
 #[test]
-fn jobs_for_which_there_is_no_choice_are_not_measured() {
+fn jobs_with_a_single_backend_are_not_measured() {
     let only = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&only], 1);
     for id in 0..300 {
@@ -223,7 +223,7 @@ fn jobs_for_which_there_is_no_choice_are_not_measured() {
 }
 
 #[test]
-fn when_every_backend_is_faulty_the_job_fails_and_nothing_wrong_gets_out() {
+fn with_every_backend_faulty_the_job_fails_without_a_result() {
     let backends = [
         Scripted::new(BackendKind::Simd),
         Scripted::new(BackendKind::Software),
@@ -240,7 +240,7 @@ fn when_every_backend_is_faulty_the_job_fails_and_nothing_wrong_gets_out() {
 }
 
 #[test]
-fn bad_input_is_the_callers_and_is_not_tried_elsewhere() {
+fn job_with_bad_input_is_not_tried_on_another_backend() {
     let first = Scripted::new(BackendKind::Simd);
     let second = Scripted::new(BackendKind::Software);
     *first.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::BadInput);
@@ -255,7 +255,7 @@ fn bad_input_is_the_callers_and_is_not_tried_elsewhere() {
 }
 
 #[test]
-fn a_panic_in_a_backend_ends_its_jobs_and_not_the_worker() {
+fn panic_in_a_backend_ends_its_jobs_and_not_the_worker() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     *backend.behaviour.lock().unwrap() = Behaviour::Panic;
@@ -275,7 +275,7 @@ fn a_panic_in_a_backend_ends_its_jobs_and_not_the_worker() {
 }
 
 #[test]
-fn a_panic_moves_waiting_tasks_to_another_backend() {
+fn panic_moves_waiting_tasks_to_another_backend() {
     let broken = Scripted::new(BackendKind::Simd);
     let good = Scripted::new(BackendKind::Software);
     *broken.behaviour.lock().unwrap() = Behaviour::Panic;
@@ -291,7 +291,7 @@ fn a_panic_moves_waiting_tasks_to_another_backend() {
 }
 
 #[test]
-fn a_job_that_waits_expires_although_the_worker_is_stuck() {
+fn waiting_job_expires_although_the_worker_is_stuck() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
@@ -310,7 +310,7 @@ fn a_job_that_waits_expires_although_the_worker_is_stuck() {
 }
 
 #[test]
-fn a_waiting_job_can_be_cancelled_and_one_in_service_cannot() {
+fn waiting_job_can_be_cancelled_and_one_in_service_cannot() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
@@ -335,7 +335,7 @@ fn a_waiting_job_can_be_cancelled_and_one_in_service_cannot() {
 }
 
 #[test]
-fn a_closed_session_hears_nothing_more_and_leaks_nothing() {
+fn closed_session_gets_no_completion_and_leaks_no_job() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
@@ -352,7 +352,7 @@ fn a_closed_session_hears_nothing_more_and_leaks_nothing() {
 }
 
 #[test]
-fn a_full_queue_answers_busy_at_once() {
+fn session_with_a_full_queue_gets_busy_at_once() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
@@ -372,7 +372,7 @@ fn a_full_queue_answers_busy_at_once() {
 }
 
 #[test]
-fn draining_serves_what_was_taken_and_refuses_what_is_new() {
+fn draining_engine_serves_accepted_jobs_and_refuses_new_ones() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
@@ -389,7 +389,7 @@ fn draining_serves_what_was_taken_and_refuses_what_is_new() {
 }
 
 #[test]
-fn a_wrong_digest_length_never_reaches_a_backend() {
+fn wrong_digest_length_never_reaches_a_backend() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     let mut job = fixture.slow_job(1);
@@ -403,7 +403,7 @@ fn a_wrong_digest_length_never_reaches_a_backend() {
 }
 
 #[test]
-fn keys_are_closed_with_their_last_clone_and_bad_ones_refused() {
+fn key_is_closed_with_its_last_clone_and_bad_keys_are_refused() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     let before = backend.open_keys.load(Ordering::SeqCst);
@@ -420,10 +420,117 @@ fn keys_are_closed_with_their_last_clone_and_bad_ones_refused() {
 }
 
 #[test]
-fn an_engine_that_is_dropped_ends_its_threads() {
+fn dropped_engine_ends_its_threads() {
     let backend = Scripted::new(BackendKind::Software);
     let weak = Arc::downgrade(&backend);
     let engine = Engine::start(EngineConfig::default(), vec![Arc::new(Shared(backend))]).unwrap();
     drop(engine);
     assert!(weak.upgrade().is_none());
+}
+
+/// The same job in another session.
+fn of(session: &Session, mut job: Job) -> Job {
+    job.session = session.clone();
+    job
+}
+
+#[test]
+fn single_job_is_served_while_another_owner_keeps_every_worker_busy() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::new(&[&backend], 2);
+    let (second, victim) = (fixture.session_of(OWNER), fixture.session_of(OWNER + 1));
+    backend.gate.close();
+    fixture
+        .engine
+        .submit((0..20).map(|id| fixture.slow_job(id)).collect());
+    backend.gate.wait_for(2);
+    // Another session of the owner that is served already is no newcomer.
+    fixture
+        .engine
+        .submit(vec![of(&second, fixture.slow_job(100))]);
+    fixture
+        .engine
+        .submit(vec![of(&victim, fixture.slow_job(200))]);
+    backend.gate.wait_for(3);
+    assert!(fixture.engine.cancel(&second, 100), "it waits");
+    assert!(!fixture.engine.cancel(&victim, 200), "it is in service");
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(22).len(), 22);
+}
+
+#[test]
+fn owner_that_fills_the_queue_gives_way_to_another_up_to_its_share() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_limits(&[&backend], 1, 8);
+    let (second, victim) = (fixture.session_of(OWNER), fixture.session_of(OWNER + 1));
+    backend.gate.close();
+    // One in service, and four of each session waiting: the queue is full.
+    fixture.engine.submit(vec![fixture.slow_job(0)]);
+    backend.gate.wait_for(1);
+    fixture
+        .engine
+        .submit((1..5).map(|id| fixture.slow_job(id)).collect());
+    fixture
+        .engine
+        .submit((5..9).map(|id| of(&second, fixture.slow_job(id))).collect());
+    fixture.engine.submit(vec![fixture.slow_job(9)]);
+    assert_eq!(fixture.sink.take(1)[0].id, 9, "no room");
+    // The first goes to the express worker, four more may wait: half of eight.
+    fixture
+        .engine
+        .submit(vec![of(&victim, fixture.slow_job(200))]);
+    backend.gate.wait_for(2);
+    let jobs = (201..206).map(|id| of(&victim, fixture.slow_job(id)));
+    fixture.engine.submit(jobs.collect());
+    let refused = fixture.sink.take(5);
+    assert!(
+        refused
+            .iter()
+            .all(|completion| completion.result.as_ref().unwrap_err() == &JobError::Busy)
+    );
+    let ids: BTreeSet<u64> = refused.iter().map(|completion| completion.id).collect();
+    assert!(ids.contains(&205), "{ids:?}");
+    assert!(ids.iter().filter(|id| **id >= 200).count() == 1, "{ids:?}");
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(10).len(), 10);
+    assert_eq!(fixture.engine.in_flight(), 0);
+}
+
+#[test]
+fn large_batches_run_inline_only_while_one_owner_uses_the_class() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_limits(&[&backend], 1, 256);
+    let other = fixture.session_of(OWNER + 1);
+    let batch = |jobs: u64| (0..jobs).map(|id| fixture.fast_job(id)).collect::<Vec<_>>();
+    fixture.engine.submit(batch(64));
+    assert_eq!(fixture.engine.stats().ran_inline, 64);
+    fixture.engine.submit(vec![of(&other, fixture.fast_job(0))]);
+    assert_eq!(fixture.engine.stats().ran_inline, 65);
+    fixture.engine.submit(batch(64));
+    assert_eq!(
+        fixture.engine.stats().ran_inline,
+        65,
+        "the owners take turns"
+    );
+    assert_eq!(fixture.sink.take(129).len(), 129);
+}
+
+#[test]
+fn refused_queue_is_reported_and_not_asked_for_at_every_job() {
+    let refusing = Scripted::new(BackendKind::Cuda);
+    let good = Scripted::new(BackendKind::Software);
+    *refusing.refuses_queues.lock().unwrap() = Some("all instances are taken");
+    let fixture = Fixture::new(&[&refusing, &good], 1);
+    for id in 0..100 {
+        fixture.engine.submit(vec![fixture.slow_job(id)]);
+        let completion = fixture.sink.take(1).remove(0);
+        assert_eq!(completion.served_by, Some(BackendKind::Software));
+    }
+    assert!(refusing.queues_asked_for.load(Ordering::SeqCst) < 50);
+    let status = fixture.engine.backends();
+    assert_eq!(
+        status[0].queue_refused.as_deref(),
+        Some("all instances are taken")
+    );
+    assert_eq!(status[1].queue_refused, None);
 }

@@ -1,23 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a recipe is made from. Everything here ends up in files with different rules of quoting
-//! (openssl.cnf, TOML, systemd, nginx, HAProxy), so it is held to what needs none in any of them.
+//! The input of a recipe. Its values are written to files with different quoting rules (openssl.cnf, TOML,
+//! systemd, nginx, HAProxy), so only characters that need no quoting in any of them are accepted.
 
 use std::path::{Path, PathBuf};
 
+use strum::Display;
 use thiserror::Error;
 
-/// Nodes that a provider takes.
+/// The provider's own bound on nodes.
 const MAX_NODES: usize = 64;
 
-/// What is wrong with a setting, and what to write instead.
+/// A setting that is refused; the message says what to write instead.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// An endpoint of another form.
+    /// An endpoint that is neither `unix:PATH` nor `tcp:HOST:PORT`.
     #[error("node {0}: write unix:/absolute/path or tcp:HOST:PORT")]
     Endpoint(String),
-    /// More nodes than a provider takes.
+    /// More nodes than a provider accepts.
     #[error("{0} nodes: a provider takes at most {MAX_NODES}")]
     Nodes(usize),
     /// A path or a value that would need quoting.
@@ -26,37 +27,39 @@ pub enum SettingsError {
          unquoted; choose another"
     )]
     Unquotable {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A path that depends on where somebody is.
+    /// A relative path.
     #[error("{what} {}: give an absolute path", path.display())]
     Relative {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// What was given.
+        /// Its value.
         path: PathBuf,
     },
 }
 
 /// How handshakes wait for the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
-    /// They are put aside, and the worker serves others.
+    /// The handshake is suspended and its worker serves other connections, where the application can
     #[default]
     Async,
-    /// The worker waits.
+    /// The worker blocks
     Sync,
-    /// They do not ask the pool at all.
+    /// The pool is not used: OpenSSL does every operation
     Off,
 }
 
-/// What a recipe is made from. Make one with [`Settings::new`], which checks it.
+/// The input of a recipe. [`Settings::new`] checks it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Name of a key in the pool, for names of files.
+    /// Name of a key in the pool; names of files are derived from it.
     pub key: String,
     /// The nodes, as endpoints.
     pub nodes: Vec<String>,
@@ -68,21 +71,21 @@ pub struct Settings {
     pub module: PathBuf,
     /// The library that makes nginx asynchronous, if there is one.
     pub preload: Option<PathBuf>,
-    /// How handshakes wait.
+    /// How handshakes wait for the pool.
     pub mode: Mode,
     /// Further keys of the provider's configuration with their values, in the order of the file.
     pub provider: Vec<(&'static str, String)>,
-    /// Connections that the server is to hold at a time.
+    /// Concurrent connections that the server is sized for.
     pub connections: u32,
-    /// Cores of the machine.
+    /// CPU cores of the machine.
     pub cores: u32,
 }
 
 impl Settings {
-    /// Checks that all of it can stand in every file.
+    /// Checks that every value can be written to every file without quotes.
     ///
     /// # Errors
-    /// The first thing that cannot.
+    /// The first value that cannot.
     pub fn new(settings: Self) -> Result<Self, SettingsError> {
         let Self {
             key,
@@ -198,7 +201,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn endpoints_are_checked() {
+    fn only_unix_and_tcp_endpoints_are_accepted() {
         for good in ["unix:/run/x", "tcp:host:1", "tcp:[::1]:7433"] {
             assert!(check_endpoint(good).is_ok(), "{good}");
         }
@@ -219,7 +222,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_would_need_quotes_is_refused() {
+    fn values_that_need_quotes_are_refused() {
         let with = |change: &dyn Fn(&mut Settings)| {
             let mut settings = settings(&["unix:/run/millrace/node.sock"]);
             change(&mut settings);

@@ -1,45 +1,41 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The server's own test of its configuration (`nginx -t`), run with the environment that the
-//! generated files give the service. It starts no server.
+//! The server's own test of its configuration (`nginx -t`), run with the environment that the generated files
+//! give the service. It starts no server.
 
 use std::env;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use millrace_hostfs::child::{self, ChildError, Limits};
 use serde::Serialize;
 
-/// A test that takes longer is given up: nginx resolves the names of its upstreams.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// nginx resolves the names of its upstreams, which takes time; its warnings are read by a person.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    output_bytes: 1 << 20,
+};
 
-/// How often a running test is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// Bound on what is kept of a program's output, in bytes: a person reads it.
-const MAX_OUTPUT: u64 = 64 * 1024;
-
-/// Where programs of administrators are, besides `PATH`.
+/// Folders of administrative programs, which `PATH` may lack.
 const ADMINISTRATION: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// What the dynamic linker says of a library that it does not find; the program goes on without it.
+/// The dynamic linker's warning about a missing library; the program continues without it.
 const NOT_PRELOADED: &str = "cannot be preloaded";
 
-/// A test.
+/// A test: a program that has to succeed.
 #[derive(Clone, Debug)]
 pub struct Verification {
-    /// As it is called.
+    /// Its name in messages.
     pub name: &'static str,
     /// The program, without a folder.
     pub program: &'static str,
     /// Its arguments.
     pub arguments: Vec<Argument>,
-    /// Variables that it is given.
+    /// Variables in addition to those of this process.
     pub environment: Vec<(&'static str, Argument)>,
-    /// What it has to print.
+    /// Text that its output has to contain.
     pub wants: Option<&'static str>,
 }
 
@@ -48,21 +44,21 @@ pub struct Verification {
 pub enum Argument {
     /// Text.
     Text(&'static str),
-    /// Text of this plan.
+    /// Text made for this plan.
     Owned(String),
-    /// A file, below the root that is written to.
+    /// A file below the root that is written to.
     File(&'static str),
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "result", content = "said")]
 pub enum Verdict {
-    /// The configuration is good.
+    /// The configuration is valid.
     Passed,
-    /// It is not; this is what the program said.
+    /// The configuration is not valid; the output of the program.
     Failed(String),
-    /// It could not be tried, for this reason.
+    /// The test could not run, for this reason.
     Skipped(String),
 }
 
@@ -83,7 +79,7 @@ pub fn below(root: &Path, path: &Path) -> PathBuf {
 }
 
 impl Verification {
-    /// Runs it on the files below `root`.
+    /// Runs the test on the files below `root`.
     #[must_use]
     pub fn run(&self, root: &Path) -> Verdict {
         let Some(program) = find_program(self.program) else {
@@ -102,20 +98,21 @@ impl Verification {
             }
         }
         let mut command = Command::new(program);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.args(self.arguments.iter().map(|argument| argument.resolve(root)));
         for (name, value) in &self.environment {
             command.env(name, value.resolve(root));
         }
-        match run(command) {
-            Err(error) => Verdict::Skipped(format!("{} cannot be run: {error}", self.program)),
-            Ok(Ended::GivenUp) => Verdict::Failed(format!(
-                "{} does not end within {} s",
-                self.name,
-                PATIENCE.as_secs()
-            )),
-            Ok(Ended::Output { success, text }) => {
+        match child::run(&mut command, &[], LIMITS) {
+            Err(error @ ChildError::Start(_)) => {
+                Verdict::Skipped(format!("{} {error}", self.program))
+            }
+            Err(error) => Verdict::Failed(format!("{} {error}", self.name)),
+            Ok(output) => {
+                let text = [output.stdout, output.stderr].concat();
+                let text = String::from_utf8_lossy(&text);
                 let wanted = self.wants.is_none_or(|wanted| text.contains(wanted));
-                if success && wanted && !text.contains(NOT_PRELOADED) {
+                if output.status.success() && wanted && !text.contains(NOT_PRELOADED) {
                     Verdict::Passed
                 } else {
                     Verdict::Failed(text.trim().to_owned())
@@ -123,72 +120,6 @@ impl Verification {
             }
         }
     }
-}
-
-enum Ended {
-    Output { success: bool, text: String },
-    GivenUp,
-}
-
-/// Runs a program to its end, or ends it.
-fn run(mut command: Command) -> io::Result<Ended> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = Owned(command.spawn()?);
-    let readers = [
-        child
-            .0
-            .stdout
-            .take()
-            .map(|pipe| thread::spawn(|| read(pipe))),
-        child
-            .0
-            .stderr
-            .take()
-            .map(|pipe| thread::spawn(|| read(pipe))),
-    ];
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.0.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > PATIENCE {
-            return Ok(Ended::GivenUp);
-        }
-        thread::sleep(LOOK);
-    };
-    let texts = readers.into_iter().flatten().map(|reader| {
-        // A reader that panicked has read nothing.
-        reader.join().unwrap_or_default()
-    });
-    Ok(Ended::Output {
-        success: status.success(),
-        text: texts.collect(),
-    })
-}
-
-/// Ends with its owner.
-struct Owned(Child);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            // If it cannot be killed it has ended.
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-}
-
-fn read(mut pipe: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What cannot be read is not there.
-    let _ = pipe.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
-    // The rest too, or the program waits for ever.
-    let _ = io::copy(&mut pipe, &mut io::sink());
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {
@@ -215,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_decides() {
+    fn status_and_output_decide() {
         assert_eq!(shell("exit 0", None), Verdict::Passed);
         assert_eq!(shell("echo $LIBRARY", Some("/x.so")), Verdict::Passed);
         assert_eq!(
@@ -231,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_skipped_and_says_so() {
+    fn missing_program_or_file_skips_the_test() {
         let missing = Verification {
             name: "nothing",
             program: "no-such-program-of-ours",

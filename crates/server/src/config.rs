@@ -1,40 +1,40 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a node is told: [`NodeConfig`], and the file it may come from.
+//! The configuration of a node: [`NodeConfig`], and the file that it may come from.
 //!
-//! Two stages. `node.toml` is parsed into what was typed (unknown keys are errors), and
-//! [`NodeConfig::from_toml`] turns that into what it means, or into one error that lists everything
-//! that is wrong. Flags and the environment are the caller's: it changes the fields of the result.
+//! Two stages. `node.toml` is parsed into the typed values (unknown keys are errors), and
+//! [`NodeConfig::from_toml`] converts them, or returns one error that lists everything that is wrong.
+//! The caller applies flags and the environment by changing the fields of the result.
 //! Every key of the file, at its default, is in [`SAMPLE`].
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use millrace_engine::{BackendKind, EngineConfig};
+use millrace_engine::{BackendKind, Engine, EngineConfig};
 use serde::Deserialize;
 use thiserror::Error;
 
-use millrace_service::bucket::MAX_RATE;
-use millrace_service::store::KekSource;
+use millrace_service::Service;
+use millrace_service::settings::{IdentityLimits, LimitsForm, Problems, Settings};
+use millrace_service::store::{KekSource, KeyStore, StoreError};
 
 /// A `node.toml` with every key at its default and what it means.
 pub const SAMPLE: &str = include_str!("../node.toml");
 
-/// Where state lives unless told otherwise.
+/// Default folder of the state.
 const STATE_DIRECTORY: &str = "/var/lib/millrace";
 
-/// Where sockets live unless told otherwise.
+/// Default folder of the sockets.
 const RUN_DIRECTORY: &str = "/run/millrace";
 
-/// Port of `/metrics` unless told otherwise: in the range that Prometheus exporters share.
+/// Default port of `/metrics`, in the range that Prometheus exporters share.
 const METRICS_PORT: u16 = 9464;
 
-/// Everything that a node is told.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct NodeConfig {
     /// Its name, for clients' logs; at most [`MAX_NODE_NAME_LEN`] bytes.
     pub name: String,
@@ -46,22 +46,32 @@ pub struct NodeConfig {
     pub metrics: Option<SocketAddr>,
     /// Unix socket on which the same is served, for `millrace status`.
     pub status_socket: Option<PathBuf>,
-    /// Whether clients may bring keys of their own.
-    pub allow_import: bool,
-    /// Bounds on what clients may take.
-    pub limits: Limits,
+    /// Unix socket on which the node is administered, if there is to be one.
+    pub admin: Option<AdminConfig>,
+    /// Everything that a reload changes in a running node.
+    pub settings: Settings,
     /// How long jobs in flight may take to end after the order to stop.
     pub drain_timeout: Duration,
-    /// Where the keys are. For the composition root: a node is handed an open store.
+    /// Where the keys are. For the composition root: a node is handed a service over an open store.
     pub store: StoreConfig,
     /// Settings of the engine. For the composition root, like the next three.
     pub engine: EngineConfig,
-    /// The processors that workers are kept to.
+    /// The processors on which workers run.
     pub pin: Pin,
     /// The backends to use, in order of preference; none: whatever is built in.
     pub backends: Option<Vec<BackendKind>>,
-    /// Logging.
-    pub log: LogConfig,
+    /// Whether to write the log as one JSON object per line instead of text.
+    pub json_log: bool,
+}
+
+/// The administration socket. It has mode 0600, and the kernel names the user of each client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// Users that may administer the node, besides root and the node's own user. They need write access to
+    /// the socket, too.
+    pub uids: Vec<u32>,
 }
 
 /// A listener on a unix socket. Clients are identified as `uid:N`, by the kernel.
@@ -104,8 +114,8 @@ pub struct TcpConfig {
 pub struct TlsFiles {
     /// The node's certificate chain.
     pub certificate: PathBuf,
-    /// Its private key: of the node's user or of root, open to nobody else but a group that root
-    /// chose.
+    /// Its private key, owned by the node's user or by root. Besides the owner, only a group that root chose
+    /// may read it.
     pub key: PathBuf,
     /// The CA that issues clients' certificates.
     pub client_ca: PathBuf,
@@ -128,58 +138,6 @@ impl TlsFiles {
     }
 }
 
-/// Bounds on what clients may take. Each has a reason; see [`Limits::default`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Connections in all, also those that have not authenticated yet; a quarter of them may be in
-    /// a TLS handshake.
-    pub connections: usize,
-    /// Connections of one identity; fewer where it has more than are left of all.
-    pub connections_per_identity: usize,
-    /// Jobs in flight on one connection; more are answered `Busy`, and reading pauses.
-    pub in_flight: u32,
-    /// Keys open on one connection, imported or the node's.
-    pub keys: u32,
-    /// Time for the TLS handshake and the `Hello`, each, and for a request over HTTP.
-    pub handshake_timeout: Duration,
-    /// Time within which the client has to take what is sent to it.
-    pub write_timeout: Duration,
-    /// Time without any message and any job after which a connection is closed; zero for never.
-    pub idle_timeout: Duration,
-    /// The longest budget of a job, and that of a job without one.
-    pub max_budget: Duration,
-    /// Operations per second of one identity, over all its connections; none is no limit.
-    pub quota: Option<u32>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            // About 20 KiB each while idle: 80 MiB at most.
-            connections: 4096,
-            // A gateway with 128 worker processes, each with a spare connection and one that is
-            // being replaced; a quarter of all, so that three such gateways have all of theirs.
-            connections_per_identity: 1024,
-            // 1024 P-256 signatures are 15 ms of one core: deep enough to keep a node busy over
-            // any network, shallow enough to stop in a moment.
-            in_flight: 1024,
-            // A gateway with a thousand virtual hosts; an imported RSA key takes about 20 KiB.
-            keys: 1024,
-            // Ten times what a handshake takes over a slow satellite link.
-            handshake_timeout: Duration::from_secs(5),
-            // A client that does not read for this long has lost all its handshakes.
-            write_timeout: Duration::from_secs(10),
-            // A gateway is quiet at night, and a dead peer is found by TCP keepalive.
-            idle_timeout: Duration::ZERO,
-            // Longer than any TLS client waits for its handshake.
-            max_budget: Duration::from_secs(10),
-            // Only an operator knows who may have how much.
-            quota: None,
-        }
-    }
-}
-
 /// Where the keys are and what opens them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -192,23 +150,15 @@ pub struct StoreConfig {
 /// The processors that workers are kept to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Pin {
     /// Each worker to one NUMA node, where the machine has several; else wherever the system puts it.
     #[default]
     Auto,
     /// Each worker of a class to one core of its own: for a machine that does nothing else.
     Core,
-    /// None.
+    /// Workers are not pinned.
     Off,
-}
-
-/// Logging.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// A filter as `tracing-subscriber` takes it: `info`, `millrace_server=debug,info`.
-    pub filter: String,
-    /// Whether to write one JSON object per line instead of text.
-    pub json: bool,
 }
 
 /// Bound on the name of a node, in bytes: what the wire carries.
@@ -226,36 +176,33 @@ impl NodeConfig {
     /// Reads a `node.toml`.
     ///
     /// # Errors
-    /// A syntax error, an unknown key, or all values that cannot be, each with its key.
+    /// A syntax error, an unknown key, or all values outside their bounds, each with its key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let file: NodeFile = toml::from_str(text)?;
         file.into_config().map_err(ConfigError::Values)
     }
+
+    /// The service of a node with this name and these settings.
+    ///
+    /// # Errors
+    /// If the key store cannot be read.
+    pub fn service(&self, engine: Engine, store: KeyStore) -> Result<Service, StoreError> {
+        Service::new(self.name.clone(), self.settings.clone(), engine, store)
+    }
 }
 
-/// Why a `node.toml` is not one.
+/// Why a `node.toml` is refused.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum ConfigError {
     /// Not TOML, or an unknown key, with its place.
     #[error(transparent)]
     Syntax(#[from] toml::de::Error),
-    /// Values that cannot be.
+    /// Values outside their bounds.
     #[error("{0}")]
     Values(Problems),
 }
 
-/// Everything that is wrong with the values of a file, one line each.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<String>);
-
-impl fmt::Display for Problems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-/// What was typed.
+/// `node.toml` as it was typed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct NodeFile {
@@ -266,8 +213,11 @@ struct NodeFile {
     unix: UnixFile,
     tcp: Option<TcpFile>,
     metrics: MetricsFile,
+    admin: AdminFile,
     store: StoreFile,
-    limits: LimitsFile,
+    identities: Vec<String>,
+    identity: BTreeMap<String, IdentityLimits>,
+    limits: LimitsForm,
     engine: EngineFile,
     log: LogFile,
 }
@@ -309,16 +259,10 @@ struct StoreFile {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct LimitsFile {
-    connections: usize,
-    connections_per_identity: usize,
-    in_flight: u32,
-    keys: u32,
-    handshake_timeout_ms: u64,
-    write_timeout_ms: u64,
-    idle_timeout_ms: u64,
-    max_budget_ms: u64,
-    quota_ops_per_second: u32,
+struct AdminFile {
+    enabled: bool,
+    socket: PathBuf,
+    uids: Vec<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -339,9 +283,10 @@ struct LogFile {
 
 impl Default for NodeFile {
     fn default() -> Self {
+        let settings = Settings::default();
         Self {
             name: None,
-            allow_import: true,
+            allow_import: settings.allow_import,
             // Twice the longest operation with a full queue in front of it, below the 90 s after
             // which systemd kills.
             drain_timeout_ms: 10_000,
@@ -349,8 +294,11 @@ impl Default for NodeFile {
             unix: UnixFile::default(),
             tcp: None,
             metrics: MetricsFile::default(),
+            admin: AdminFile::default(),
             store: StoreFile::default(),
-            limits: LimitsFile::default(),
+            identities: settings.identities,
+            identity: settings.identity,
+            limits: settings.limits.into(),
             engine: EngineFile::default(),
             log: LogFile::default(),
         }
@@ -391,20 +339,12 @@ impl Default for StoreFile {
     }
 }
 
-impl Default for LimitsFile {
+impl Default for AdminFile {
     fn default() -> Self {
-        let limits = Limits::default();
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
-            connections: limits.connections,
-            connections_per_identity: limits.connections_per_identity,
-            in_flight: limits.in_flight,
-            keys: limits.keys,
-            handshake_timeout_ms: ms(limits.handshake_timeout),
-            write_timeout_ms: ms(limits.write_timeout),
-            idle_timeout_ms: ms(limits.idle_timeout),
-            max_budget_ms: ms(limits.max_budget),
-            quota_ops_per_second: limits.quota.unwrap_or(0),
+            enabled: true,
+            socket: Path::new(RUN_DIRECTORY).join("admin.sock"),
+            uids: Vec::new(),
         }
     }
 }
@@ -412,39 +352,59 @@ impl Default for LimitsFile {
 impl Default for LogFile {
     fn default() -> Self {
         Self {
-            filter: "info".to_owned(),
+            filter: Settings::default().log_filter,
             format: "text".to_owned(),
         }
     }
 }
 
 impl NodeFile {
-    /// What it means, or everything that is wrong with it.
+    /// The configuration, or everything that is wrong with the file.
     fn into_config(self) -> Result<NodeConfig, Problems> {
         let mut problems = Vec::new();
         let name = self.name.unwrap_or_else(host_name);
         if name.is_empty() || name.len() > MAX_NODE_NAME_LEN || name.contains(char::is_control) {
             problems.push(format!(
-                "name: 1 to {MAX_NODE_NAME_LEN} printable bytes, please"
+                "name: must have 1 to {MAX_NODE_NAME_LEN} printable bytes"
             ));
         }
+        let json_log = match self.log.format.as_str() {
+            "text" => false,
+            "json" => true,
+            other => {
+                problems.push(format!("log.format: {other:?} is neither text nor json"));
+                false
+            }
+        };
+        let settings = Settings {
+            allow_import: self.allow_import,
+            identities: self.identities,
+            identity: self.identity,
+            limits: self.limits.into(),
+            log_filter: self.log.filter,
+        };
+        problems.extend(settings.problems());
         let config = NodeConfig {
             name,
             unix: self.unix.into_config(&mut problems),
             tcp: self.tcp.map(|tcp| tcp.into_config(&mut problems)),
             metrics: self.metrics.enabled.then_some(self.metrics.address),
             status_socket: self.metrics.enabled.then_some(self.metrics.socket),
-            allow_import: self.allow_import,
-            limits: self.limits.into_config(&mut problems),
+            admin: self.admin.enabled.then_some(AdminConfig {
+                socket: self.admin.socket,
+                uids: self.admin.uids,
+            }),
+            settings,
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             store: self.store.into_config(),
             pin: self.engine.pin,
             engine: self.engine.into_config(&mut problems),
             backends: self.backends.map(|names| backends(&names, &mut problems)),
-            log: self.log.into_config(&mut problems),
+            json_log,
         };
         if config.unix.is_none() && config.tcp.is_none() {
-            problems.push("unix.enabled: there is no [tcp] either, nobody could connect".into());
+            problems
+                .push("unix.enabled: there is no [tcp] either, so no client could connect".into());
         }
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
             problems.push(format!(
@@ -530,82 +490,6 @@ impl StoreFile {
 /// What `store.kek` says for the systemd credential.
 const CREDENTIAL: &str = "credential";
 
-impl LimitsFile {
-    fn into_config(self, problems: &mut Vec<String>) -> Limits {
-        let Self {
-            connections,
-            connections_per_identity,
-            in_flight,
-            keys,
-            handshake_timeout_ms,
-            write_timeout_ms,
-            idle_timeout_ms,
-            max_budget_ms,
-            quota_ops_per_second,
-        } = self;
-        let positive = [
-            ("connections", connections > 0),
-            ("connections-per-identity", connections_per_identity > 0),
-            ("in-flight", in_flight > 0),
-            ("keys", keys > 0),
-            ("handshake-timeout-ms", handshake_timeout_ms > 0),
-            ("write-timeout-ms", write_timeout_ms > 0),
-            ("max-budget-ms", max_budget_ms > 0),
-        ];
-        for (key, good) in positive {
-            if !good {
-                problems.push(format!("limits.{key}: must be above 0"));
-            }
-        }
-        let over = [
-            (
-                "connections",
-                connections > MAX_CONNECTIONS,
-                MAX_CONNECTIONS.to_string(),
-            ),
-            (
-                "in-flight",
-                in_flight > MAX_IN_FLIGHT,
-                MAX_IN_FLIGHT.to_string(),
-            ),
-            (
-                "max-budget-ms",
-                max_budget_ms > MAX_BUDGET_MS,
-                MAX_BUDGET_MS.to_string(),
-            ),
-            (
-                "quota-ops-per-second",
-                quota_ops_per_second > MAX_RATE,
-                MAX_RATE.to_string(),
-            ),
-        ];
-        for (key, bad, limit) in over {
-            if bad {
-                problems.push(format!("limits.{key}: at most {limit}"));
-            }
-        }
-        Limits {
-            connections,
-            connections_per_identity,
-            in_flight,
-            keys,
-            handshake_timeout: Duration::from_millis(handshake_timeout_ms),
-            write_timeout: Duration::from_millis(write_timeout_ms),
-            idle_timeout: Duration::from_millis(idle_timeout_ms),
-            max_budget: Duration::from_millis(max_budget_ms),
-            quota: (quota_ops_per_second > 0).then_some(quota_ops_per_second),
-        }
-    }
-}
-
-/// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and others need
-/// some.
-pub const MAX_CONNECTIONS: usize = 500_000;
-/// At 2 KiB each, completions that wait for one client stay below 128 MiB.
-const MAX_IN_FLIGHT: u32 = 65_536;
-/// Ten minutes: no protocol waits longer, and the sum with any clock reading stays a time.
-const MAX_BUDGET_MS: u64 = 600_000;
-
 impl EngineFile {
     fn into_config(self, problems: &mut Vec<String>) -> EngineConfig {
         let mut config = EngineConfig::default();
@@ -626,21 +510,6 @@ impl EngineFile {
             }
         }
         config
-    }
-}
-
-impl LogFile {
-    fn into_config(self, problems: &mut Vec<String>) -> LogConfig {
-        if !["text", "json"].contains(&self.format.as_str()) {
-            problems.push(format!(
-                "log.format: {:?} is neither text nor json",
-                self.format
-            ));
-        }
-        LogConfig {
-            json: self.format == "json",
-            filter: self.filter,
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The I/O of one connection: one task, no wake-up of another one on the way of a job.
+//! The I/O of one connection: one task, and no wake-up of another task on the path of a job.
 //!
 //! ```text
-//!  socket ─read─► Decoder ─► SessionState ─► engine.submit (once per read: that makes batches)
+//!  socket ─read─► Decoder ─► Session ─► engine.submit (once per read: that makes batches)
 //!                                │                 │
 //!  socket ◄─write─ one buffer ◄──┴── Outbox ◄──────┘  workers, or inline within submit
 //! ```
@@ -27,31 +27,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Engine, Job, JobError, Key, Session};
+use millrace_engine::{BackendKind, JobError, KeyError, Output, PrivateKey};
+use millrace_service::outbox::{Order, Outbox, Waiting};
+use millrace_service::{Service, Session};
 use millrace_wire::codec::CompleteWriter;
-use millrace_wire::{ClientMessage, Decoder, Fault, Message, NodeMessage};
+use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage, RequestId};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
-use tracing::{debug, info, warn};
+use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
-
-use crate::config::Limits;
-use millrace_service::client_reports::ClientReports;
-use millrace_service::keys::Keyring;
-use millrace_service::log_limit::RateLimit;
-use millrace_service::metrics::Metrics;
-use millrace_service::outbox::{Order, Outbox, Waiting};
-use millrace_service::quota::Quotas;
-use millrace_service::session::{Effects, Rules, SessionState};
 
 /// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
 /// a fast reader busy, little enough for thousands of slow ones.
 const HIGH_WATER: usize = 256 * 1024;
 
-/// Answers that are made before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
-/// that one full read of requests would cost the node 20 MiB; so it costs as much as [`HIGH_WATER`].
+/// Answers that are encoded before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
+/// that one full read of requests would cost the node 20 MiB; with this bound it costs [`HIGH_WATER`].
 const REPLIES_PER_TURN: usize = 64;
 
 /// Unsent bytes above which the connection is closed. Jobs in flight are bounded and reading stops
@@ -61,12 +54,12 @@ const MAX_UNSENT: usize = 8 * 1024 * 1024;
 /// Time that a fault gets to reach the client before the connection is closed.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time that a client gets to hang up by itself after its last job on a draining node. Its jobs
-/// that cross with `Drain` are answered meanwhile.
+/// Time that a client gets to hang up by itself after its last job on a draining node. Jobs that crossed
+/// with `Drain` are answered during this time.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
 
-/// Key checks of one connection that stand in line with those of others, first come first served:
-/// as many as run at once, so that a client with a thousand keys delays another's one key by two.
+/// Key checks of one connection that stand in line with those of others, in order of arrival: equal to the
+/// number that run at once, so that a client with a thousand keys delays the one key of another by two.
 const IMPORTS_IN_LINE: usize = 2;
 
 /// Send buffers above this size are given back when they are empty.
@@ -114,23 +107,6 @@ impl Turns {
     }
 }
 
-/// What all connections of a node share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) engine: Engine,
-    pub(crate) keyring: Keyring,
-    pub(crate) rules: Arc<Rules>,
-    pub(crate) limits: Limits,
-    pub(crate) metrics: Metrics,
-    pub(crate) reports: ClientReports,
-    pub(crate) quotas: Quotas,
-    /// Bounds key checks under way: they take milliseconds of a core each, and anybody may ask.
-    pub(crate) imports: Arc<Semaphore>,
-    pub(crate) denials: RateLimit,
-    pub(crate) faults: RateLimit,
-    pub(crate) refusals: RateLimit,
-}
-
 /// How a connection ended, for the log.
 #[derive(Debug)]
 enum End {
@@ -140,15 +116,17 @@ enum End {
     Lost(io::Error),
 }
 
-/// Serves one authenticated client until it goes.
+/// Serves one authenticated client until its connection ends. `checks` bounds the key checks of all
+/// connections.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    identity: Arc<str>,
+    session: Session,
     outbox: Arc<Outbox>,
     turns: Turns,
-    shared: Arc<Shared>,
+    checks: Arc<Semaphore>,
 ) {
-    let connection = Connection::new(stream, Arc::clone(&identity), outbox, turns, shared);
+    let identity = Arc::clone(session.identity());
+    let connection = Connection::new(stream, session, outbox, turns, checks);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -157,34 +135,30 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 
 struct Connection<S> {
     stream: S,
-    shared: Arc<Shared>,
-    identity: Arc<str>,
-    outbox: Arc<Outbox>,
     session: Session,
-    state: SessionState<Arc<Key>>,
+    outbox: Arc<Outbox>,
     decoder: Decoder<ClientMessage>,
     /// Set while the decoder may hold whole messages: then they come before anything that is read.
     unread: bool,
     turns: Turns,
-    effects: Effects<Arc<Key>>,
     waiting: Waiting,
     sending: SendBuffer,
-    /// Key checks under way. Those that have not begun end with the connection: otherwise one could
+    /// Key checks in progress. Those that have not begun end with the connection: otherwise a client could
     /// pile them up by connecting again and again.
     imports: JoinSet<()>,
     /// Bounds those of them that stand in line with other connections'.
     in_line: Arc<Semaphore>,
-    /// Whether the client has reported about itself.
-    reported: bool,
+    /// Bounds the key checks of all connections that run at once.
+    checks: Arc<Semaphore>,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
     deadlines: Deadlines,
 }
 
-/// When which patience ends.
+/// Moments at which the connection stops to wait for its client.
 struct Deadlines {
-    /// When the timer goes off; it may be later than needed only if nothing is needed.
+    /// When the timer fires; later than the earliest deadline only if there is none.
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
@@ -195,30 +169,25 @@ struct Deadlines {
 impl<S> Connection<S> {
     fn new(
         stream: S,
-        identity: Arc<str>,
+        session: Session,
         outbox: Arc<Outbox>,
         turns: Turns,
-        shared: Arc<Shared>,
+        checks: Arc<Semaphore>,
     ) -> Self {
         let now = Instant::now();
-        let hello = now + shared.limits.handshake_timeout;
-        let quota = shared.quotas.of(&identity, now);
-        let owner = shared.quotas.owner(&identity);
+        let hello = now + session.settings().limits.handshake_timeout;
         Self {
             stream,
-            session: shared.engine.open_session(Arc::clone(&outbox) as _, owner),
-            state: SessionState::new(Arc::clone(&shared.rules), Arc::clone(&identity), quota),
-            identity,
+            session,
             outbox,
             decoder: Decoder::new(),
             unread: false,
             turns,
-            effects: Effects::default(),
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
             imports: JoinSet::new(),
             in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
-            reported: false,
+            checks,
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -228,18 +197,6 @@ impl<S> Connection<S> {
                 linger: None,
                 close: None,
             },
-            shared,
-        }
-    }
-}
-
-impl<S> Drop for Connection<S> {
-    fn drop(&mut self) {
-        self.shared.engine.close_session(&self.session);
-        if self.reported {
-            self.shared
-                .reports
-                .leave(&self.identity, self.state.agent());
         }
     }
 }
@@ -265,11 +222,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 Poll::Ready(Ok(())) if this.closing => return this.poll_shutdown(context),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
-                // The write wakes us; completions may come meanwhile.
+                // The write wakes this task; completions may arrive before that.
                 Poll::Pending if read || news => continue,
                 Poll::Pending => return this.poll_timer(context),
             }
-            // If the write made room to read again, nobody else would wake us to do so.
+            // If the write made room to read again, no other event wakes this task to do so.
             let resumed = paused && !this.paused();
             if !(read || news || resumed) {
                 return this.poll_timer(context);
@@ -301,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Ok(true));
         }
         self.decoder.filled(count);
-        self.shared.metrics.bytes_received.add(count);
+        self.session.service().metrics().bytes_received.add(count);
         self.unread = true;
         self.poll_messages(context).map(Ok)
     }
@@ -316,38 +273,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether the client has to wait until more has ended or was sent.
     fn paused(&self) -> bool {
-        !self.state.wants_more() || self.sending.len() >= HIGH_WATER
+        !self.session.wants_more() || self.sending.len() >= HIGH_WATER
     }
 
     fn take_messages(&mut self) {
         self.unread = false;
         let now = Instant::now();
         self.deadlines.active = now;
-        let keys = self.shared.keyring.current();
-        let greeted = self.state.greeted();
-        let mut count = 0;
+        self.session.begin_turn(now);
         let ended = loop {
-            let jobs = self.effects.jobs.len() + self.effects.refused.len();
-            if self.effects.replies.len() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
+            let jobs = self.session.jobs_waiting();
+            if self.session.replies_waiting() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
                 self.unread = true;
                 break None;
             }
             match self.decoder.next() {
                 Ok(None) => break None,
                 Ok(Some(message)) => {
-                    count += 1;
-                    let taken = self.state.receive(message, now, &keys, &mut self.effects);
-                    if let Err(fault) = taken {
+                    if let Err(fault) = self.session.receive(message, now) {
                         break Some((fault, fault.to_string()));
                     }
                 }
                 Err(error) => break Some((error.fault(), error.to_string())),
             }
         };
-        self.shared.metrics.messages_received.add(count);
-        if self.state.greeted() && !greeted {
-            self.shared.metrics.sessions.add(1);
-        }
         self.carry_out();
         if let Some((fault, reason)) = ended {
             self.fault(fault, &reason);
@@ -356,103 +305,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Does what the session decided.
     fn carry_out(&mut self) {
-        let session = &self.session;
-        if !self.effects.jobs.is_empty() {
-            let jobs = self.effects.jobs.drain(..).map(|ready| Job {
-                id: ready.id,
-                session: session.clone(),
-                key: ready.key,
-                operation: ready.operation,
-                input: ready.input,
-                deadline: ready.deadline,
-            });
-            self.shared.engine.submit(jobs.collect());
-        }
-        for job in self.effects.cancels.drain(..) {
-            self.shared.engine.cancel(session, job);
-        }
-        // Those that are done need no place any more; their answers are in the outbox.
+        // Imports that are done free their place in line; their answers are in the outbox.
         while self.imports.try_join_next().is_some() {}
-        for (request, key) in self.effects.imports.drain(..) {
-            let (shared, outbox) = (Arc::clone(&self.shared), Arc::clone(&self.outbox));
-            let in_line = Arc::clone(&self.in_line);
-            self.imports
-                .spawn(import(request, key, in_line, shared, outbox));
+        let service = self.session.service().clone();
+        let answers = self.session.carry_out();
+        for (request, key) in answers.imports {
+            self.imports.spawn(import(
+                request,
+                key,
+                Arc::clone(&self.in_line),
+                Arc::clone(&self.checks),
+                service.clone(),
+                Arc::clone(&self.outbox),
+            ));
         }
-        for reply in self.effects.replies.drain(..) {
-            match &reply {
-                NodeMessage::KeyOpened { .. } => self.shared.metrics.keys_opened.add(1),
-                NodeMessage::KeyRefused { reason, .. } => {
-                    self.shared.metrics.keys_refused.add(*reason, 1);
-                }
-                NodeMessage::Welcome(_)
-                | NodeMessage::Complete(_)
-                | NodeMessage::Pong { .. }
-                | NodeMessage::Drain
-                | NodeMessage::Fault(_) => {}
-            }
+        for reply in answers.replies {
             reply.encode(&mut self.sending.bytes);
         }
-        self.refuse_jobs();
-        self.note_report();
-    }
-
-    fn note_report(&mut self) {
-        let Some(news) = self.effects.news.take() else {
-            return;
-        };
-        let (edges, agent) = (&self.shared.reports, self.state.agent());
-        if !mem::replace(&mut self.reported, true) {
-            edges.enter(&self.identity, agent);
-        }
-        edges.add(&self.identity, agent, &news, &self.shared.metrics);
-    }
-
-    fn refuse_jobs(&mut self) {
-        if self.effects.refused.is_empty() {
-            return;
-        }
-        for (_, error) in &self.effects.refused {
-            self.shared.metrics.jobs_refused.add(*error, 1);
-        }
-        self.shared
-            .metrics
-            .completions_sent
-            .add(self.effects.refused.len());
-        let refused = self.effects.refused.drain(..);
+        let refused = answers.refused;
         encode_completions(
             refused.map(|(id, error)| (id, Err(error), None, Duration::ZERO, Duration::ZERO)),
             &mut self.sending.bytes,
         );
-        if let Some((key, operation)) = self.effects.denied.take()
-            && let Some(suppressed) = self.shared.denials.pass(Instant::now())
-        {
-            let identity = &*self.identity;
-            info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
-        }
     }
 
-    /// Takes what other threads had for us. `false` if the connection is to end at once.
+    /// Takes what other threads put into the outbox. `false` if the connection is to end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
-        let state = &mut self.state;
-        completions.retain(|completion| state.completed(completion.id));
-        self.shared.metrics.completions_sent.add(completions.len());
+        self.session.completed(&mut completions);
         let ended = completions
             .drain(..)
             .map(|c| (c.id, c.result, c.served_by, c.queue_time, c.service_time));
         encode_completions(ended, &mut self.sending.bytes);
         self.waiting.completions = completions;
         for (request, result) in self.waiting.imports.drain(..) {
-            let key = result.map(|key| {
-                let info = key.info().clone();
-                (key, info)
-            });
-            self.state.imported(request, key, &mut self.effects);
+            self.session.imported(request, result);
         }
         match self.waiting.order {
             Order::Serve => {}
-            Order::Drain => self.state.drain(&mut self.effects),
+            Order::Drain => self.session.drain(),
             Order::Close => return false,
         }
         self.carry_out();
@@ -465,14 +356,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match Pin::new(&mut self.stream).poll_write(context, unsent) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => {
-                    self.shared.metrics.bytes_sent.add(count);
-                    self.shared.metrics.writes.add(1);
+                    let metrics = self.session.service().metrics();
+                    metrics.bytes_sent.add(count);
+                    metrics.writes.add(1);
                     self.sending.sent(count);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.sending
-                        .blocked(Instant::now() + self.shared.limits.write_timeout);
+                    let timeout = self.session.settings().limits.write_timeout;
+                    self.sending.blocked(Instant::now() + timeout);
                     if self.sending.len() > MAX_UNSENT {
                         return Poll::Ready(Err(self.slow_reader()));
                     }
@@ -519,10 +411,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        let idle_timeout = self.shared.limits.idle_timeout;
-        let quiet = self.state.idle() && self.sending.is_empty();
+        let idle_timeout = self.session.settings().limits.idle_timeout;
+        let idle_now = self.session.idle() && self.sending.is_empty();
         let draining = self.waiting.order == Order::Drain;
-        if draining && quiet {
+        if draining && idle_now {
             self.deadlines
                 .linger
                 .get_or_insert_with(|| Instant::now() + DRAIN_LINGER);
@@ -530,8 +422,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.deadlines.linger = None;
         }
         let deadlines = &self.deadlines;
-        let hello = (!self.state.greeted()).then_some(deadlines.hello);
-        let idle = (quiet && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
+        let hello = (!self.session.greeted()).then_some(deadlines.hello);
+        let idle = (idle_now && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
         if self.closing {
             return deadlines.close;
         }
@@ -553,7 +445,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if passed(self.deadlines.linger) {
             return Some(End::Closed);
         }
-        let reason = if self.state.greeted() {
+        let reason = if self.session.greeted() {
             "idle"
         } else {
             "no hello"
@@ -563,57 +455,47 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn slow_reader(&self) -> io::Error {
-        self.count_fault(Fault::TimedOut, "the client does not read");
+        self.session
+            .count_fault(Fault::TimedOut, "the client does not read");
         io::ErrorKind::TimedOut.into()
     }
 
     /// Puts the last message into the send buffer.
     fn fault(&mut self, fault: Fault, reason: &str) {
-        self.count_fault(fault, reason);
+        self.session.count_fault(fault, reason);
         NodeMessage::Fault(fault).encode(&mut self.sending.bytes);
         self.closing = true;
         self.deadlines.close = Some(Instant::now() + FAULT_TIMEOUT);
-    }
-
-    fn count_fault(&self, fault: Fault, reason: &str) {
-        self.shared.metrics.faults.add(fault, 1);
-        if let Some(suppressed) = self.shared.faults.pass(Instant::now()) {
-            let (identity, fault) = (&*self.identity, fault.name());
-            warn!(
-                identity,
-                fault, reason, suppressed, "connection closed for a fault"
-            );
-        }
     }
 }
 
 /// Loads a key that a client brought, without holding up its connection.
 async fn import(
-    request: millrace_wire::RequestId,
-    key: millrace_engine::PrivateKey,
+    request: RequestId,
+    key: PrivateKey,
     in_line: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    checks: Arc<Semaphore>,
+    service: Service,
     outbox: Arc<Outbox>,
 ) {
     let _in_line = in_line.acquire().await;
-    let permit = Arc::clone(&shared.imports).acquire_owned().await;
-    let engine = shared.engine.clone();
+    let permit = checks.acquire_owned().await;
     let answers = Arc::clone(&outbox);
     let answered = tokio::task::spawn_blocking(move || {
-        answers.imported((request, engine.load_key(&key)));
+        answers.imported((request, service.check_import(&key)));
         // Not before: answers come in the order of the line, and a check goes on when its connection
         // has ended, and counts as long.
         drop(permit);
     });
     if answered.await.is_err() {
-        outbox.imported((request, Err(millrace_engine::KeyError::Backend)));
+        outbox.imported((request, Err(KeyError::Backend)));
     }
 }
 
 type Ended = (
-    millrace_wire::JobId,
-    Result<millrace_engine::Output, JobError>,
-    Option<millrace_engine::BackendKind>,
+    JobId,
+    Result<Output, JobError>,
+    Option<BackendKind>,
     Duration,
     Duration,
 );

@@ -1,86 +1,123 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a node tells operators: `/metrics`, `/healthz` and `/status`, over HTTP without
-//! authentication, on loopback and on a unix socket. Names and numbers only; nothing here is secret,
-//! and nothing here changes anything. Connections are few, and each request and each answer has its
-//! time, so that nobody can keep others from looking.
+//! `/metrics`, `/healthz` and `/status` over HTTP without authentication, on loopback and on a unix socket.
+//! The answers are names and numbers, none of them secret, and no request changes anything: changes are for
+//! [`crate::admin`]. Connections are few, and each request and each answer has its time, so that one slow
+//! client does not keep out others.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::config::Limits;
-use crate::node::Inner;
-use millrace_service::metrics::{self, Moment};
+use millrace_service::Service;
 
-/// Answers HTTP on `listener` until the task is dropped.
-pub(crate) async fn serve<L: Listener>(listener: L, node: Arc<Inner>) -> io::Result<()>
-where
-    L::Addr: std::fmt::Debug,
-{
-    let listener = Bounded::new(listener, &node.shared.limits);
-    let router = Router::new()
+/// Answers on a loopback address until the task is dropped. A browser on this machine can reach it, so that a
+/// page of a foreign site could read the answers through a name that it resolves to 127.0.0.1 (DNS rebinding):
+/// requests that name another host, or that a page of any site makes, are refused.
+pub(crate) async fn serve_tcp(listener: TcpListener, service: Service) -> io::Result<()> {
+    let router = router(&service).layer(from_fn(refuse_foreign));
+    axum::serve(Bounded::new(listener, service), router).await
+}
+
+/// Answers on a unix socket until the task is dropped.
+pub(crate) async fn serve_unix(listener: UnixListener, service: Service) -> io::Result<()> {
+    let router = router(&service);
+    axum::serve(Bounded::new(listener, service), router).await
+}
+
+fn router(service: &Service) -> Router {
+    Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/status", get(status))
-        .with_state(node);
-    axum::serve(listener, router).await
+        .with_state(service.clone())
 }
 
-async fn metrics(State(node): State<Arc<Inner>>) -> Response {
-    let moment = Moment {
-        engine: &node.shared.engine.stats(),
-        backends: &node.shared.engine.backends(),
-        draining: node.draining(),
-        uptime: node.started.elapsed(),
-    };
-    let text = metrics::render(&node.shared.metrics, &moment);
+async fn metrics(State(service): State<Service>) -> Response {
+    let text = service.render_metrics();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-async fn healthz(State(node): State<Arc<Inner>>) -> Response {
-    if node.draining() {
+async fn healthz(State(service): State<Service>) -> Response {
+    if service.draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
     } else {
         (StatusCode::OK, "ready\n").into_response()
     }
 }
 
-async fn status(State(node): State<Arc<Inner>>) -> Response {
-    match serde_json::to_string(&node.status()) {
+pub(crate) async fn status(State(service): State<Service>) -> Response {
+    json(&service.status())
+}
+
+pub(crate) fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_string(value) {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// Lets requests pass whose `Host` is this machine's loopback and that no web page makes.
+async fn refuse_foreign(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    if headers.contains_key(header::ORIGIN) {
+        return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
+    }
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    if !host.is_some_and(is_loopback) {
+        let reason = "name this server localhost, 127.0.0.1 or [::1]\n";
+        return (StatusCode::MISDIRECTED_REQUEST, reason).into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether a `Host` header names a loopback address, with or without a port.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Bound on HTTP connections per listener: a scraper, a health check, a person, and some that were
 /// forgotten open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended, and
-/// ends those that take too long.
-struct Bounded<L> {
+/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended, and ends
+/// those that exceed the timeouts of the settings.
+pub(crate) struct Bounded<L> {
     listener: L,
     permits: Arc<Semaphore>,
-    patience: Patience,
+    service: Service,
 }
 
-/// How long a client may take.
+/// Times that a client has.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Timeouts {
     /// For its request, from the moment at which it can send one.
     request: Duration,
     /// To take the answer.
@@ -88,14 +125,11 @@ struct Patience {
 }
 
 impl<L> Bounded<L> {
-    fn new(listener: L, limits: &Limits) -> Self {
+    pub(crate) fn new(listener: L, service: Service) -> Self {
         Self {
             listener,
             permits: Arc::new(Semaphore::new(MAX_HTTP_CONNECTIONS)),
-            patience: Patience {
-                request: limits.handshake_timeout,
-                answer: limits.write_timeout,
-            },
+            service,
         }
     }
 }
@@ -107,7 +141,12 @@ impl<L: Listener> Listener for Bounded<L> {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = self.listener.accept().await;
-        (Timed::new(stream, self.patience, permit), address)
+        let limits = &self.service.settings().settings.limits;
+        let timeouts = Timeouts {
+            request: limits.handshake_timeout,
+            answer: limits.write_timeout,
+        };
+        (Timed::new(stream, timeouts, permit), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -118,39 +157,39 @@ impl<L: Listener> Listener for Bounded<L> {
 /// A connection that counts, and fails when its client has taken too long: for a whole request or a
 /// whole answer, so that one byte now and then gains nothing. An answer begins with the first byte
 /// that is written, and ends when everything is flushed.
-struct Timed<S> {
+pub(crate) struct Timed<S> {
     stream: S,
-    patience: Patience,
+    timeouts: Timeouts,
     answering: bool,
     timer: Pin<Box<Sleep>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<S> Timed<S> {
-    fn new(stream: S, patience: Patience, permit: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(stream: S, timeouts: Timeouts, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             stream,
-            patience,
+            timeouts,
             answering: false,
-            timer: Box::pin(sleep(patience.request)),
+            timer: Box::pin(sleep(timeouts.request)),
             _permit: permit,
         }
     }
 
-    /// Says what the client has to do next, and from when on.
+    /// Starts the timer of what the client has to do next.
     fn turn(&mut self, answering: bool) {
         if self.answering != answering {
             self.answering = answering;
             let time = if answering {
-                self.patience.answer
+                self.timeouts.answer
             } else {
-                self.patience.request
+                self.timeouts.request
             };
             self.timer.as_mut().reset(Instant::now() + time);
         }
     }
 
-    /// Waits for the client, or for the end of patience with it.
+    /// Waits for the client until its time is over.
     fn or_timeout<T>(
         &mut self,
         outcome: Poll<io::Result<T>>,
@@ -197,5 +236,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(context);
         self.or_timeout(shut, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn host_header_passes_only_if_it_names_loopback() {
+        for host in [
+            "localhost",
+            "LocalHost:9464",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:9464",
+            "[::1]",
+        ] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example:9464",
+            "10.0.0.1",
+            "",
+            "localhost.evil",
+        ] {
+            assert!(!is_loopback(host), "{host}");
+        }
     }
 }

@@ -1,21 +1,25 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A node: listens, authenticates, enforces key policy, runs jobs on the engine it is handed.
+//! A node: the sockets, TLS and HTTP in front of a service.
 //!
 //! ```text
-//!  unix socket (uid:N) ─┐                      ┌─ Keyring ◄── KeyStore (files, sealed)
-//!  TCP + mTLS (cert:X) ─┴► one task per client ┴► Engine (handed in)
+//!  unix socket (uid:N) ─┐                     ┌─ Service (handed in): policy, caps, quotas, sessions
+//!  TCP + mTLS (cert:X) ─┴► task per client ───┘
+//!  HTTP on loopback and a unix socket: /metrics, /healthz, /status
+//!  HTTP on the administration socket: sessions, settings, reload
 //! ```
 //!
-//! It knows no backend: whoever composes it starts an engine, opens a [`millrace_service::KeyStore`], and calls
-//! [`Node::bind`] and [`Node::run`]. It never logs key material, inputs or outputs.
+//! It knows no backend and decides nothing about keys: the caller makes a [`millrace_service::Service`] over
+//! an engine and a key store, and calls [`Node::bind`] and [`Node::run`]. Key material, inputs and outputs
+//! are never logged.
 //!
-//! - [`config`]: what a node is told, and `node.toml`.
+//! - [`config`]: the configuration of a node, and `node.toml`.
 //! - [`node`]: [`Node`] and its life.
 //! - [`tls`]: mutual TLS, and a private CA for those who have none.
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod config;
 mod connection;
 #[cfg(feature = "fuzzing")]

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Sockets that clients connect to, and who is at the other end of one.
+//! Sockets that clients connect to, and the identity of a client on a unix socket.
 //!
 //! A unix socket is bound beside its place and given its mode and group before it listens: until then
-//! the kernel refuses whoever connects, so that nobody gets in by the permissions that it was made
-//! with. Then it is moved to its place, where it is never seen without a listener. One that a dead node
-//! left is replaced; one that somebody listens on is an error.
+//! the kernel refuses every connection, so that the permissions of a new socket let no client in. Then
+//! it is moved to its place, where it is never seen without a listener. A socket that a dead node left
+//! is replaced; one with a listener is an error.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -31,7 +31,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// Why a socket is not to be had.
+/// Why a node cannot listen on a socket.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -43,7 +43,7 @@ pub enum ListenError {
         /// Why.
         source: io::Error,
     },
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("cannot listen on {}: another process does; stop it, or choose another path", .0.display())]
     InUse(PathBuf),
     /// A file of another kind is there.
@@ -113,7 +113,7 @@ impl BoundSocket {
         }
     }
 
-    /// The listener itself, for a server that wants to own it; the file is still removed on drop.
+    /// The listener itself, for a server that takes ownership; the file is still removed on drop.
     pub(crate) fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }
@@ -128,11 +128,10 @@ impl Drop for BoundSocket {
     }
 }
 
-/// Connections that wait to be accepted; the kernel takes less if `net.core.somaxconn` says so, whose
-/// own default this is.
+/// Connections that wait to be accepted. The kernel's bound is `net.core.somaxconn`, whose default this is.
 const BACKLOG: i32 = 4096;
 
-/// A socket at `path` with its final mode and group, which nobody can connect to before it listens.
+/// A socket at `path` with its final mode and group. No client can connect before it listens.
 fn bind_closed(path: &Path, mode: u32, group: Option<u32>) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -200,13 +199,13 @@ fn group_id(path: &Path, group: &str) -> Result<u32, ListenError> {
     found.ok_or_else(unknown)
 }
 
-/// Who is at the other end of a unix socket, as the kernel has it.
+/// The identity of the client on a unix socket, from the credentials that the kernel holds.
 pub(crate) fn unix_identity(stream: &UnixStream) -> Option<Arc<str>> {
     let credentials = stream.peer_cred().ok()?;
     Some(format!("uid:{}", credentials.uid()).into())
 }
 
-/// Small answers at once, and an end to connections with hosts that are gone.
+/// Sends small answers at once, and ends connections with hosts that are gone.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_has_its_mode_and_goes_with_its_owner() {
+    async fn socket_file_has_its_mode_and_is_removed_on_drop() {
         let directory = TempDir::new().unwrap();
         let config = UnixConfig {
             mode: 0o600,
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_connect_before_a_socket_has_its_mode() {
+    fn connections_are_refused_before_the_socket_listens() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("node.sock");
         let socket = bind_closed(&path, 0o600, None).unwrap();
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_living_socket_is_refused_and_a_dead_one_replaced() {
+    async fn socket_with_a_listener_is_an_error_and_a_dead_one_is_replaced() {
         let directory = TempDir::new().unwrap();
         let config = config(&directory);
         let living = BoundSocket::bind(&config).unwrap();
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_kind_of_file_is_left_alone() {
+    async fn file_that_is_no_socket_is_not_replaced() {
         let directory = TempDir::new().unwrap();
         let config = UnixConfig::at(directory.path().join("file"));
         fs::write(&config.path, b"precious").unwrap();
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_go_by_name_or_number() {
+    fn group_is_found_by_name_or_number() {
         let path = Path::new("/x");
         assert_eq!(group_id(path, "root").unwrap(), 0);
         assert_eq!(group_id(path, "123").unwrap(), 123);

@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! [`Node`]: listeners, connections, reloads, and an orderly end.
+//! [`Node`]: listeners and connections in front of a service, and an orderly end.
 //!
 //! ```text
 //!  bind ──► run ─┬─ accept (unix)  ─┐
 //!                ├─ accept (TCP)   ─┼─► one task per connection: TLS, identity, caps, serve
-//!                ├─ watch the store │
-//!                ├─ SIGHUP: reload  │
+//!                ├─ watch the store
+//!                ├─ administration
 //!                └─ status over HTTP
 //!  shutdown ──► stop accepting ──► Drain to every connection ──► wait, bounded ──► close
 //! ```
@@ -16,40 +16,38 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use millrace_engine::Engine;
+use millrace_service::log_limit::RateLimit;
+use millrace_service::metrics::Refusal;
+use millrace_service::outbox::Outbox;
+use millrace_service::service::Place;
+use millrace_service::settings::Applied;
+use millrace_service::store::StoreError;
+use millrace_service::{Reloaded, Service, Status};
 use millrace_wire::{Fault, Message, NodeMessage};
+use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 
-use crate::config::{Limits, MAX_CONNECTIONS, NodeConfig, UnixConfig};
-use crate::connection::{Shared, Turns, serve};
+use crate::admin;
+use crate::config::{AdminConfig, NodeConfig, UnixConfig};
+use crate::connection::{Turns, serve};
 use crate::http;
 use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
-use millrace_service::Status;
-use millrace_service::client_reports::ClientReports;
-use millrace_service::keys::{Keyring, Reloaded};
-use millrace_service::log_limit::RateLimit;
-use millrace_service::metrics::{Metrics, Refusal};
-use millrace_service::outbox::{Order, Outbox};
-use millrace_service::quota::Quotas;
-use millrace_service::session::Rules;
-use millrace_service::store::{KeyStore, StoreError};
 
-/// How often the store is looked at for changes. With the time to load a key, a change takes effect
+/// Interval at which the store is checked for changes. With the time to load a key, a change takes effect
 /// within a second.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -57,12 +55,15 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// trying at once again would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time that connections get to end once they were told to, after a drain.
+/// Time that connections get to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Key checks of clients that run at once. Each takes a core for milliseconds; with two, imports go
 /// on beside a slow one, and jobs keep most of any machine.
 const CONCURRENT_IMPORTS: usize = 2;
+
+/// Pause between two looks at whether all connections have ended, during a drain.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
 
 /// A node that listens, but does not serve yet.
 pub struct Node {
@@ -71,59 +72,50 @@ pub struct Node {
     tcp: Option<(TcpListener, Arc<Acceptor>)>,
     metrics: Option<TcpListener>,
     status: Option<BoundSocket>,
+    admin: Option<(BoundSocket, AdminConfig)>,
     drain_timeout: Duration,
 }
 
-/// What outlives [`Node::run`]'s tasks.
+/// The part of a node that tasks and handles share.
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) started: Instant,
-    draining: AtomicBool,
-    slots: Arc<Semaphore>,
-    /// For those of them that are in a TLS handshake.
-    handshakes: Arc<Semaphore>,
-    open: Mutex<Open>,
+    pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
+    /// Bounds key checks in progress: each takes a core for milliseconds, and every client may ask.
+    checks: Arc<Semaphore>,
+    /// The turns that the connections of one identity share: see [`crate::connection`].
+    turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+    /// What a reload does, if the composition root said so.
+    reload: Mutex<Option<ReloadAction>>,
 }
 
-/// The connections that are open, by number, and how many each identity has.
-#[derive(Default)]
-struct Open {
-    next: u64,
-    outboxes: HashMap<u64, Arc<Outbox>>,
-    of_identity: HashMap<Arc<str>, OfIdentity>,
-}
+/// What a reload does in the place of [`NodeHandle::reload`]: reads the settings again, too.
+///
+/// The argument names the origin of the request, for the audit log.
+pub type ReloadAction = Arc<dyn Fn(&str) -> Result<ReloadReport, String> + Send + Sync>;
 
-/// What the connections of one identity share.
-struct OfIdentity {
-    connections: usize,
-    /// One permit for each thread of the runtime: see [`crate::connection`].
-    turns: Arc<Semaphore>,
-}
-
-impl OfIdentity {
-    fn new() -> Self {
-        let threads = Handle::current().metrics().num_workers();
-        Self {
-            connections: 0,
-            turns: Arc::new(Semaphore::new(threads)),
-        }
-    }
+/// What a reload found and did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReloadReport {
+    /// The settings.
+    pub settings: Applied,
+    /// The keys.
+    pub keys: Reloaded,
+    /// Keys of the configuration file that changed and hold only after a restart.
+    pub needs_restart: Vec<String>,
 }
 
 /// Why a node does not start.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum StartError {
-    /// A unix socket is not to be had.
+    /// A unix socket cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A TCP address is not to be had.
+    /// A TCP address cannot be used.
     #[error("cannot listen on {address} for {what}: {source}; is another node running?")]
     Address {
         /// The address.
         address: SocketAddr,
-        /// For what.
+        /// Purpose of the listener.
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -140,11 +132,12 @@ pub enum StartError {
 }
 
 impl Node {
-    /// Opens all sockets and loads the keys. Must be called within a Tokio runtime; blocks on disk.
+    /// Opens all sockets of a node in front of `service`. Of `config` it uses the sockets and the drain
+    /// timeout. Must be called within a Tokio runtime; blocks on disk.
     ///
     /// # Errors
-    /// What is not to be had, in words for the person who started it. Then nothing listens.
-    pub fn bind(config: NodeConfig, engine: Engine, store: KeyStore) -> Result<Self, StartError> {
+    /// The socket or file that cannot be used, in words for an operator. Then nothing listens.
+    pub fn bind(config: NodeConfig, service: Service) -> Result<Self, StartError> {
         let unix = config.unix.as_ref().map(BoundSocket::bind).transpose()?;
         let tcp = match &config.tcp {
             Some(tcp) => {
@@ -160,43 +153,32 @@ impl Node {
             Some(address) => Some(listen(address, "metrics")?),
             None => None,
         };
-        let status = config.status_socket.clone().map(UnixConfig::at);
+        let status = config.status_socket.map(UnixConfig::at);
         let status = status.as_ref().map(BoundSocket::bind).transpose()?;
-        let limits = config.limits;
+        let admin = match config.admin {
+            Some(admin) => {
+                let socket = UnixConfig {
+                    mode: admin::SOCKET_MODE,
+                    ..UnixConfig::at(&admin.socket)
+                };
+                Some((BoundSocket::bind(&socket)?, admin))
+            }
+            None => None,
+        };
         let inner = Arc::new(Inner {
-            slots: Arc::new(Semaphore::new(limits.connections.min(MAX_CONNECTIONS))),
-            handshakes: Arc::new(Semaphore::new(handshakes(&limits))),
+            service,
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
-            shared: Arc::new(Shared {
-                keyring: Keyring::new(Arc::new(store), engine.clone()),
-                engine,
-                rules: Arc::new(Rules {
-                    node: config.name,
-                    allow_import: config.allow_import,
-                    max_in_flight: limits.in_flight,
-                    max_keys: limits.keys,
-                    max_budget: limits.max_budget,
-                }),
-                quotas: Quotas::new(limits.quota),
-                limits,
-                metrics: Metrics::default(),
-                reports: ClientReports::default(),
-                imports: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
-                denials: RateLimit::default(),
-                faults: RateLimit::default(),
-                refusals: RateLimit::default(),
-            }),
-            started: Instant::now(),
-            draining: AtomicBool::new(false),
-            open: Mutex::default(),
+            checks: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
+            turns: Mutex::default(),
+            reload: Mutex::new(None),
         });
-        inner.reload_keys()?;
         Ok(Self {
             inner,
             unix,
             tcp,
             metrics,
             status,
+            admin,
             drain_timeout: config.drain_timeout,
         })
     }
@@ -225,8 +207,8 @@ impl Node {
         }
     }
 
-    /// Serves until `shutdown` is done, then drains: takes no new connections and jobs, lets jobs in
-    /// flight end within the configured time, and closes. SIGHUP reloads keys and certificates.
+    /// Serves until `shutdown` is done, then drains: takes no new connections and jobs, lets jobs in flight
+    /// end within the configured time, and closes.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self {
             inner,
@@ -234,19 +216,26 @@ impl Node {
             tcp,
             metrics,
             mut status,
+            mut admin,
             drain_timeout,
         } = self;
+        let name = inner.service.name().to_owned();
         let mut helpers = JoinSet::new();
-        // Before anybody can know that the node runs: without a handler, SIGHUP would end it.
-        match signal(SignalKind::hangup()) {
-            Ok(hangup) => drop(helpers.spawn(watch(Arc::clone(&inner), hangup))),
-            Err(error) => error!(%error, "cannot receive SIGHUP: the key store is not watched"),
-        }
+        helpers.spawn(watch(Arc::clone(&inner)));
         if let Some(listener) = metrics {
-            helpers.spawn(report(http::serve(listener, Arc::clone(&inner))));
+            helpers.spawn(report(http::serve_tcp(listener, inner.service.clone())));
         }
         if let Some(listener) = status.as_mut().and_then(BoundSocket::take_listener) {
-            helpers.spawn(report(http::serve(listener, Arc::clone(&inner))));
+            helpers.spawn(report(http::serve_unix(listener, inner.service.clone())));
+        }
+        if let Some((socket, config)) = &mut admin
+            && let Some(listener) = socket.take_listener()
+        {
+            let handle = NodeHandle {
+                inner: Arc::clone(&inner),
+            };
+            let uids = mem::take(&mut config.uids);
+            helpers.spawn(report(admin::serve(listener, uids, handle)));
         }
         let mut accepting = JoinSet::new();
         if let Some(socket) = unix {
@@ -255,25 +244,26 @@ impl Node {
         if let Some((listener, acceptor)) = tcp {
             accepting.spawn(accept_tcp(listener, acceptor, Arc::clone(&inner)));
         }
-        info!(node = inner.shared.rules.node, "ready");
+        info!(node = name, "ready");
         shutdown.await;
-        inner.draining.store(true, Ordering::Release);
+        // The sockets are gone before any client is sent away: it must not come back here.
         accepting.shutdown().await;
+        inner.service.drain();
         inner.drain(drain_timeout).await;
         helpers.shutdown().await;
-        info!(node = inner.shared.rules.node, "stopped");
+        info!(node = name, "stopped");
     }
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
-            .field("name", &self.inner.shared.rules.node)
+            .field("service", &self.inner.service)
             .finish_non_exhaustive()
     }
 }
 
-/// Looks into a running node and makes it reload. Cheap to clone.
+/// Reads the state of a running node and makes it reload. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeHandle {
     inner: Arc<Inner>,
@@ -283,15 +273,57 @@ impl NodeHandle {
     /// The node as it is now: what `/status` answers.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.inner.status()
+        self.inner.service.status()
     }
 
-    /// Reads keys, policies and certificates again, as SIGHUP does. Blocks on disk and key checks.
+    /// The service behind the node.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.inner.service
+    }
+
+    /// Reads keys, policies and certificates again. Blocks on disk and key checks.
     ///
     /// # Errors
-    /// The first thing that could not be read; what was in force before stays so.
+    /// The first file that could not be read; what was in force before stays so.
     pub fn reload(&self) -> Result<Reloaded, StartError> {
         self.inner.reload()
+    }
+
+    /// Says what [`Self::reload_all`] does.
+    pub fn on_reload(&self, action: ReloadAction) {
+        *self
+            .inner
+            .reload
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(action);
+    }
+
+    /// Reads everything again that can change in a running node, as SIGHUP does: settings, keys, policies,
+    /// certificates. Blocks on disk and key checks.
+    ///
+    /// # Errors
+    /// What could not be read or is wrong, in words for an operator; that part stays as it was.
+    pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, String> {
+        let action = self
+            .inner
+            .reload
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(action) = action {
+            return action(actor);
+        }
+        let keys = self.reload().map_err(|error| error.to_string())?;
+        let revision = self.service().settings().revision;
+        Ok(ReloadReport {
+            settings: Applied {
+                revision,
+                changes: Vec::new(),
+            },
+            keys,
+            needs_restart: Vec::new(),
+        })
     }
 }
 
@@ -302,29 +334,28 @@ impl fmt::Debug for NodeHandle {
 }
 
 impl Inner {
-    pub(crate) fn status(&self) -> Status {
-        let shared = &self.shared;
-        Status::of(
-            &shared.rules.node,
-            &shared.engine,
-            &shared.metrics,
-            &shared.reports,
-            self.draining(),
-            self.started.elapsed(),
-        )
-    }
-
-    pub(crate) fn draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+    /// The turns for a connection of this identity, one for each thread of the runtime. Those of identities
+    /// without a connection are forgotten when a new identity comes.
+    fn turns_of(&self, identity: &Arc<str>) -> Turns {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = turns.get(identity).and_then(Weak::upgrade) {
+            return Turns::new(known);
+        }
+        turns.retain(|_, turns| turns.strong_count() > 0);
+        let threads = Handle::current().metrics().num_workers();
+        let fresh = Arc::new(Semaphore::new(threads));
+        turns.insert(Arc::clone(identity), Arc::downgrade(&fresh));
+        Turns::new(fresh)
     }
 
     fn reload(&self) -> Result<Reloaded, StartError> {
-        let keys = self.reload_keys();
+        let keys = self.service.reload_keys();
         if let Some(acceptor) = &self.acceptor {
+            let metrics = self.service.metrics();
             match acceptor.reload() {
-                Ok(()) => self.shared.metrics.reloads.add(1),
+                Ok(()) => metrics.reloads.add(1),
                 Err(error) => {
-                    self.shared.metrics.reloads_failed.add(1);
+                    metrics.reloads_failed.add(1);
                     return Err(error.into());
                 }
             }
@@ -332,123 +363,24 @@ impl Inner {
         Ok(keys?)
     }
 
-    fn reload_keys(&self) -> Result<Reloaded, StoreError> {
-        let metrics = &self.shared.metrics;
-        let reloaded = self.shared.keyring.reload().inspect_err(|_| {
-            metrics.reloads_failed.add(1);
-        })?;
-        if reloaded.changed + reloaded.removed > 0 {
-            metrics.reloads.add(1);
-        }
-        metrics.keys_loaded.set(self.shared.keyring.current().len());
-        metrics.keys_broken.set(reloaded.broken);
-        Ok(reloaded)
-    }
-
-    fn refuse(&self, reason: Refusal, detail: &dyn fmt::Display) {
-        self.shared.metrics.connections_refused.add(reason, 1);
-        if let Some(suppressed) = self.shared.refusals.pass(Instant::now()) {
-            warn!(?reason, %detail, suppressed, "connection refused");
-        }
-    }
-
-    /// Enters a connection of an authenticated client, if its identity may have another one.
-    fn enter(self: &Arc<Self>, identity: &Arc<str>) -> Option<Entered> {
-        let mut open = self.open();
-        let connections = open.outboxes.len();
-        let held = open
-            .of_identity
-            .get(identity)
-            .map_or(0, |known| known.connections);
-        if !has_room(&self.shared.limits, held, connections) {
-            return None;
-        }
-        let of_identity = open
-            .of_identity
-            .entry(Arc::clone(identity))
-            .or_insert_with(OfIdentity::new);
-        of_identity.connections += 1;
-        let turns = Arc::clone(&of_identity.turns);
-        let number = open.next;
-        open.next += 1;
-        let outbox = Arc::new(Outbox::default());
-        open.outboxes.insert(number, Arc::clone(&outbox));
-        self.shared
-            .metrics
-            .connections_open
-            .set(open.outboxes.len());
-        // Looked at under the lock under which the order to drain goes to those in the list.
-        if self.draining() {
-            outbox.order(Order::Drain);
-        }
-        Some(Entered {
-            node: Arc::clone(self),
-            number,
-            identity: Arc::clone(identity),
-            outbox,
-            turns,
-        })
-    }
-
     async fn drain(&self, limit: Duration) {
-        self.order(Order::Drain);
-        info!(connections = self.connections(), "draining");
+        let service = &self.service;
+        info!(connections = service.connections(), "draining");
         if timeout(limit, self.until_empty()).await.is_err() {
             warn!(
-                connections = self.connections(),
+                connections = service.connections(),
                 "drain timed out, closing what is left"
             );
-            self.order(Order::Close);
+            service.close();
             let _ = timeout(CLOSE_TIMEOUT, self.until_empty()).await;
         }
     }
 
-    fn order(&self, order: Order) {
-        for outbox in self.open().outboxes.values() {
-            outbox.order(order);
-        }
-    }
-
-    /// Every connection holds a slot until it has ended.
+    /// Polls, because the service counts connections of every front end and knows no runtime.
     async fn until_empty(&self) {
-        let slots = self.shared.limits.connections.min(MAX_CONNECTIONS);
-        let all = u32::try_from(slots).unwrap_or(u32::MAX);
-        let _ = self.slots.acquire_many(all).await;
-    }
-
-    fn connections(&self) -> usize {
-        self.open().outboxes.len()
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A connection in the list of those that are open; leaves it when dropped.
-struct Entered {
-    node: Arc<Inner>,
-    number: u64,
-    identity: Arc<str>,
-    outbox: Arc<Outbox>,
-    turns: Arc<Semaphore>,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        let mut open = self.node.open();
-        open.outboxes.remove(&self.number);
-        if let Some(of_identity) = open.of_identity.get_mut(&self.identity) {
-            of_identity.connections -= 1;
-            if of_identity.connections == 0 {
-                open.of_identity.remove(&self.identity);
-            }
+        while self.service.connections() > 0 {
+            sleep(DRAIN_POLL).await;
         }
-        self.node
-            .shared
-            .metrics
-            .connections_open
-            .set(open.outboxes.len());
     }
 }
 
@@ -456,7 +388,7 @@ async fn accept_unix(socket: BoundSocket, node: Arc<Inner>) {
     loop {
         match socket.accept().await {
             Ok(stream) => {
-                node.shared.metrics.connections_accepted.add(1);
+                node.service.metrics().connections_accepted.add(1);
                 tokio::spawn(admit_unix(stream, Arc::clone(&node)));
             }
             Err(error) => pause(&error).await,
@@ -468,37 +400,18 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<In
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                node.shared.metrics.connections_accepted.add(1);
+                node.service.metrics().connections_accepted.add(1);
                 // Before TLS: a handshake costs us more than it costs the client.
-                let slot = Arc::clone(&node.slots).try_acquire_owned();
-                let handshake = Arc::clone(&node.handshakes).try_acquire_owned();
-                if let (Ok(slot), Ok(handshake)) = (slot, handshake) {
+                if let Some(place) = node.service.admit_handshake() {
                     let (acceptor, node) = (Arc::clone(&acceptor), Arc::clone(&node));
-                    let permits = (slot, handshake);
-                    tokio::spawn(admit_tcp(stream, address, acceptor, permits, node));
+                    tokio::spawn(admit_tcp(stream, address, acceptor, place, node));
                 } else {
-                    node.refuse(Refusal::TooMany, &address);
+                    node.service.refuse(Refusal::TooMany, &address);
                 }
             }
             Err(error) => pause(&error).await,
         }
     }
-}
-
-/// Connections that may be in a TLS handshake at once: a quarter. Whoever reaches the port can open
-/// them and say nothing, and must not keep out those who come by the unix socket.
-fn handshakes(limits: &Limits) -> usize {
-    (limits.connections.min(MAX_CONNECTIONS) / 4).max(1)
-}
-
-/// Whether an identity that holds `held` of `open` connections may have another one. Its own bound
-/// aside, nobody gets more who has more than are left: then however many fill the node together, each
-/// leaves about as much as it has, and a newcomer finds room.
-///
-/// Those that are still in a handshake count as left: who they are is not known yet.
-fn has_room(limits: &Limits, held: usize, open: usize) -> bool {
-    let left = limits.connections.min(MAX_CONNECTIONS).saturating_sub(open);
-    held < limits.connections_per_identity && held <= left
 }
 
 async fn pause(error: &io::Error) {
@@ -507,16 +420,17 @@ async fn pause(error: &io::Error) {
 }
 
 async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
-    let Ok(slot) = Arc::clone(&node.slots).try_acquire_owned() else {
-        node.refuse(Refusal::TooMany, &"unix socket");
+    let Some(place) = node.service.admit() else {
+        node.service.refuse(Refusal::TooMany, &"unix socket");
         return tell(stream, Fault::TooManyConnections).await;
     };
     let Some(identity) = unix_identity(&stream) else {
-        node.refuse(Refusal::Identity, &"no peer credentials");
+        node.service
+            .refuse(Refusal::Identity, &"no peer credentials");
         return tell(stream, Fault::Unauthorized).await;
     };
     match OnDemandWritable::new(stream) {
-        Ok(stream) => enter_and_serve(stream, identity, slot, node).await,
+        Ok(stream) => enter_and_serve(stream, identity, place, node).await,
         Err(error) => warn!(%error, "cannot serve a connection"),
     }
 }
@@ -525,51 +439,50 @@ async fn admit_tcp(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: Arc<Acceptor>,
-    (slot, handshaking): (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    mut place: Place,
     node: Arc<Inner>,
 ) {
     // Without these options a connection is slower to notice its end, and no worse.
     let _ = tune(&stream);
     let handshake = acceptor.current().accept(stream);
-    let stream = match timeout(node.shared.limits.handshake_timeout, handshake).await {
+    let service = &node.service;
+    let patience = service.settings().settings.limits.handshake_timeout;
+    let stream = match timeout(patience, handshake).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return node.refuse(Refusal::Tls, &format_args!("{address}: {error}")),
-        Err(_) => return node.refuse(Refusal::TimedOut, &address),
+        Ok(Err(error)) => return service.refuse(Refusal::Tls, &format_args!("{address}: {error}")),
+        Err(_) => return service.refuse(Refusal::TimedOut, &address),
     };
-    drop(handshaking);
+    place.end_handshake();
     let (_, connection) = stream.get_ref();
     if connection.alpn_protocol() != Some(millrace_wire::ALPN) {
-        return node.refuse(Refusal::Alpn, &address);
+        return service.refuse(Refusal::Alpn, &address);
     }
     let certificate = connection
         .peer_certificates()
         .and_then(|chain| chain.first());
     let Some(identity) = certificate.and_then(tls::identity) else {
-        node.refuse(Refusal::Identity, &address);
+        service.refuse(Refusal::Identity, &address);
         return tell(stream, Fault::Unauthorized).await;
     };
-    enter_and_serve(stream, identity, slot, node).await;
+    enter_and_serve(stream, identity, place, node).await;
 }
 
-/// `slot` counts among all connections until this returns.
 async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     identity: Arc<str>,
-    slot: OwnedSemaphorePermit,
+    place: Place,
     node: Arc<Inner>,
 ) {
-    let Some(entered) = node.enter(&identity) else {
-        node.refuse(Refusal::TooManyOfIdentity, &identity);
-        return tell(stream, Fault::TooManyConnections).await;
-    };
-    let outbox = Arc::clone(&entered.outbox);
-    let turns = Turns::new(Arc::clone(&entered.turns));
-    serve(stream, identity, outbox, turns, Arc::clone(&node.shared)).await;
-    drop(entered);
-    drop(slot);
+    let outbox = Arc::new(Outbox::default());
+    let turns = node.turns_of(&identity);
+    match place.open(identity, Arc::clone(&outbox) as _) {
+        Ok(session) => serve(stream, session, outbox, turns, Arc::clone(&node.checks)).await,
+        Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
+        Err(_) => tell(stream, Fault::TooManyConnections).await,
+    }
 }
 
-/// Says why, to a client that will not be served, as far as it takes it at once.
+/// Sends the reason to a client that is refused, within [`CLOSE_TIMEOUT`].
 async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
     let mut bytes = Vec::new();
     NodeMessage::Fault(fault).encode(&mut bytes);
@@ -580,27 +493,15 @@ async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
     .await;
 }
 
-/// Applies changes in the store, and everything on SIGHUP.
-async fn watch(node: Arc<Inner>, mut hangup: Signal) {
+/// Applies changes in the store.
+async fn watch(node: Arc<Inner>) {
     let mut ticks = interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let complaints = RateLimit::default();
     loop {
-        let everything = tokio::select! {
-            _ = ticks.tick() => false,
-            _ = hangup.recv() => true,
-        };
-        let inner = Arc::clone(&node);
-        let reloaded = spawn_blocking(move || {
-            if everything {
-                inner.reload()
-            } else {
-                inner.reload_keys().map_err(Into::into)
-            }
-        })
-        .await;
-        match reloaded {
-            Ok(Ok(reloaded)) if everything => info!(?reloaded, "reloaded"),
+        ticks.tick().await;
+        let service = node.service.clone();
+        match spawn_blocking(move || service.reload_keys()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 if let Some(suppressed) = complaints.pass(Instant::now()) {
@@ -627,68 +528,4 @@ fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartE
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What each of `identities` holds after all have asked in turn for more than there is.
-    fn shares(limits: &Limits, identities: usize) -> Vec<usize> {
-        let mut held = vec![0; identities];
-        for _ in 0..=limits.connections {
-            for one in 0..identities {
-                let open = held.iter().sum();
-                if has_room(limits, held[one], open) {
-                    held[one] += 1;
-                }
-            }
-        }
-        held
-    }
-
-    #[test]
-    fn whoever_is_alone_gets_what_was_configured_for_one() {
-        let limits = Limits::default();
-        assert_eq!(shares(&limits, 1), [limits.connections_per_identity]);
-        assert_eq!(
-            shares(&limits, 3),
-            [limits.connections_per_identity; 3],
-            "three leave a quarter"
-        );
-    }
-
-    #[test]
-    fn several_identities_leave_room_for_another_one() {
-        let limits = Limits::default();
-        for identities in [4, 10, 100] {
-            let held = shares(&limits, identities);
-            let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
-            let left = limits.connections - held.iter().sum::<usize>();
-            let share = limits.connections / (identities + 1);
-            assert!(most - least <= 1, "{held:?}");
-            assert!(
-                least.abs_diff(share) <= 1 && left + 2 >= *most,
-                "{left}: {held:?}"
-            );
-            assert!(has_room(&limits, 0, limits.connections - left));
-        }
-    }
-
-    #[test]
-    fn the_edge_is_where_one_has_more_than_are_left() {
-        let mut limits = Limits {
-            connections: 8,
-            connections_per_identity: 8,
-            ..Limits::default()
-        };
-        assert!(has_room(&limits, 4, 4));
-        assert!(!has_room(&limits, 5, 5));
-        assert!(has_room(&limits, 0, 7) && has_room(&limits, 1, 7));
-        assert!(!has_room(&limits, 2, 7));
-        limits.connections_per_identity = 2;
-        assert!(has_room(&limits, 1, 1) && !has_room(&limits, 2, 2));
-        limits.connections = 1;
-        assert!(has_room(&limits, 0, 0), "the only one");
-    }
 }

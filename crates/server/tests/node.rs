@@ -293,7 +293,7 @@ fn bad_keys_and_too_many_are_refused_and_imports_can_be_off() {
     assert_eq!(reason, KeyRefusal::TooManyKeys);
 
     setup = Setup::new();
-    setup.config.allow_import = false;
+    setup.config.settings.allow_import = false;
     let node = setup.start();
     let NodeMessage::KeyRefused { reason, .. } =
         node.connect().try_import(keys::p_256().private_key())
@@ -510,17 +510,6 @@ fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
 }
 
 #[test]
-fn sighup_reloads() {
-    let node = Setup::new().start();
-    let mut client = node.connect();
-    node.setup
-        .import("www", &keys::p_256(), KeyPolicy::signing());
-    let process = rustix::process::getpid();
-    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
-    eventually(|| matches!(client.ask("www"), NodeMessage::KeyOpened { .. }));
-}
-
-#[test]
 fn a_client_that_does_not_read_is_cut_and_others_are_served() {
     let options = FakeOptions {
         key_type: KeyType::Rsa { bits: 2048 },
@@ -540,7 +529,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
             .collect();
         let mut bytes = Vec::new();
         millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
-        // Reading stops before all are taken, and the connection may be cut meanwhile.
+        // Reading stops before all are taken, and the connection may be cut during the write.
         client.stream.set_nonblocking(true).unwrap();
         if client.stream.write_all(&bytes).is_err() {
             break;
@@ -570,7 +559,7 @@ fn connections_are_capped_in_all_and_per_identity() {
         ClientMessage::Ping { token: 1 }.encode(&mut ping);
         eventually(|| {
             let mut client = node.silent();
-            // Whoever is still one too many may be cut before.
+            // A client above the bound may be cut before.
             let _ = client.stream.write_all(&ping);
             matches!(
                 client.try_receive(),
@@ -635,7 +624,8 @@ async fn what_is_taken_is_named() {
     setup.config.metrics = Some(address);
     let bind = |setup: &Setup| {
         let engine = engine(Arc::new(Software::new()));
-        Node::bind(setup.config.clone(), engine, setup.store()).map(drop)
+        let service = setup.config.service(engine, setup.store()).unwrap();
+        Node::bind(setup.config.clone(), service).map(drop)
     };
     let error = bind(&setup).unwrap_err().to_string();
     assert!(

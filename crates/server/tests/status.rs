@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Clients of `/metrics` and the like that hold all its connections, and those who come after them.
+//! Clients that hold all HTTP connections of a node, and clients that come after them.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{PATIENCE, Setup, TestNode, eventually};
-use millrace_server::config::Limits;
+use millrace_service::settings::Limits;
 
 /// As many as the node serves at once.
 const ALL: usize = 64;
@@ -36,9 +36,9 @@ fn connect(path: &PathBuf) -> UnixStream {
     stream
 }
 
-const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
-/// Whether somebody who comes now is served. On a busy machine it may be cut before it has asked.
+/// Whether a client that connects now is served. On a busy machine it may be cut before it has asked.
 fn is_served(path: &PathBuf) -> bool {
     let mut stream = connect(path);
     let mut answer = String::new();
@@ -47,7 +47,7 @@ fn is_served(path: &PathBuf) -> bool {
 }
 
 #[test]
-fn a_request_has_its_time_however_slowly_it_comes() {
+fn slow_requests_end_at_the_request_timeout() {
     let (node, path) = start(|limits| {
         limits.handshake_timeout = SOON;
         limits.write_timeout = NEVER;
@@ -58,7 +58,7 @@ fn a_request_has_its_time_however_slowly_it_comes() {
         // The first may be cut already, on a busy machine.
         let _ = stream.write_all(b"GET /status HTTP/1.1\r\nx: ");
     }
-    // A byte now and then, until nobody takes it any more.
+    // A byte now and then, until the node takes no more.
     eventually(|| {
         slow.retain_mut(|stream| stream.write_all(b"x").is_ok());
         slow.is_empty()
@@ -71,7 +71,7 @@ fn a_request_has_its_time_however_slowly_it_comes() {
 }
 
 #[test]
-fn an_answer_has_its_time_and_then_the_next_request() {
+fn answer_timeout_ends_when_the_answer_is_sent() {
     let (node, path) = start(|limits| {
         limits.handshake_timeout = NEVER;
         limits.write_timeout = SOON;
@@ -79,7 +79,7 @@ fn an_answer_has_its_time_and_then_the_next_request() {
     let mut patient = connect(&path);
     let mut ask = || {
         patient
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             .unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"ready\n") {
@@ -94,7 +94,7 @@ fn an_answer_has_its_time_and_then_the_next_request() {
     let deaf: Vec<_> = (1..ALL).map(|_| connect(&path)).collect();
     for mut stream in &deaf {
         stream.set_nonblocking(true).unwrap();
-        let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+        let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
         loop {
             match stream.write(&request) {
                 Ok(_) => {}
@@ -107,7 +107,7 @@ fn an_answer_has_its_time_and_then_the_next_request() {
         }
     }
     eventually(|| is_served(&path));
-    // Whoever reads its answers keeps its connection.
+    // A client that reads its answers keeps its connection.
     ask();
     drop(node);
 }

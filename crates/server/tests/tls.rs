@@ -241,6 +241,6 @@ fn certificates_and_the_ca_are_reloaded() {
     node.handle.reload().unwrap();
     assert!(!Papers::of(&new).refused_by(&node));
     assert!(still_old.refused_by(&node));
-    // Who is in stays in.
+    // Open connections stay open.
     open.import(&keys::p_256());
 }

@@ -33,7 +33,8 @@ async fn a_key_that_others_can_read_is_refused_at_the_start() {
     set_mode(key(&setup), 0o644);
     let bind = || {
         let engine = engine(Arc::new(Software::new()));
-        Node::bind(setup.config.clone(), engine, setup.store()).map(drop)
+        let service = setup.config.service(engine, setup.store()).unwrap();
+        Node::bind(setup.config.clone(), service).map(drop)
     };
     let error = bind().unwrap_err().to_string();
     for part in ["node.key", "0644", "chmod 0600"] {
@@ -88,7 +89,7 @@ fn a_revoked_client_is_refused_from_the_next_reload_on() {
     node.handle.reload().unwrap();
     assert!(after.refused_by(&node));
     assert!(gets_in(&node, &two));
-    // Who is in stays in.
+    // Open connections stay open.
     open.import(&keys::p_256());
     // The client may be given another one.
     fs::remove_file(&one.key).unwrap();

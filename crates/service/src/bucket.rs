@@ -1,40 +1,50 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A token bucket: so many per second, and so many at once. No clock: time is an argument.
+//! Token bucket: a sustained rate (tokens per second) and a burst (tokens at once). It reads no clock: time
+//! is an argument.
 
 use std::time::{Duration, Instant};
 
-/// Highest rate, in tokens per second: the time of one is counted in whole nanoseconds, which up to here
-/// is exact to a thousandth.
-pub const MAX_RATE: u32 = 1_000_000;
+/// Highest rate, in tokens per second. At 10^12 the interval of one token is 4 × 10^6 units of
+/// [`FRACTION_BITS`], so that rounding it changes the rate by less than one part in a million.
+pub const MAX_RATE: u64 = 1_000_000_000_000;
 
-/// The generic cell rate algorithm (ITU-T I.371): instead of tokens and the time at which they were last
-/// counted it keeps the moment at which the bucket will be full again.
+/// Times are counted in nanoseconds with this many binary places: whole nanoseconds would double the rate of
+/// a quota of 600 MB/s.
+const FRACTION_BITS: u32 = 32;
+
+/// The generic cell rate algorithm (ITU-T I.371): instead of a token count and the time of the last update,
+/// it keeps the moment at which the bucket will be full again.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Time in which one token comes.
-    interval: Duration,
+    /// Zero of the other times.
+    origin: Instant,
+    /// Time in which one token arrives.
+    interval: u128,
     /// Time in which an empty bucket fills.
-    depth: Duration,
-    full_at: Instant,
+    depth: u128,
+    full_at: u128,
 }
 
 impl Bucket {
-    /// A full bucket of `depth` tokens, into which come `rate` per second (1 to [`MAX_RATE`]; what is
-    /// outside counts as the nearest of these). It holds at least one.
-    pub fn new(rate: u32, depth: u32, now: Instant) -> Self {
-        let interval = Duration::from_secs(1) / rate.clamp(1, MAX_RATE);
+    /// A full bucket that holds `depth` tokens (at least one) and gains `rate` tokens per second. A rate
+    /// outside 1 to [`MAX_RATE`] counts as the nearest of these.
+    #[must_use]
+    pub fn new(rate: u64, depth: u64, now: Instant) -> Self {
+        let interval = fixed(Duration::from_secs(1)) / u128::from(rate.clamp(1, MAX_RATE));
         Self {
+            origin: now,
             interval,
-            depth: interval * depth.max(1),
-            full_at: now,
+            depth: interval * u128::from(depth.max(1)),
+            full_at: 0,
         }
     }
 
-    /// Takes a token if there is one.
-    pub fn take(&mut self, now: Instant) -> bool {
-        let full_at = self.full_at.max(now) + self.interval;
+    /// Takes `count` tokens, or none if fewer are there.
+    pub fn take(&mut self, count: u64, now: Instant) -> bool {
+        let now = self.time(now);
+        let full_at = self.full_at.max(now) + self.interval * u128::from(count);
         let enough = full_at <= now + self.depth;
         if enough {
             self.full_at = full_at;
@@ -42,10 +52,19 @@ impl Bucket {
         enough
     }
 
-    /// Whether nobody can tell it from a new one.
+    /// Whether the bucket is in the same state as a new one.
+    #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
-        self.full_at <= now
+        self.full_at <= self.time(now)
     }
+
+    fn time(&self, now: Instant) -> u128 {
+        fixed(now.saturating_duration_since(self.origin))
+    }
+}
+
+fn fixed(time: Duration) -> u128 {
+    time.as_nanos() << FRACTION_BITS
 }
 
 #[cfg(test)]
@@ -53,12 +72,12 @@ mod tests {
     use super::*;
 
     fn taken(bucket: &mut Bucket, now: Instant, tries: u32) -> u32 {
-        let taken = (0..tries).filter(|_| bucket.take(now)).count();
+        let taken = (0..tries).filter(|_| bucket.take(1, now)).count();
         u32::try_from(taken).unwrap()
     }
 
     #[test]
-    fn at_the_edge_and_one_past_it() {
+    fn burst_ends_at_depth_and_refills_at_rate() {
         let start = Instant::now();
         let mut bucket = Bucket::new(10, 3, start);
         assert_eq!(taken(&mut bucket, start, 10), 3);
@@ -69,16 +88,16 @@ mod tests {
         assert!(!bucket.is_full(start + Duration::from_millis(399)));
         assert!(bucket.is_full(start + Duration::from_millis(400)));
         let late = start + Duration::from_secs(3600);
-        assert_eq!(taken(&mut bucket, late, 10), 3, "nobody saves up more");
+        assert_eq!(taken(&mut bucket, late, 10), 3, "the depth bounds savings");
     }
 
     #[test]
-    fn over_a_minute_it_is_the_rate_and_the_depth() {
+    fn tokens_over_a_minute_are_rate_plus_depth() {
         let start = Instant::now();
-        for (rate, depth) in [(1, 1), (7, 5), (1000, 1000), (33_333, 100), (MAX_RATE, 10)] {
-            let mut bucket = Bucket::new(rate, depth, start);
+        for (rate, depth) in [(1, 1), (7, 5), (1000, 1000), (33_333, 100), (1_000_000, 10)] {
+            let mut bucket = Bucket::new(u64::from(rate), u64::from(depth), start);
             let mut count = taken(&mut bucket, start, depth + 1);
-            // Asked so often that no token is lost to a full bucket.
+            // Asked often enough that no token is lost to a full bucket.
             let step = Duration::from_secs(1) / rate;
             let steps = 60 * u64::from(rate).min(100_000);
             for n in 1..=u32::try_from(steps).unwrap() {
@@ -91,7 +110,30 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_or_goes_back_gives_nothing_away() {
+    fn rate_of_bytes_is_exact_where_a_nanosecond_is_coarse() {
+        let start = Instant::now();
+        // 600 MB/s: one byte every 1.67 ns, in packets of 1500 bytes for one second.
+        let (rate, packet) = (600_000_000, 1500);
+        let mut bucket = Bucket::new(rate, 2 * packet, start);
+        let sent = (1..=1_000_000)
+            .filter(|us| bucket.take(packet, start + Duration::from_micros(*us)))
+            .count() as u64;
+        assert!(
+            (399_900..=400_001).contains(&sent),
+            "{sent} packets of 400,000"
+        );
+        assert!(
+            !bucket.take(2 * packet + 1, start + Duration::from_secs(60)),
+            "more than the depth"
+        );
+        assert!(
+            bucket.take(packet, start + Duration::from_secs(60)),
+            "a refusal takes nothing"
+        );
+    }
+
+    #[test]
+    fn clock_that_stands_or_goes_back_grants_nothing() {
         let start = Instant::now() + Duration::from_secs(10);
         let mut bucket = Bucket::new(5, 5, start);
         assert_eq!(taken(&mut bucket, start, 10), 5);

@@ -28,7 +28,7 @@ type Client = (Arc<str>, Arc<str>);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct ClientReports(Mutex<Book>);
+pub(crate) struct ClientReports(Mutex<Book>);
 
 /// Bound: a row per connection at most.
 #[derive(Debug, Default)]
@@ -45,13 +45,13 @@ struct Row {
 
 impl ClientReports {
     /// A connection reports for the first time.
-    pub fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
+    pub(crate) fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         self.lock().rows.entry(client).or_default().connections += 1;
     }
 
     /// A connection that has reported ends.
-    pub fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
+    pub(crate) fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         let mut book = self.lock();
         if let Some(row) = book.rows.get_mut(&client) {
@@ -63,7 +63,13 @@ impl ClientReports {
     }
 
     /// Adds what is new in a report.
-    pub fn add(&self, identity: &Arc<str>, agent: &Arc<str>, news: &EdgeReport, metrics: &Metrics) {
+    pub(crate) fn add(
+        &self,
+        identity: &Arc<str>,
+        agent: &Arc<str>,
+        news: &EdgeReport,
+        metrics: &Metrics,
+    ) {
         let mut bounded = *news;
         for (counter, count) in news.iter() {
             bounded.set(counter, count.min(MAX_NEWS));
@@ -79,12 +85,12 @@ impl ClientReports {
     }
 
     /// Everything that edges have said since the node was started.
-    pub fn totals(&self) -> EdgeCounts {
+    pub(crate) fn totals(&self) -> EdgeCounts {
         counts(&self.lock().totals)
     }
 
     /// A row per client, the busiest first, [`MAX_SHOWN`] at most.
-    pub fn rows(&self) -> Vec<Edge> {
+    pub(crate) fn rows(&self) -> Vec<Edge> {
         let row = |((identity, agent), row): (&Client, &Row)| Edge {
             identity: identity.to_string(),
             agent: agent.to_string(),

@@ -23,6 +23,7 @@ use millrace_wire::{
 use zeroize::Zeroizing;
 
 use crate::keys::{KeyEntry, KeySet};
+use crate::quota::Quota;
 use crate::session::{Effects, ReadyJob, Rules, SessionState};
 
 /// From this on, a step is a message in its own encoding.
@@ -105,7 +106,7 @@ impl Model {
         let now = Instant::now();
         let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
         Self {
-            state: SessionState::new(Arc::new(rules), ME.into(), None),
+            state: SessionState::new(Arc::new(rules), ME.into(), Arc::new(Quota::new(None, now))),
             keys: entries.iter().cloned().collect(),
             entries,
             revoked: BTreeSet::new(),

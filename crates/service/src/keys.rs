@@ -37,6 +37,7 @@ pub struct KeyEntry<K> {
 const REVOKED: u64 = u64::MAX;
 
 impl<K> KeyEntry<K> {
+    /// An entry that is in force.
     pub fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
         let policy = RwLock::new(Arc::new(policy));
         Self {
@@ -48,14 +49,17 @@ impl<K> KeyEntry<K> {
         }
     }
 
+    /// The name in the store.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
+    /// The engine's key.
     pub fn key(&self) -> &K {
         &self.key
     }
 
+    /// Type and public half.
     pub fn info(&self) -> &KeyInfo {
         &self.info
     }
@@ -75,11 +79,13 @@ impl<K> KeyEntry<K> {
         ))
     }
 
+    /// Replaces the policy; sessions that have the key open use the new one for their next job.
     pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.revision.fetch_add(1, Ordering::Release);
     }
 
+    /// Takes the key out of service, also for sessions that have it open.
     pub fn revoke(&self) {
         self.revision.store(REVOKED, Ordering::Release);
     }
@@ -112,7 +118,8 @@ impl<K> KeySet<K> {
         }
     }
 
-    pub fn len(&self) -> usize {
+    /// The number of names.
+    pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
 }
@@ -137,7 +144,7 @@ impl<K> FromIterator<Arc<KeyEntry<K>>> for KeySet<K> {
 }
 
 /// The keys of a store, loaded into an engine.
-pub struct Keyring {
+pub(crate) struct Keyring {
     store: Arc<KeyStore>,
     engine: Engine,
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
@@ -153,7 +160,7 @@ struct Loaded {
 }
 
 /// What a reload found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reloaded {
     /// Keys that were loaded or whose policy was changed.
     pub changed: usize,
@@ -165,7 +172,7 @@ pub struct Reloaded {
 
 impl Keyring {
     /// An empty ring over `store`; [`Self::reload`] fills it.
-    pub fn new(store: Arc<KeyStore>, engine: Engine) -> Self {
+    pub(crate) fn new(store: Arc<KeyStore>, engine: Engine) -> Self {
         Self {
             store,
             engine,
@@ -174,8 +181,13 @@ impl Keyring {
         }
     }
 
+    /// The store that the keys are from.
+    pub(crate) fn store(&self) -> &KeyStore {
+        &self.store
+    }
+
     /// The keys as they are now.
-    pub fn current(&self) -> Arc<KeySet<Arc<Key>>> {
+    pub(crate) fn current(&self) -> Arc<KeySet<Arc<Key>>> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -188,7 +200,7 @@ impl Keyring {
     ///
     /// # Errors
     /// If the directory cannot be read; then nothing was changed.
-    pub fn reload(&self) -> Result<Reloaded, StoreError> {
+    pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let entries: BTreeMap<String, Stamp> = self.store.entries()?.into_iter().collect();
         let mut report = Reloaded::default();

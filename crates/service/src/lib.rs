@@ -1,11 +1,32 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The service behind every front end of a node, without sockets and without an async runtime.
+//! What a node does behind its sockets: who may do what with which key, how much of it, and the books.
+//!
+//! ```text
+//!  sockets, TLS (crate server) ─┐                 ┌─ Keyring ◄── KeyStore (files, sealed)
+//!  any other front end ─────────┴► Service ► Session ► Engine (handed in)
+//!                                   │  policy, caps, quotas, settings, drain
+//!                                   └► Status, metrics, list of sessions
+//! ```
+//!
+//! There is no socket, no async runtime and no thread here; time is an argument wherever a decision depends
+//! on it. [`store`] is the one module that touches files, and it blocks.
+//!
+//! - [`service`]: [`Service`] and [`Session`], and the order in which a front end calls them.
+//! - [`settings`]: everything that changes while sessions are open.
+//! - [`outbox`]: a [`service::SessionSink`] for a front end with tasks.
+//! - [`store`]: keys at rest, and private keys from PEM.
+//! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
+//!   ends use it through [`Session`].
+//! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
+//! - [`bucket`], [`log_limit`]: the one token bucket, and the log limiter above it.
+//!
+//! Key material, inputs and outputs are never logged.
 #![forbid(unsafe_code)]
 
 pub mod bucket;
-pub mod client_reports;
+mod client_reports;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -14,9 +35,14 @@ pub mod log_limit;
 pub mod metrics;
 pub mod outbox;
 pub mod quota;
+pub mod service;
 pub mod session;
+pub mod settings;
 pub mod status;
 pub mod store;
 
+pub use keys::Reloaded;
+pub use service::{Service, Session};
+pub use settings::Settings;
 pub use status::Status;
 pub use store::{KekSource, KeyMeta, KeyStore};

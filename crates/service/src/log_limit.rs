@@ -1,60 +1,59 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Bounds how often the node logs what outsiders can bring about.
+//! Bounds how often a node logs events that outsiders can cause.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Lines of one kind per interval: enough to see what goes on, too few to fill a disk (at 200 bytes
+use crate::bucket::Bucket;
+
+/// Lines of one kind, per second and at once: enough to see what happens, too few to fill a disk (at 200 bytes
 /// about 17 MiB a day).
-const BURST: u32 = 10;
-const INTERVAL: Duration = Duration::from_secs(10);
+const RATE: u64 = 1;
+const BURST: u64 = 10;
 
-/// Lets [`BURST`] lines pass per [`INTERVAL`] and counts the rest.
+/// Lets [`BURST`] lines pass and [`RATE`] more each second, and counts the rest.
 #[derive(Debug, Default)]
-pub struct RateLimit {
-    state: Mutex<State>,
-}
+pub struct RateLimit(Mutex<Lines>);
 
 #[derive(Debug, Default)]
-struct State {
-    since: Option<Instant>,
-    passed: u32,
+struct Lines {
+    bucket: Option<Bucket>,
     suppressed: u64,
 }
 
 impl RateLimit {
-    /// If a line may be logged now: how many were suppressed since the last one.
+    /// The number of lines suppressed since the last one, if a line may be logged now.
     pub fn pass(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state
-            .since
-            .is_none_or(|since| now.saturating_duration_since(since) >= INTERVAL)
-        {
-            state.since = Some(now);
-            state.passed = 0;
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bucket = lines
+            .bucket
+            .get_or_insert_with(|| Bucket::new(RATE, BURST, now));
+        if bucket.take(1, now) {
+            Some(std::mem::take(&mut lines.suppressed))
+        } else {
+            lines.suppressed += 1;
+            None
         }
-        if state.passed == BURST {
-            state.suppressed += 1;
-            return None;
-        }
-        state.passed += 1;
-        Some(std::mem::take(&mut state.suppressed))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn a_flood_becomes_a_few_lines_and_a_number() {
+    fn flood_of_events_becomes_ten_lines_and_a_count() {
         let limit = RateLimit::default();
         let start = Instant::now();
         let passed = (0..100).filter(|_| limit.pass(start).is_some()).count();
         assert_eq!(passed, 10);
-        assert_eq!(limit.pass(start + INTERVAL), Some(90));
-        assert_eq!(limit.pass(start + INTERVAL), Some(0));
+        let later = start + Duration::from_secs(2);
+        assert_eq!(limit.pass(later), Some(90));
+        assert_eq!(limit.pass(later), Some(0));
+        assert_eq!(limit.pass(later), None);
     }
 }

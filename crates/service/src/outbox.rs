@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What other threads have for a connection: completions from the engine's workers, loaded keys,
+//! A mailbox for a front end whose sessions are tasks. What other threads have for one of them: completions from the engine's workers, loaded keys,
 //! and orders from the node. Many producers, one consumer (the task of the connection).
 //!
 //! The bound: completions and imports are answers to what the connection itself has in flight, and
@@ -14,6 +14,8 @@ use std::task::{Context, Waker};
 
 use millrace_engine::{Completion, CompletionSink, Key, KeyError};
 use millrace_wire::RequestId;
+
+use crate::service::SessionSink;
 
 /// What the node wants of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,11 +32,14 @@ pub enum Order {
 /// A key that was loaded for a client, or was not accepted.
 pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
 
-/// What was waiting.
-#[derive(Default)]
+/// The content of a mailbox.
+#[derive(Debug, Default)]
 pub struct Waiting {
+    /// Jobs that ended.
     pub completions: Vec<Completion>,
+    /// Answers to imports.
     pub imports: Vec<Import>,
+    /// The strongest order so far.
     pub order: Order,
 }
 
@@ -45,6 +50,7 @@ struct State {
     waker: Option<Waker>,
 }
 
+/// The mailbox of one session.
 #[derive(Default)]
 pub struct Outbox {
     state: Mutex<State>,
@@ -73,13 +79,9 @@ impl Outbox {
         news
     }
 
+    /// Puts in the answer to an import.
     pub fn imported(&self, import: Import) {
         self.put(|waiting| waiting.imports.push(import));
-    }
-
-    /// Gives an order; a weaker one than before is ignored.
-    pub fn order(&self, order: Order) {
-        self.put(|waiting| waiting.order = waiting.order.max(order));
     }
 
     fn put(&self, change: impl FnOnce(&mut Waiting)) {
@@ -106,6 +108,13 @@ impl CompletionSink for Outbox {
                 waiting.completions.append(completions);
             }
         });
+    }
+}
+
+impl SessionSink for Outbox {
+    /// A weaker order than one before is ignored.
+    fn order(&self, order: Order) {
+        self.put(|waiting| waiting.order = waiting.order.max(order));
     }
 }
 

@@ -1,90 +1,114 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How many operations per second each identity may have done here, over all its connections.
+//! Operations per second of each identity, over all its sessions at this node.
 //!
-//! A job that is over the quota is refused at once, so that its edge does it itself without having
-//! waited. The quota is this node's: an identity that uses several has it at each of them.
+//! A job over the quota is refused at once, so that its edge computes it without having waited. An identity
+//! that uses several nodes has its quota at each of them.
+//!
+//! A change of the settings reaches sessions that are open: every session holds a [`Quota`], also one of an
+//! identity without a limit.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use millrace_engine::Owner;
-
 use crate::bucket::Bucket;
+use crate::settings::Settings;
 
 /// Seconds of the quota that may be used at once: handshakes come in bursts, most of all when clients
-/// reconnect together. Over any time an identity gets its rate, and once this much.
-const BURST_SECONDS: u32 = 1;
+/// reconnect together. Over any time an identity gets its rate, and this much once.
+const BURST_SECONDS: u64 = 1;
 
-/// The quota of one identity.
+/// The quota of one identity, shared by its sessions.
 #[derive(Debug)]
-pub struct Quota(Mutex<Bucket>);
+pub struct Quota {
+    /// Whether there is a bucket: an identity without a quota takes no lock.
+    limited: AtomicBool,
+    bucket: Mutex<Limited>,
+}
+
+#[derive(Debug, Default)]
+struct Limited {
+    rate: Option<u32>,
+    bucket: Option<Bucket>,
+}
 
 impl Quota {
-    /// A quota of `rate` operations per second, unused.
-    pub fn new(rate: u32, now: Instant) -> Self {
-        let depth = rate.saturating_mul(BURST_SECONDS);
-        Self(Mutex::new(Bucket::new(rate, depth, now)))
+    /// A quota of `rate` operations per second, unused; `None` is no limit.
+    #[must_use]
+    pub fn new(rate: Option<u32>, now: Instant) -> Self {
+        let quota = Self {
+            limited: AtomicBool::new(false),
+            bucket: Mutex::default(),
+        };
+        quota.set_rate(rate, now);
+        quota
     }
 
-    /// Whether one more operation is within the quota, which it then counts against.
-    pub fn take(&self, now: Instant) -> bool {
-        self.bucket().take(now)
+    /// Changes the rate. The bucket of a new rate is full; the same rate changes nothing.
+    pub(crate) fn set_rate(&self, rate: Option<u32>, now: Instant) {
+        let mut limited = self.lock();
+        if limited.rate != rate {
+            let bucket = |rate: u32| {
+                let rate = u64::from(rate);
+                Bucket::new(rate, rate.saturating_mul(BURST_SECONDS), now)
+            };
+            *limited = Limited {
+                rate,
+                bucket: rate.map(bucket),
+            };
+            self.limited.store(rate.is_some(), Ordering::Release);
+        }
+    }
+
+    /// Counts one operation against the quota. Returns `false`, and counts nothing, if it is used up.
+    pub(crate) fn take(&self, now: Instant) -> bool {
+        !self.limited.load(Ordering::Acquire)
+            || self
+                .lock()
+                .bucket
+                .as_mut()
+                .is_none_or(|bucket| bucket.take(1, now))
     }
 
     fn is_unused(&self, now: Instant) -> bool {
-        self.bucket().is_full(now)
+        self.lock().bucket.is_none_or(|bucket| bucket.is_full(now))
     }
 
-    fn bucket(&self) -> MutexGuard<'_, Bucket> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Limited> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The quotas of all identities. Bound: those that are connected or were within [`BURST_SECONDS`].
-#[derive(Debug)]
-pub struct Quotas {
-    rate: Option<u32>,
-    of_identity: Mutex<HashMap<Arc<str>, Arc<Quota>>>,
-    /// Turns identities into the engine's owners: keyed anew by each node, so that no client can choose a
-    /// name that shares another's turns.
-    owners: RandomState,
-}
+#[derive(Debug, Default)]
+pub(crate) struct Quotas(Mutex<HashMap<Arc<str>, Arc<Quota>>>);
 
 impl Quotas {
-    /// The same quota for everybody; none is no limit.
-    pub fn new(rate: Option<u32>) -> Self {
-        Self {
-            rate,
-            of_identity: Mutex::default(),
-            owners: RandomState::new(),
-        }
-    }
-
-    /// The owner of an identity's jobs in the engine, all of equal weight: its connections take turns as
-    /// one, and have one share of the queue.
-    pub fn owner(&self, identity: &str) -> Owner {
-        Owner::new(self.owners.hash_one(identity), 1)
-    }
-
-    /// The quota that counts for a new connection of this identity.
-    pub fn of(&self, identity: &Arc<str>, now: Instant) -> Option<Arc<Quota>> {
-        let rate = self.rate?;
-        let mut quotas = self
-            .of_identity
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// The quota that counts for a new session of this identity.
+    pub(crate) fn of(&self, identity: &Arc<str>, settings: &Settings, now: Instant) -> Arc<Quota> {
+        let mut quotas = self.lock();
         if let Some(quota) = quotas.get(identity) {
-            return Some(Arc::clone(quota));
+            return Arc::clone(quota);
         }
-        // Who comes back must not find a new quota: only those that are full again are forgotten.
+        // Only quotas that are full again are dropped: reconnecting must not renew a quota.
         quotas.retain(|_, quota| Arc::strong_count(quota) > 1 || !quota.is_unused(now));
-        let quota = Arc::new(Quota::new(rate, now));
+        let quota = Arc::new(Quota::new(settings.quota(identity), now));
         quotas.insert(Arc::clone(identity), Arc::clone(&quota));
-        Some(quota)
+        quota
+    }
+
+    /// Gives every quota the rate that `settings` say.
+    pub(crate) fn apply(&self, settings: &Settings, now: Instant) {
+        for (identity, quota) in &*self.lock() {
+            quota.set_rate(settings.quota(identity), now);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Quota>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,49 +118,55 @@ mod tests {
 
     use super::*;
 
+    fn settings(quota: Option<u32>) -> Settings {
+        let mut settings = Settings::default();
+        settings.limits.quota = quota;
+        settings
+    }
+
     fn take(quota: &Quota, now: Instant, tries: u32) -> usize {
         (0..tries).filter(|_| quota.take(now)).count()
     }
 
     #[test]
-    fn identity_has_one_owner_for_all_its_connections() {
-        let quotas = Quotas::new(None);
-        assert_eq!(quotas.owner("uid:1"), quotas.owner("uid:1"));
-        assert_ne!(quotas.owner("uid:1"), quotas.owner("uid:2"));
-    }
-
-    #[test]
-    fn connections_of_an_identity_share_its_quota_and_coming_back_does_not_renew_it() {
+    fn sessions_of_an_identity_share_its_quota_and_reconnecting_does_not_renew_it() {
         let start = Instant::now();
-        let quotas = Quotas::new(Some(10));
+        let (quotas, settings) = (Quotas::default(), settings(Some(10)));
         let (one, two): (Arc<str>, Arc<str>) = ("uid:1".into(), "uid:2".into());
-        let first = quotas.of(&one, start).unwrap();
-        let second = quotas.of(&one, start).unwrap();
+        let first = quotas.of(&one, &settings, start);
+        let second = quotas.of(&one, &settings, start);
         assert_eq!(take(&first, start, 6) + take(&second, start, 6), 10);
         drop((first, second));
-        let other = quotas.of(&two, start).unwrap();
+        let other = quotas.of(&two, &settings, start);
         assert_eq!(take(&other, start, 20), 10);
-        let again = quotas.of(&one, start).unwrap();
+        let again = quotas.of(&one, &settings, start);
         assert_eq!(take(&again, start, 5), 0);
         assert_eq!(take(&again, start + Duration::from_millis(100), 5), 1);
     }
 
     #[test]
-    fn who_is_gone_is_forgotten() {
+    fn full_quota_of_a_disconnected_identity_is_dropped() {
         let start = Instant::now();
-        let quotas = Quotas::new(Some(10));
+        let (quotas, settings) = (Quotas::default(), settings(Some(10)));
         for second in 0..100 {
             let now = start + Duration::from_secs(second);
-            let identity = Arc::from(format!("cert:{second}"));
-            let quota = quotas.of(&identity, now).unwrap();
+            let quota = quotas.of(&Arc::from(format!("cert:{second}")), &settings, now);
             assert!(quota.take(now));
         }
-        assert!(quotas.of_identity.lock().unwrap().len() <= 2);
+        assert!(quotas.lock().len() <= 2);
     }
 
     #[test]
-    fn without_a_rate_there_is_no_quota() {
-        let identity = Arc::from("uid:1");
-        assert!(Quotas::new(None).of(&identity, Instant::now()).is_none());
+    fn changed_rate_reaches_sessions_that_were_opened_without_a_quota() {
+        let now = Instant::now();
+        let quotas = Quotas::default();
+        let quota = quotas.of(&"uid:1".into(), &settings(None), now);
+        assert_eq!(take(&quota, now, 100), 100);
+        quotas.apply(&settings(Some(5)), now);
+        assert_eq!(take(&quota, now, 100), 5);
+        quotas.apply(&settings(Some(5)), now);
+        assert_eq!(take(&quota, now, 100), 0, "the same rate does not refill");
+        quotas.apply(&settings(None), now);
+        assert_eq!(take(&quota, now, 100), 100);
     }
 }

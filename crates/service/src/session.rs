@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What one connection means: messages in, effects out. No I/O, no clock, no engine.
+//! The rules of one session: messages in, effects out. No I/O, no clock, no engine.
 //!
 //! ```text
 //!  ClientMessage ──receive──►  SessionState  ──► Effects: replies, jobs, refusals, imports, cancels
@@ -9,8 +9,8 @@
 //!  imported key ──imported──►           └── handles, jobs in flight, bounds, policy
 //! ```
 //!
-//! It decides everything that a client may and may not do. `K` is what the engine calls a key, so
-//! that tests need no engine.
+//! It decides everything that a client may and may not do. `K` is the engine's key; tests use a number.
+//! Front ends use it through [`crate::Session`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,18 +30,37 @@ use millrace_wire::{
 use crate::bucket::Bucket;
 use crate::keys::{KeyEntry, KeySet};
 use crate::quota::Quota;
+use crate::settings::Settings;
 
-/// What holds for every connection of a node.
+/// The settings that a session needs.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    /// Name of the node, for the welcome.
     pub node: String,
+    /// Whether the client may bring keys.
     pub allow_import: bool,
+    /// Bound on the jobs in flight.
     pub max_in_flight: u32,
+    /// Bound on the open keys.
     pub max_keys: u32,
+    /// Bound on the budget of a job.
     pub max_budget: Duration,
 }
 
-/// What has to be done after a message.
+impl Rules {
+    pub(crate) fn of(node: &str, settings: &Settings) -> Self {
+        let limits = &settings.limits;
+        Self {
+            node: node.to_owned(),
+            allow_import: settings.allow_import,
+            max_in_flight: limits.in_flight,
+            max_keys: limits.keys,
+            max_budget: limits.max_budget,
+        }
+    }
+}
+
+/// The consequences of messages, to be carried out in the order of the fields.
 #[derive(Debug)]
 pub struct Effects<K> {
     /// To be sent, in this order.
@@ -74,17 +93,21 @@ impl<K> Default for Effects<K> {
     }
 }
 
-/// Reports that a client may send beyond one per second: for one that was held up, and sends late what it
-/// would have sent earlier.
-const REPORTS_AHEAD: u32 = 60;
+/// Reports that a client may send beyond one per second: a client that was suspended sends several at once.
+const REPORTS_AHEAD: u64 = 60;
 
-/// A job that passed every check that is not the engine's.
+/// A job that passed every check but those of the engine.
 #[derive(Debug)]
 pub struct ReadyJob<K> {
+    /// The client's name of the job.
     pub id: JobId,
+    /// The key.
     pub key: K,
+    /// The operation.
     pub operation: Operation,
+    /// Its input.
     pub input: Vec<u8>,
+    /// When the client no longer waits for it.
     pub deadline: Instant,
 }
 
@@ -99,15 +122,15 @@ pub struct SessionState<K> {
     next_handle: KeyHandle,
     importing: u32,
     handles: HashMap<KeyHandle, OpenKey<K>, IntHash>,
-    /// With whether it was cancelled: looking for a job among those that wait is not cheap, so a
+    /// The value is whether the job was cancelled: the engine's search for a waiting job costs time, so a
     /// client may ask for it once.
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
     reports: Option<Reports>,
-    quota: Option<Arc<Quota>>,
+    quota: Arc<Quota>,
 }
 
-/// What the edge has said, if it may.
+/// The reports of a client that may report.
 struct Reports {
     last: EdgeReport,
     allowed: Bucket,
@@ -124,8 +147,8 @@ struct OpenKey<K> {
 }
 
 impl<K: Clone> SessionState<K> {
-    /// A client that has not said anything yet. With a quota, its jobs count against that.
-    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Option<Arc<Quota>>) -> Self {
+    /// A client that has not said anything yet. Its jobs count against `quota`.
+    pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Arc<Quota>) -> Self {
         Self {
             rules,
             identity,
@@ -144,7 +167,7 @@ impl<K: Clone> SessionState<K> {
     /// Takes a message that arrived at `now`.
     ///
     /// # Errors
-    /// What the client is told before the connection is closed.
+    /// The fault to send before the connection is closed.
     pub fn receive(
         &mut self,
         message: ClientMessage,
@@ -223,7 +246,17 @@ impl<K: Clone> SessionState<K> {
         &self.agent
     }
 
-    /// Whether nothing is under way for this client.
+    /// Replaces the rules of this connection. Jobs in flight and open keys above a lower bound stay.
+    pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
+        self.rules = rules;
+    }
+
+    /// Jobs of this client that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether no job and no import of this client is in progress.
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
     }
@@ -262,7 +295,7 @@ impl<K: Clone> SessionState<K> {
         Ok(())
     }
 
-    /// Takes a report: what is new in it, since a client may count from its beginning only.
+    /// Takes a report. A client reports totals since its connection was opened; the increase counts.
     fn report(
         &mut self,
         report: &EdgeReport,
@@ -272,7 +305,7 @@ impl<K: Clone> SessionState<K> {
         let Some(reports) = &mut self.reports else {
             return Err(Fault::Protocol);
         };
-        if !reports.allowed.take(now) {
+        if !reports.allowed.take(1, now) {
             return Err(Fault::Protocol);
         }
         let news = report.since(&reports.last);
@@ -373,7 +406,7 @@ impl<K: Clone> SessionState<K> {
             input,
         } = job;
         if self.in_flight.contains_key(&id) {
-            // There could be no telling which of the two a completion is for.
+            // A completion would not tell which of the two it is for.
             return Err(Fault::Protocol);
         }
         match self.admit(key, &operation, now, effects) {
@@ -426,12 +459,16 @@ impl<K: Clone> SessionState<K> {
             return Err(JobError::NoSuchKey);
         };
         let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
+        // Policies in the store list only operations that the key has: the reason is the key, not the policy.
+        if !raw && !operation.kind().fits(entry.info().key_type) {
+            return Err(JobError::NotOffered);
+        }
         if raw || !policy.permits(operation) {
             effects.denied = Some((Arc::clone(entry.name()), operation.kind()));
             return Err(JobError::Denied);
         }
         // Last, so that only what would be done counts.
-        if self.quota.as_ref().is_some_and(|quota| !quota.take(now)) {
+        if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
         Ok(entry.key().clone())

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use millrace_engine::Engine;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::client_reports::ClientReports;
 use crate::metrics::Metrics;
 
 /// What `/status` answers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Name of the node.
     pub node: String,
@@ -23,6 +23,9 @@ pub struct Status {
     pub state: String,
     /// Seconds since the start.
     pub uptime_seconds: u64,
+    /// Number of the change of settings that is in force: 1 at the start.
+    #[serde(default)]
+    pub settings_revision: u64,
     /// Connections open now.
     pub connections: u64,
     /// Connections refused before they became sessions.
@@ -39,9 +42,9 @@ pub struct Status {
     pub waiting: Vec<Waiting>,
     /// Backends in order of preference.
     pub backends: Vec<Backend>,
-    /// What was served, by backend and operation.
+    /// Jobs served, by backend and operation.
     pub operations: Vec<Operation>,
-    /// Which of several backends serves what, by measured cost.
+    /// The backends chosen by measured cost, where several can serve.
     #[serde(default)]
     pub choices: Vec<Choice>,
     /// Jobs that ended without a result, by reason, those that the node refused included.
@@ -55,8 +58,7 @@ pub struct Status {
 }
 
 /// A client that reports about itself: all its connections together.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Edge {
     /// Its identity.
     pub identity: String,
@@ -69,10 +71,9 @@ pub struct Edge {
     pub counts: EdgeCounts,
 }
 
-/// What edges have counted, as far as this node was told; an edge with several nodes tells each thing
-/// to one of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+/// What edges have counted and reported to this node. An edge with several nodes reports each event to one of
+/// them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EdgeCounts {
     /// Operations that the pool did.
     pub pooled: u64,
@@ -86,7 +87,7 @@ pub struct EdgeCounts {
     pub hedges_lost: u64,
     /// Operations that ended as an error of the application.
     pub failed: u64,
-    /// Operations that nobody waited for any more.
+    /// Operations whose caller no longer waited.
     pub abandoned: u64,
     /// Jobs that the application took back.
     pub cancelled: u64,
@@ -112,9 +113,30 @@ impl EdgeCounts {
     }
 }
 
+/// The open sessions of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sessions {
+    /// One row for each, oldest first.
+    pub sessions: Vec<SessionRow>,
+}
+
+/// An open session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionRow {
+    /// Its number, unique while the node runs.
+    pub session: u64,
+    /// Identity of the client.
+    pub identity: String,
+    /// Name of the client's software, as the client gave it; empty before the hello.
+    pub agent: String,
+    /// When it was opened, in seconds since 1970.
+    pub since: u64,
+    /// Jobs that have not ended.
+    pub in_flight: usize,
+}
+
 /// Jobs waiting in a class.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// The class.
     pub class: String,
@@ -123,8 +145,7 @@ pub struct Waiting {
 }
 
 /// A backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Backend {
     /// Its name.
     pub backend: String,
@@ -136,9 +157,8 @@ pub struct Backend {
     pub quarantined: bool,
 }
 
-/// What was served of one operation by one backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+/// Jobs of one operation on one backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Operation {
     /// The backend.
     pub backend: String,
@@ -148,45 +168,42 @@ pub struct Operation {
     pub completed: u64,
     /// Tasks that the backend did not answer with a result.
     pub failed: u64,
-    /// Median and 99th percentile of the time before service, in microseconds.
+    /// Median of the time before service, in microseconds.
     pub queue_p50_us: f64,
-    /// See above.
+    /// 99th percentile of the same, in microseconds.
     pub queue_p99_us: f64,
-    /// Median and 99th percentile of the time of service, in microseconds.
+    /// Median of the time of service, in microseconds.
     pub service_p50_us: f64,
-    /// See above.
+    /// 99th percentile of the same, in microseconds.
     pub service_p99_us: f64,
 }
 
-/// Which of several backends serves jobs of one kind that wait together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+/// The backend chosen for batches of one kind of job and one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// How many of them wait together, at most; none: any more than in the rows before.
+    /// Largest batch of this row; none for batches larger than in the rows before.
     pub together: Option<usize>,
     /// The backend that serves them.
     pub serving: String,
-    /// How often that changed.
+    /// Number of changes of the backend.
     pub switches: u64,
-    /// What a job costs, by backend.
+    /// Cost of a job, by backend.
     pub costs: Vec<Cost>,
 }
 
-/// What a job costs on a backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
+/// Cost of a job on a backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// The backend.
     pub backend: String,
-    /// Time that it works on one job, in microseconds, the median about.
+    /// Time per job, in microseconds, near the median.
     pub us: f64,
 }
 
 /// Jobs that ended without a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Errors {
     /// The reason.
     pub reason: String,
@@ -196,14 +213,14 @@ pub struct Errors {
 
 impl Status {
     /// The node as it is now.
-    #[must_use]
-    pub fn of(
+    pub(crate) fn of(
         node: &str,
         engine: &Engine,
         metrics: &Metrics,
         reports: &ClientReports,
         draining: bool,
         uptime: Duration,
+        settings_revision: u64,
     ) -> Self {
         let stats = engine.stats();
         let refused = metrics.jobs_refused.values();
@@ -212,6 +229,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             state: if draining { "draining" } else { "ready" }.to_owned(),
             uptime_seconds: uptime.as_secs(),
+            settings_revision,
             connections: metrics.connections_open.value(),
             connections_refused: metrics.connections_refused.sum(),
             faults: metrics.faults.sum(),

@@ -237,7 +237,7 @@ impl<'a> Driver<'a> {
         ended.finish(start)
     }
 
-    /// Open loop: jobs arrive at random, so many per second on average.
+    /// Open loop: jobs arrive at random, `per_s` per second on average.
     fn open(&self, per_s: f64, time: Duration, seed: u64) -> Result<Ended<'_>, BenchError> {
         let arrivals = arrivals(per_s, time, seed);
         let start = Instant::now() + WATCH;
@@ -363,7 +363,7 @@ impl<'a> Ended<'a> {
     /// One completion of a job that should have started at `since[id]`.
     fn take(
         &mut self,
-        (completion, at): (Completion, Instant),
+        (completion, ended): (Completion, Instant),
         since: &[Instant],
     ) -> Result<(), BenchError> {
         let index = usize::try_from(completion.id).unwrap_or(usize::MAX);
@@ -372,7 +372,7 @@ impl<'a> Ended<'a> {
             .map_err(|error| BenchError::Wrong(format!("{}: {error}", self.requests.case)))?;
         let since = since.get(index).ok_or_else(|| self.requests.wrong(index))?;
         self.checks.take(self.requests, index, &output)?;
-        self.latencies.push(at.saturating_duration_since(*since));
+        self.latencies.push(ended.saturating_duration_since(*since));
         let name = completion.served_by.map_or("unknown", BackendKind::name);
         *self.served_by.entry(name).or_default() += 1;
         self.jobs += 1;

@@ -108,7 +108,7 @@ impl CryptoReport {
             } = through;
             let _ = write!(
                 text,
-                "\nRSA-2048 signatures through a node with {workers} workers per class on one core,\n\
+                "\nRSA-2048 signatures through a node on one core (workers per class: {workers}),\n\
                  beside {subject} called directly, {at_once} at once\n{}",
                 node_table(through).render()
             );
@@ -298,7 +298,7 @@ impl Parts {
             let gain = |round: &ThroughRound| round.direct_cpu_us / round.node_cpu_us;
             goals.extend(Spread::of(through.rounds.iter().map(gain)).map(|gain| {
                 let what = format!(
-                    "RSA-2048 sign with simd through a node on one core / called directly, {} workers",
+                    "RSA-2048 sign with simd through a node on one core / called directly, workers: {}",
                     through.workers
                 );
                 Goal::at_least(what, 0.9, 0.95, gain)

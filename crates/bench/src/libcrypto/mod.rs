@@ -51,10 +51,7 @@ impl Libcrypto {
     /// # Errors
     /// [`LibraryError::Open`].
     pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
-        let lib = Lib::open(path).map_err(|reason| LibraryError::Open {
-            path: path.to_owned(),
-            reason,
-        })?;
+        let lib = Lib::open(path)?;
         Ok(Self {
             lib: Box::leak(Box::new(lib)),
         })
@@ -273,7 +270,7 @@ impl Key {
     /// The hash that goes before the signature, unless the algorithm has its own.
     fn hash(&self) -> Option<&'static std::ffi::CStr> {
         match self.kind {
-            BenchKey::Ed25519 | BenchKey::MlDsa65 => None,
+            BenchKey::Ed25519 | BenchKey::MlDsa44 | BenchKey::MlDsa65 | BenchKey::MlDsa87 => None,
             _ => Some(c"SHA256"),
         }
     }

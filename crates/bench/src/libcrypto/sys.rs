@@ -15,6 +15,7 @@ use std::ptr;
 
 use zeroize::Zeroizing;
 
+use crate::error::LibraryError;
 use crate::workload::BenchKey;
 
 /// An opaque object of libcrypto.
@@ -43,17 +44,14 @@ macro_rules! symbols {
         impl Lib {
             /// # Safety
             /// `handle` is an open library whose functions of these names are libcrypto's.
-            unsafe fn fill(handle: Ptr) -> Result<Self, String> {
+            unsafe fn fill(handle: Ptr) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
                         const NAME: &str = concat!(stringify!($name), "\0");
                         // SAFETY: an open handle and a text that ends in NUL.
                         let address = unsafe { libc::dlsym(handle, NAME.as_ptr().cast()) };
                         if address.is_null() {
-                            return Err(format!(
-                                "it has no {}: OpenSSL 3.0 or later is needed",
-                                stringify!($name)
-                            ));
+                            return Err(stringify!($name));
                         }
                         // SAFETY: a function of this name has this type since OpenSSL 3.0.
                         unsafe { std::mem::transmute::<Ptr, $type>(address) }
@@ -135,9 +133,16 @@ impl std::fmt::Debug for Lib {
 
 impl Lib {
     /// Opens the library by its path, or by its name as the loader finds it.
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// [`LibraryError::Open`].
+    pub(super) fn open(path: &Path) -> Result<Self, LibraryError> {
+        let failed = |reason: String| LibraryError::Open {
+            path: path.to_owned(),
+            reason,
+        };
         let text = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| "its name holds a NUL".to_owned())?;
+            .map_err(|_| failed("its name holds a NUL".to_owned()))?;
         // SAFETY: a C string. The library's constructors run; it is one of this machine's that the user
         // named, and nothing of ours depends on what they do.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -145,14 +150,15 @@ impl Lib {
             // SAFETY: says why the call above failed, or nothing.
             let reason = unsafe { libc::dlerror() };
             if reason.is_null() {
-                return Err("the loader refuses it".to_owned());
+                return Err(failed("the loader refuses it".to_owned()));
             }
             // SAFETY: a C string of the loader, valid until its next call in this thread.
             let reason = unsafe { CStr::from_ptr(reason) };
-            return Err(reason.to_string_lossy().into_owned());
+            return Err(failed(reason.to_string_lossy().into_owned()));
         }
         // SAFETY: an open handle; a library without libcrypto's names is refused.
         unsafe { Self::fill(handle) }
+            .map_err(|name| failed(format!("it has no {name}: OpenSSL 3.0 or later is needed")))
     }
 
     /// What the library says of itself.
@@ -216,7 +222,7 @@ impl Context {
         ready.then_some((made, usize::try_from(iv_len).ok()?))
     }
 
-    /// One packet under a new IV, with a tag of so many bytes.
+    /// Seals one packet under a new IV, with a tag of `tag_len` bytes.
     pub(super) fn seal(
         &mut self,
         iv: &[u8],
@@ -359,7 +365,9 @@ impl PublicKeyContext {
             BenchKey::Dh2048 => (c"DH", Some((c"group", c"ffdhe2048"))),
             BenchKey::Dsa2048 => return Self::generate_dsa(lib),
             BenchKey::MlKem768 => (c"ML-KEM-768", None),
+            BenchKey::MlDsa44 => (c"ML-DSA-44", None),
             BenchKey::MlDsa65 => (c"ML-DSA-65", None),
+            BenchKey::MlDsa87 => (c"ML-DSA-87", None),
         };
         Generator::named(lib, name)?.keygen(option)
     }
@@ -400,8 +408,8 @@ impl PublicKeyContext {
         message: &[u8],
         signature: &mut Vec<u8>,
     ) -> Option<()> {
-        /// Longest signature that is made here: ML-DSA-65 has 3309 bytes.
-        const MAX_LEN: usize = 4096;
+        /// Longest signature that is made here: ML-DSA-87 has 4627 bytes.
+        const MAX_LEN: usize = 8192;
         let hash = hash.map_or(ptr::null(), CStr::as_ptr);
         let Self { lib, key, digest } = *self;
         signature.clear();

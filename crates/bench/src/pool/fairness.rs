@@ -11,20 +11,21 @@
 //!
 //! Both are client certificates over TCP with mutual TLS. In each round the victim is measured alone and
 //! under the flood, in changing order; the ratio of its latencies is taken within the round. The flood's
-//! jobs that the node refuses (`busy`) are counted and sent again after a pause. The clients share a core,
-//! so the flood's own client work is part of what the victim feels: that leans against the node.
+//! jobs that the node refuses (`busy`) are counted and sent again after a pause. The clients share a core; the
+//! flood's client threads have the lowest priority there, so that the victim waits for the node and not for
+//! the flood's own client work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::Endpoint;
+use millrace_client::{ClientError, Endpoint};
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
 use super::PoolPlan;
-use super::remote::{Remote, Sender};
+use super::remote::{Parcel, Remote, Sender};
 use crate::cli::PoolArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
@@ -32,7 +33,7 @@ use crate::machine::Machine;
 use crate::node::{Node, NodeOptions};
 use crate::process::{Stop, temporary_folder};
 use crate::progress::Progress;
-use crate::report::{Table, median, sharing};
+use crate::report::{median, sharing, table};
 use crate::stats::{Spread, order};
 use crate::workload::{Case, Keys, Requests};
 
@@ -46,7 +47,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const FILL: Duration = Duration::from_millis(500);
 
 /// Between two looks at which connections of the flood have room, and after a refusal.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The report of `bench pool --fairness`.
 #[derive(Debug, Serialize)]
@@ -202,24 +203,31 @@ impl Flood {
         requests: &Requests<'_>,
         args: &PoolArgs,
     ) -> Result<Self, BenchError> {
-        let connections: Result<Vec<_>, _> = (0..args.flood_connections)
-            .map(|_| Sender::open(endpoint, requests))
-            .collect();
-        let in_flight = (0..args.flood_connections)
-            .map(|_| AtomicUsize::new(0))
-            .collect();
+        let (count, parcel) = (args.flood_connections, Parcel::of(requests));
+        // The client's I/O threads inherit the priority of the thread that first uses the connection.
+        let connect = || -> Result<Vec<Sender>, ClientError> {
+            give_way();
+            (0..count)
+                .map(|_| Sender::open(endpoint, parcel.clone()))
+                .collect()
+        };
+        let connections = thread::scope(|scope| scope.spawn(connect).join());
+        let connections = connections
+            .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
+            .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))?;
+        let in_flight = (0..count).map(|_| AtomicUsize::new(0)).collect();
         let counts = Arc::new(FloodCounts {
             in_flight,
             ..FloodCounts::default()
         });
         Ok(Self {
-            connections: connections?,
+            connections,
             in_flight: args.flood_jobs,
             counts,
         })
     }
 
-    /// Floods while `f` runs. Returns its value, the jobs done and refused meanwhile, and the time.
+    /// Floods while `f` runs. Returns its value, the jobs done and refused in that time, and the time.
     fn during<T>(
         &self,
         f: impl FnOnce() -> Result<T, BenchError>,
@@ -254,6 +262,7 @@ impl Flood {
 
     /// Keeps every connection full.
     fn feed(&self, running: &AtomicBool) {
+        give_way();
         let mut index = 0;
         while running.load(Ordering::Relaxed) {
             for (number, connection) in self.connections.iter().enumerate() {
@@ -286,10 +295,18 @@ impl Flood {
     }
 }
 
+/// Gives the calling thread, and the threads that it starts, the lowest priority.
+fn give_way() {
+    /// The lowest priority there is.
+    const LOWEST: i32 = 19;
+    // It cannot fail: a thread may always lower its own priority.
+    let _ = rustix::process::nice(LOWEST);
+}
+
 impl FairnessReport {
     fn add(&mut self, measured: FairnessCase) {
         let what = format!(
-            "{}, {} workers: victim's p99 under a flood / alone",
+            "{}, victim's p99 under a flood / alone, workers: {}",
             measured.case, measured.workers
         );
         let p99 = measured.spread(|round| round.flooded.p99_us / round.alone.p99_us);
@@ -314,31 +331,26 @@ impl FairnessReport {
             plan.rounds,
             plan.duration.as_secs_f64(),
         );
+        let show =
+            |one: &FairnessCase, value: fn(&FairnessRound) -> f64| median(one.spread(value), 0);
+        let range = |one: &FairnessCase, value: fn(&FairnessRound) -> f64| {
+            one.spread(value)
+                .map_or_else(String::new, |spread| spread.show(2))
+        };
         #[rustfmt::skip]
-        let mut table = Table::new(&[
-            "case", "workers", "alone p50", "p99", "flooded p50", "p99", "p50 ratio", "p99 ratio",
-            "victim/s", "flood/s", "refused/s",
+        let table = table(&self.measured, &[
+            ("case", &|one| one.case.to_string()),
+            ("workers", &|one| one.workers.to_string()),
+            ("alone p50", &|one| show(one, |round| round.alone.p50_us)),
+            ("p99", &|one| show(one, |round| round.alone.p99_us)),
+            ("flooded p50", &|one| show(one, |round| round.flooded.p50_us)),
+            ("p99", &|one| show(one, |round| round.flooded.p99_us)),
+            ("p50 ratio", &|one| range(one, |round| round.flooded.p50_us / round.alone.p50_us)),
+            ("p99 ratio", &|one| range(one, |round| round.flooded.p99_us / round.alone.p99_us)),
+            ("victim/s", &|one| show(one, |round| round.flooded.per_s)),
+            ("flood/s", &|one| show(one, |round| round.flood_per_s)),
+            ("refused/s", &|one| show(one, |round| round.refused_per_s)),
         ]);
-        for one in &self.measured {
-            let show = |value: fn(&FairnessRound) -> f64| median(one.spread(value), 0);
-            let range = |value: fn(&FairnessRound) -> f64| {
-                one.spread(value)
-                    .map_or_else(String::new, |spread| spread.show(2))
-            };
-            table.row([
-                one.case.to_string(),
-                one.workers.to_string(),
-                show(|round| round.alone.p50_us),
-                show(|round| round.alone.p99_us),
-                show(|round| round.flooded.p50_us),
-                show(|round| round.flooded.p99_us),
-                range(|round| round.flooded.p50_us / round.alone.p50_us),
-                range(|round| round.flooded.p99_us / round.alone.p99_us),
-                show(|round| round.flooded.per_s),
-                show(|round| round.flood_per_s),
-                show(|round| round.refused_per_s),
-            ]);
-        }
         text.push_str(&table.render());
         text + &self.goals.render()
     }

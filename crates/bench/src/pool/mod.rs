@@ -29,7 +29,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use self::remote::Remote;
-use self::results::{Depth, NodeRound, PoolReport, Round};
+use self::results::{Depth, NodeRound, PoolReport, PoolRound};
 use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
@@ -230,8 +230,8 @@ struct Peers<'a> {
 
 impl Peers<'_> {
     /// Everything once: the direct calls and each node, in an order of the round's own.
-    fn round(&mut self, number: u64, nodes: &[NodeUnderTest]) -> Result<Round, BenchError> {
-        let mut round = Round::default();
+    fn round(&mut self, number: u64, nodes: &[NodeUnderTest]) -> Result<PoolRound, BenchError> {
+        let mut round = PoolRound::default();
         for turn in order(2 + nodes.len(), number) {
             match turn {
                 0 => self.library(&mut round)?,
@@ -248,7 +248,7 @@ impl Peers<'_> {
         Ok(round)
     }
 
-    fn library(&mut self, round: &mut Round) -> Result<(), BenchError> {
+    fn library(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
         let (plan, requests) = (self.plan, self.requests);
         if let Some(library) = &mut self.library {
             let rate = cores::pinned(plan.node_core, || {
@@ -263,7 +263,7 @@ impl Peers<'_> {
         Ok(())
     }
 
-    fn queue(&mut self, round: &mut Round) -> Result<(), BenchError> {
+    fn queue(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
         let (plan, requests) = (self.plan, self.requests);
         let rate = cores::pinned(plan.node_core, || {
             self.queue.measure(requests, WARM_UP)?;

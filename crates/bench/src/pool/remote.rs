@@ -13,7 +13,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint, Pool, PoolConfig, RemoteKey, Reply};
-use millrace_engine::Operation;
+use millrace_engine::{Operation, PrivateKey};
 
 use crate::cores;
 use crate::error::BenchError;
@@ -39,8 +39,25 @@ pub(crate) struct RemoteRound {
     pub(crate) served_by: BTreeMap<String, u64>,
 }
 
-/// A connection to a node that has the keys of a case in its session, and the inputs. May be used by any
-/// thread.
+/// What any thread may send: the keys, operation and inputs of a case.
+#[derive(Clone)]
+pub(super) struct Parcel {
+    keys: Vec<PrivateKey>,
+    operation: Operation,
+    inputs: Vec<Vec<u8>>,
+}
+
+impl Parcel {
+    pub(super) fn of(requests: &Requests<'_>) -> Self {
+        Self {
+            keys: requests.keys.private_keys().collect(),
+            operation: requests.operation.clone(),
+            inputs: requests.inputs().collect(),
+        }
+    }
+}
+
+/// A connection to a node that has the keys of a case in its session. May be used by any thread.
 pub(super) struct Sender {
     pool: Pool,
     keys: Vec<RemoteKey>,
@@ -50,17 +67,21 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Connects, and imports the keys into the session.
-    pub(super) fn open(endpoint: &Endpoint, requests: &Requests<'_>) -> Result<Self, BenchError> {
+    pub(super) fn open(endpoint: &Endpoint, parcel: Parcel) -> Result<Self, ClientError> {
         let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
-        let keys = requests.keys.private_keys();
-        let keys: Result<Vec<_>, _> = keys
-            .map(|key| pool.import_key(key, Instant::now() + DEADLINE))
-            .collect();
+        let Parcel {
+            keys,
+            operation,
+            inputs,
+        } = parcel;
+        let keys = keys
+            .into_iter()
+            .map(|key| pool.import_key(key, Instant::now() + DEADLINE));
         Ok(Self {
+            keys: keys.collect::<Result<_, _>>()?,
             pool,
-            keys: keys.map_err(|error| failed(requests, &error))?,
-            operation: requests.operation.clone(),
-            inputs: requests.inputs().collect(),
+            operation,
+            inputs,
         })
     }
 
@@ -99,7 +120,8 @@ impl<'a> Remote<'a> {
         requests: &'a Requests<'a>,
     ) -> Result<Self, BenchError> {
         Ok(Self {
-            sender: Sender::open(endpoint, requests)?,
+            sender: Sender::open(endpoint, Parcel::of(requests))
+                .map_err(|error| failed(requests, &error))?,
             requests,
         })
     }
@@ -134,7 +156,7 @@ impl<'a> Remote<'a> {
         duration: Duration,
     ) -> Result<RemoteRound, BenchError> {
         let top_up = (window / TOP_UP).max(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipelinedRound {
             tally: Mutex::new(Tally::new(self.requests.max_samples)),
             feeder: thread::current(),
             wake_at: top_up,
@@ -167,7 +189,7 @@ impl<'a> Remote<'a> {
         self.finish(tally, elapsed, cpu)
     }
 
-    fn submit(&self, index: usize, shared: &Arc<Shared>) -> Result<(), BenchError> {
+    fn submit(&self, index: usize, shared: &Arc<PipelinedRound>) -> Result<(), BenchError> {
         let shared = Arc::clone(shared);
         let sent = Instant::now();
         let done = move |result| shared.take(index, sent.elapsed(), result);
@@ -198,14 +220,14 @@ impl<'a> Remote<'a> {
 }
 
 /// What the thread that feeds and the one that takes completions share.
-struct Shared {
+struct PipelinedRound {
     tally: Mutex<Tally>,
     feeder: Thread,
     /// The feeder is woken each time this number of further jobs has ended.
     wake_at: usize,
 }
 
-impl Shared {
+impl PipelinedRound {
     fn lock(&self) -> std::sync::MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use super::PoolPlan;
 use super::remote::RemoteRound;
 use crate::goals::{Goal, Goals};
 use crate::machine::Machine;
-use crate::report::{Table, median};
+use crate::report::{Table, median, table};
 use crate::stats::Spread;
 use crate::workload::Case;
 
@@ -21,7 +21,7 @@ const SCHEMA: u32 = 2;
 
 /// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Round {
+pub(super) struct PoolRound {
     /// The library through its own interface, on the node's core; none where it has no interface.
     pub(super) library_per_s: Option<f64>,
     /// The same library through the software backend's queue, on the node's core.
@@ -85,7 +85,7 @@ impl Depth {
 struct MeasuredCase {
     #[serde(flatten)]
     case: Case,
-    rounds: Vec<Round>,
+    rounds: Vec<PoolRound>,
     by_depth: Vec<Depth>,
 }
 
@@ -101,16 +101,20 @@ pub(super) struct PoolReport {
 }
 
 impl MeasuredCase {
-    fn spread(&self, value: impl Fn(&Round) -> Option<f64>) -> Option<Spread> {
+    fn spread(&self, value: impl Fn(&PoolRound) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.rounds.iter().filter_map(value))
     }
 
-    fn show(&self, decimals: usize, value: impl Fn(&Round) -> Option<f64>) -> String {
+    fn show(&self, decimals: usize, value: impl Fn(&PoolRound) -> Option<f64>) -> String {
         median(self.spread(value), decimals)
     }
 
     /// Over the rounds of the node in column `node`.
-    fn of_node(&self, node: usize, value: impl Fn(&Round, &NodeRound) -> f64) -> Option<Spread> {
+    fn of_node(
+        &self,
+        node: usize,
+        value: impl Fn(&PoolRound, &NodeRound) -> f64,
+    ) -> Option<Spread> {
         self.spread(|round| Some(value(round, round.nodes.get(node)?)))
     }
 
@@ -118,7 +122,7 @@ impl MeasuredCase {
         &self,
         decimals: usize,
         node: usize,
-        value: impl Fn(&Round, &NodeRound) -> f64,
+        value: impl Fn(&PoolRound, &NodeRound) -> f64,
     ) -> String {
         self.of_node(node, value)
             .map_or_else(String::new, |spread| spread.show(decimals))
@@ -129,15 +133,13 @@ impl MeasuredCase {
         let first = self.rounds.first().map_or(&[][..], |round| &round.nodes);
         first.iter().map(|node| node.workers).enumerate()
     }
+}
 
-    fn names(&self, workers: Option<usize>) -> [String; 3] {
-        let workers = workers.map_or_else(|| "?".to_owned(), |workers| workers.to_string());
-        [
-            self.case.operation.to_string(),
-            self.case.key.to_string(),
-            workers,
-        ]
-    }
+/// One line of a table: a case, the column of its node, and that node's workers.
+type Row<'a> = (&'a MeasuredCase, usize, Option<usize>);
+
+fn count(workers: Option<usize>) -> String {
+    workers.map_or_else(|| "?".to_owned(), |workers| workers.to_string())
 }
 
 impl PoolReport {
@@ -152,7 +154,7 @@ impl PoolReport {
         }
     }
 
-    pub(super) fn add(&mut self, case: Case, rounds: Vec<Round>, by_depth: Vec<Depth>) {
+    pub(super) fn add(&mut self, case: Case, rounds: Vec<PoolRound>, by_depth: Vec<Depth>) {
         let measured = MeasuredCase {
             case,
             rounds,
@@ -196,46 +198,44 @@ impl PoolReport {
 
     #[rustfmt::skip]
     fn throughput(&self) -> Table {
-        let mut table = Table::new(&[
-            "operation", "key", "workers", "OpenSSL/s", "library/s", "backend/s", "node/s", "node / library",
-            "node / backend", "p50 µs", "p99 µs", "backend CPU µs", "node CPU µs", "client CPU µs",
-        ]);
-        for (one, node, workers) in self.rows() {
-            let of = |decimals, value: fn(&NodeRound) -> f64| {
-                median(one.of_node(node, |_, node| value(node)), decimals)
-            };
-            let library = one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?));
-            table.row(one.names(workers).into_iter().chain([
-                one.show(0, |round| round.openssl_per_s),
-                one.show(0, |round| round.library_per_s),
-                one.show(0, |round| Some(round.queue_per_s)),
-                of(0, |node| node.per_s),
-                library.map_or_else(|| "-".to_owned(), |spread| spread.show(3)),
-                one.range(3, node, |round, node| node.per_s / round.queue_per_s),
-                of(0, |node| node.p50_us),
-                of(0, |node| node.p99_us),
-                one.show(1, |round| Some(round.queue_cpu_us)),
-                of(1, |node| node.cpu_us),
-                of(2, |node| node.client_cpu_us),
-            ]));
-        }
-        table
+        let of = |row: &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
+            median(row.0.of_node(row.1, |_, node| value(node)), decimals)
+        };
+        let library = |&(one, node, _): &Row<'_>| {
+            one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
+        };
+        table(self.rows(), &[
+            ("operation", &|(one, ..)| one.case.operation.to_string()),
+            ("key", &|(one, ..)| one.case.key.to_string()),
+            ("workers", &|(.., workers)| count(*workers)),
+            ("OpenSSL/s", &|(one, ..)| one.show(0, |round| round.openssl_per_s)),
+            ("library/s", &|(one, ..)| one.show(0, |round| round.library_per_s)),
+            ("backend/s", &|(one, ..)| one.show(0, |round| Some(round.queue_per_s))),
+            ("node/s", &|row| of(row, 0, |node| node.per_s)),
+            ("node / library", &|row| library(row).map_or_else(|| "-".to_owned(), |spread| spread.show(3))),
+            ("node / backend", &|(one, node, _)| one.range(3, *node, |round, node| node.per_s / round.queue_per_s)),
+            ("p50 µs", &|row| of(row, 0, |node| node.p50_us)),
+            ("p99 µs", &|row| of(row, 0, |node| node.p99_us)),
+            ("backend CPU µs", &|(one, ..)| one.show(1, |round| Some(round.queue_cpu_us))),
+            ("node CPU µs", &|row| of(row, 1, |node| node.cpu_us)),
+            ("client CPU µs", &|row| of(row, 2, |node| node.client_cpu_us)),
+        ])
     }
 
     #[rustfmt::skip]
     fn latency(&self) -> Table {
-        let mut table = Table::new(&[
-            "operation", "key", "workers", "direct p50 µs", "node p50 µs", "node p99 µs", "added p50 µs",
-        ]);
-        for (one, node, workers) in self.rows() {
-            table.row(one.names(workers).into_iter().chain([
-                one.show(1, |round| Some(round.direct_p50_us)),
-                median(one.of_node(node, |_, node| node.blocking_p50_us), 1),
-                median(one.of_node(node, |_, node| node.blocking_p99_us), 1),
-                one.range(1, node, |round, node| node.blocking_p50_us - round.direct_p50_us),
-            ]));
-        }
-        table
+        let of = |row: &Row<'_>, value: fn(&NodeRound) -> f64| {
+            median(row.0.of_node(row.1, |_, node| value(node)), 1)
+        };
+        table(self.rows(), &[
+            ("operation", &|(one, ..)| one.case.operation.to_string()),
+            ("key", &|(one, ..)| one.case.key.to_string()),
+            ("workers", &|(.., workers)| count(*workers)),
+            ("direct p50 µs", &|(one, ..)| one.show(1, |round| Some(round.direct_p50_us))),
+            ("node p50 µs", &|row| of(row, |node| node.blocking_p50_us)),
+            ("node p99 µs", &|row| of(row, |node| node.blocking_p99_us)),
+            ("added p50 µs", &|(one, node, _)| one.range(1, *node, |round, node| node.blocking_p50_us - round.direct_p50_us)),
+        ])
     }
 
     fn by_depth(&self) -> Table {
@@ -247,13 +247,18 @@ impl PoolReport {
             let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
             let cells = depths
                 .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
-            table.row(one.names(workers).into_iter().chain(cells));
+            let names = [
+                one.case.operation.to_string(),
+                one.case.key.to_string(),
+                count(workers),
+            ];
+            table.row(names.into_iter().chain(cells));
         }
         table
     }
 
     /// Each case with each node.
-    fn rows(&self) -> impl Iterator<Item = (&MeasuredCase, usize, Option<usize>)> {
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let cases = self.operations.iter();
         cases.flat_map(|one| one.nodes().map(move |(node, workers)| (one, node, workers)))
     }
@@ -264,7 +269,7 @@ fn goals(one: &MeasuredCase, node: usize, workers: Option<usize>) -> Vec<Goal> {
     let promised = workers.is_none_or(|workers| workers == 1);
     let with = match workers {
         Some(1) | None => String::new(),
-        Some(workers) => format!(", {workers} workers"),
+        Some(workers) => format!(", workers: {workers}"),
     };
     let mut goals = Vec::new();
     let mut add = |what: &str, at_most, must, aim, measured: Option<Spread>| {

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::results::{Report, number};
+use super::results::{SizesReport, number};
 use crate::report::Table;
 use crate::stats::Spread;
 
@@ -50,7 +50,7 @@ impl Verdict {
 }
 
 /// Everything that both runs have.
-pub(crate) fn compare(before: &Report, after: &Report) -> Vec<Compared> {
+pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared> {
     let mut rows = Vec::new();
     for old in &before.measured {
         let new = after.measured.iter().find(|new| {
@@ -82,7 +82,7 @@ pub(crate) fn compare(before: &Report, after: &Report) -> Vec<Compared> {
 }
 
 /// The comparison for people.
-pub(crate) fn render(before: &Report, after: &Report, rows: &[Compared]) -> String {
+pub(crate) fn render(before: &SizesReport, after: &SizesReport, rows: &[Compared]) -> String {
     let mut text = format!(
         "before: {}\nafter:  {}\n\n",
         before.described, after.described

@@ -53,7 +53,7 @@ impl Fit {
         Some(fit)
     }
 
-    /// Microseconds for so many bytes.
+    /// Microseconds for this number of bytes.
     pub(crate) fn time_us(&self, bytes: f64) -> f64 {
         self.setup_us + bytes / self.speed_mb_s
     }
@@ -85,9 +85,9 @@ pub(crate) enum Crossover {
     Always,
     /// At none.
     Never,
-    /// Above so many bytes.
+    /// Above this number of bytes.
     Above(f64),
-    /// Below so many bytes.
+    /// Below this number of bytes.
     Below(f64),
 }
 

@@ -31,9 +31,9 @@ use std::fs;
 use std::time::Duration;
 
 use self::implementation::{Implementation, KNOWN, Source};
-use self::results::{Absent, Described, Measured, Report};
+use self::results::{Absent, Described, Measured, SizesReport};
 use self::rows::{ROWS, Row};
-use self::worker::{Answer, MAX_SIZE, Worker};
+use self::worker::{MAX_SIZE, Worker};
 use crate::cli::{SizesArgs, SizesWorkerArgs};
 use crate::cores;
 use crate::error::BenchError;
@@ -53,13 +53,13 @@ pub(crate) fn implementation_names() -> [&'static str; 3] {
     KNOWN
 }
 
-/// Runs the command.
+/// Runs `bench sizes`: measures, compares two saved runs, or prints published figures.
 pub(crate) fn run(args: &SizesArgs) -> Result<(), BenchError> {
     if args.reference {
         return report::print(&reference::render(args.packet as f64));
     }
     if let [before, after] = args.compare.as_slice() {
-        let (before, after) = (Report::load(before)?, Report::load(after)?);
+        let (before, after) = (SizesReport::load(before)?, SizesReport::load(after)?);
         let rows = compare::compare(&before, &after);
         if rows.is_empty() {
             return Err(BenchError::Usage(
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &SizesArgs) -> Result<(), BenchError> {
             None => report::print(&compare::render(&before, &after, &rows)),
         };
     }
-    let report = Plan::new(args)?.run()?;
+    let report = SizesPlan::new(args)?.run()?;
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).map_err(BenchError::file("write", path))?;
     }
@@ -98,7 +98,7 @@ pub(crate) fn run_worker(args: &SizesWorkerArgs) -> Result<(), BenchError> {
 }
 
 /// What is measured how often with what.
-struct Plan {
+struct SizesPlan {
     rows: Vec<&'static Row>,
     sizes: Vec<usize>,
     implementations: Vec<Implementation>,
@@ -108,7 +108,7 @@ struct Plan {
     core: usize,
 }
 
-impl Plan {
+impl SizesPlan {
     fn new(args: &SizesArgs) -> Result<Self, BenchError> {
         let rows = match args.algorithm.as_slice() {
             [] => ROWS.iter().collect(),
@@ -160,12 +160,12 @@ impl Plan {
             .collect()
     }
 
-    fn run(&self) -> Result<Report, BenchError> {
+    fn run(&self) -> Result<SizesReport, BenchError> {
         let stop = Stop::on_signals()?;
         let machine = Machine::here();
         let json = serde_json::to_value(&machine)
             .map_err(|error| BenchError::Setup(format!("cannot encode the machine: {error}")))?;
-        let mut report = Report::new(json, machine.describe());
+        let mut report = SizesReport::new(json, machine.describe());
         report.rounds = self.rounds;
         report.slice_ms = u64::try_from(self.slice.as_millis()).unwrap_or(u64::MAX);
         report.packet = self.packet;
@@ -191,7 +191,7 @@ impl Plan {
         Ok(report)
     }
 
-    fn start(&self, report: &mut Report) -> Result<Vec<Worker>, BenchError> {
+    fn start(&self, report: &mut SizesReport) -> Result<Vec<Worker>, BenchError> {
         let mut workers = Vec::new();
         for implementation in &self.implementations {
             match Worker::start(implementation, self.core)? {
@@ -205,7 +205,7 @@ impl Plan {
                 Err(reason) => report.absent.push(Absent {
                     implementation: implementation.name.clone(),
                     algorithm: None,
-                    reason,
+                    reason: reason.to_string(),
                 }),
             }
         }
@@ -220,23 +220,23 @@ impl Plan {
         size: usize,
         round: u64,
         workers: &mut [Worker],
-        report: &mut Report,
+        report: &mut SizesReport,
     ) -> Result<(), BenchError> {
         let mut checks: HashMap<String, String> = HashMap::new();
         for worker in order(workers.len(), round) {
             let worker = &mut workers[worker];
             match worker.measure(row.name, size, self.slice)? {
-                Answer::Absent(reason) => {
+                Err(reason) => {
                     let absent = Absent {
                         implementation: worker.name.clone(),
                         algorithm: Some(row.name.to_owned()),
-                        reason,
+                        reason: reason.to_string(),
                     };
                     if !report.absent.contains(&absent) {
                         report.absent.push(absent);
                     }
                 }
-                Answer::Measured(slice) => {
+                Ok(slice) => {
                     let operations = slice.operations as f64;
                     let micros = slice.elapsed.as_secs_f64() * 1e6 / operations;
                     let cpu = slice.cpu.as_secs_f64() * 1e6 / operations;
@@ -259,7 +259,14 @@ impl Plan {
     }
 }
 
-fn record(report: &mut Report, algorithm: &str, size: usize, with: &str, micros: f64, cpu: f64) {
+fn record(
+    report: &mut SizesReport,
+    algorithm: &str,
+    size: usize,
+    with: &str,
+    micros: f64,
+    cpu: f64,
+) {
     let known = report.measured.iter_mut().find(|measured| {
         measured.algorithm == algorithm && measured.size == size && measured.implementation == with
     });

@@ -1,21 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Figures that others published, to hold one's own against: each with where it comes from and how far
-//! it can be trusted. None of them was repeated here.
+//! Figures that others published, for comparison: each with its source and how far it can be trusted. None
+//! of them was repeated here.
 
 use super::fit::Fit;
 use super::results::{number, size_name};
 use crate::report::Table;
 
-/// Speeds by block size: bytes, then 10⁶ bytes per second.
-type Speeds = &'static [(f64, f64)];
+/// Block sizes of the router's figures, in bytes.
+const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
 
-struct Published {
-    algorithm: &'static str,
-    what: &'static str,
-    speeds: Speeds,
-}
+/// One line of `openssl speed`: algorithm, implementation, and 10⁶ bytes per second by block size.
+type Published = (&'static str, &'static str, [f64; 5]);
 
 /// Netgear R9000 (four Cortex-A15 at 1.7 GHz), `openssl speed`. The article's author measured them with
 /// his own firmware and the vendor's; the method is known, and the points lie on a line, so they can be
@@ -24,108 +21,17 @@ const ROUTER: &str = "\
 Netgear R9000 router (Arm Cortex-A15, 1.7 GHz), openssl speed, article of 2019.
 Reliability: measured by its author with a known method; points lie on a line. Usable.";
 
-const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
-
+#[rustfmt::skip]
 const ROUTER_SPEEDS: [Published; 9] = [
-    Published {
-        algorithm: "aes-256-cbc",
-        what: "vendor's OpenSSL",
-        speeds: &[
-            (16.0, 44.746_83),
-            (64.0, 45.857_66),
-            (256.0, 47.048_96),
-            (1024.0, 47.419_08),
-            (8192.0, 47.363_41),
-        ],
-    },
-    Published {
-        algorithm: "aes-256-cbc",
-        what: "built with assembly",
-        speeds: &[
-            (16.0, 55.345_12),
-            (64.0, 57.141_60),
-            (256.0, 58.567_85),
-            (1024.0, 58.935_30),
-            (8192.0, 59.026_09),
-        ],
-    },
-    Published {
-        algorithm: "aes-256-cbc",
-        what: "/dev/crypto",
-        speeds: &[
-            (16.0, 1.313_02),
-            (64.0, 5.265_17),
-            (256.0, 20.732_59),
-            (1024.0, 70.701_06),
-            (8192.0, 305.261_23),
-        ],
-    },
-    Published {
-        algorithm: "aes-128-cbc",
-        what: "vendor's OpenSSL",
-        speeds: &[
-            (16.0, 57.205_07),
-            (64.0, 60.562_69),
-            (256.0, 62.545_32),
-            (1024.0, 63.109_12),
-            (8192.0, 63.310_51),
-        ],
-    },
-    Published {
-        algorithm: "aes-128-cbc",
-        what: "built with assembly",
-        speeds: &[
-            (16.0, 76.702_52),
-            (64.0, 80.093_80),
-            (256.0, 83.207_17),
-            (1024.0, 84.156_70),
-            (8192.0, 83.875_16),
-        ],
-    },
-    Published {
-        algorithm: "sha256",
-        what: "vendor's OpenSSL",
-        speeds: &[
-            (16.0, 13.311_57),
-            (64.0, 29.732_76),
-            (256.0, 50.673_44),
-            (1024.0, 61.281_28),
-            (8192.0, 65.227_43),
-        ],
-    },
-    Published {
-        algorithm: "sha256",
-        what: "built with assembly",
-        speeds: &[
-            (16.0, 24.173_65),
-            (64.0, 56.915_65),
-            (256.0, 102.226_09),
-            (1024.0, 128.476_16),
-            (8192.0, 139.047_56),
-        ],
-    },
-    Published {
-        algorithm: "sha512",
-        what: "vendor's OpenSSL",
-        speeds: &[
-            (16.0, 3.768_93),
-            (64.0, 14.927_25),
-            (256.0, 21.400_58),
-            (1024.0, 29.089_11),
-            (8192.0, 32.216_41),
-        ],
-    },
-    Published {
-        algorithm: "sha512",
-        what: "built with assembly",
-        speeds: &[
-            (16.0, 11.151_64),
-            (64.0, 44.457_20),
-            (256.0, 66.356_57),
-            (1024.0, 93.356_71),
-            (8192.0, 105.865_22),
-        ],
-    },
+    ("aes-256-cbc", "vendor's OpenSSL",    [44.746_83, 45.857_66, 47.048_96, 47.419_08, 47.363_41]),
+    ("aes-256-cbc", "built with assembly", [55.345_12, 57.141_60, 58.567_85, 58.935_30, 59.026_09]),
+    ("aes-256-cbc", "/dev/crypto",         [1.313_02, 5.265_17, 20.732_59, 70.701_06, 305.261_23]),
+    ("aes-128-cbc", "vendor's OpenSSL",    [57.205_07, 60.562_69, 62.545_32, 63.109_12, 63.310_51]),
+    ("aes-128-cbc", "built with assembly", [76.702_52, 80.093_80, 83.207_17, 84.156_70, 83.875_16]),
+    ("sha256",      "vendor's OpenSSL",    [13.311_57, 29.732_76, 50.673_44, 61.281_28, 65.227_43]),
+    ("sha256",      "built with assembly", [24.173_65, 56.915_65, 102.226_09, 128.476_16, 139.047_56]),
+    ("sha512",      "vendor's OpenSSL",    [3.768_93, 14.927_25, 21.400_58, 29.089_11, 32.216_41]),
+    ("sha512",      "built with assembly", [11.151_64, 44.457_20, 66.356_57, 93.356_71, 105.865_22]),
 ];
 
 /// Name, vendor's OpenSSL, built with assembly: operations per second.
@@ -152,7 +58,7 @@ const TUNNEL_SPEEDS: [(&str, f64, f64, &str); 6] = [
     ("chacha20poly1305", 450.0, 450.0, "claimed"),
 ];
 
-/// All of it as text, with the lines that the points make and what they mean at a packet's size.
+/// All figures as text, with the line through each row's points and its gain at packets of `packet` bytes.
 pub(crate) fn render(packet: f64) -> String {
     let mut text = format!("{ROUTER}\n\n");
     let sizes = SIZES.map(size_name);
@@ -161,23 +67,23 @@ pub(crate) fn render(packet: f64) -> String {
     head.extend(sizes.iter().map(String::as_str));
     head.extend(["set-up µs", "then MB/s", &packet_name]);
     let mut table = Table::new(&head);
-    for published in &ROUTER_SPEEDS {
-        let fit = line(published);
-        let vendors = ROUTER_SPEEDS
-            .iter()
-            .find(|other| other.algorithm == published.algorithm)
-            .and_then(line);
-        let gain = fit
-            .zip(vendors)
-            .map(|(fit, vendors)| fit.gain_over(&vendors, packet));
-        let speeds = published.speeds.iter().map(|(_, speed)| number(*speed));
+    for (algorithm, implementation, speeds) in &ROUTER_SPEEDS {
+        let fit = line(speeds);
+        let vendors = ROUTER_SPEEDS.iter().find(|(other, ..)| other == algorithm);
+        let gain = fit.zip(vendors.and_then(|(_, _, speeds)| line(speeds)));
+        let gain = gain.map(|(fit, vendors)| format!("{:.2}", fit.gain_over(&vendors, packet)));
         let fitted = [
-            fit.map(|fit| number(fit.setup_us)).unwrap_or_default(),
-            fit.map(|fit| number(fit.speed_mb_s)).unwrap_or_default(),
-            gain.map(|gain| format!("{gain:.2}")).unwrap_or_default(),
+            fit.map(|fit| number(fit.setup_us)),
+            fit.map(|fit| number(fit.speed_mb_s)),
+            gain,
         ];
-        let names = [published.algorithm.to_owned(), published.what.to_owned()];
-        table.row(names.into_iter().chain(speeds).chain(fitted));
+        let names = [*algorithm, *implementation].map(str::to_owned).into_iter();
+        let speeds = speeds.iter().map(|speed| number(*speed));
+        table.row(
+            names
+                .chain(speeds)
+                .chain(fitted.map(Option::unwrap_or_default)),
+        );
     }
     text.push_str(&table.render());
     let mut table = Table::new(&[
@@ -210,13 +116,12 @@ pub(crate) fn render(packet: f64) -> String {
     text
 }
 
-fn line(published: &Published) -> Option<Fit> {
-    let points: Vec<(f64, f64)> = published
-        .speeds
+fn line(speeds: &[f64; 5]) -> Option<Fit> {
+    let points = SIZES
         .iter()
-        .map(|(n, speed)| (*n, n / speed))
-        .collect();
-    Fit::through(&points)
+        .zip(speeds)
+        .map(|(size, speed)| (*size, size / speed));
+    Fit::through(&points.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -225,15 +130,12 @@ mod tests {
 
     #[test]
     fn every_published_row_makes_a_line_and_is_labelled() {
-        for published in &ROUTER_SPEEDS {
-            let fit = line(published).expect(published.what);
+        for (algorithm, implementation, speeds) in &ROUTER_SPEEDS {
+            let fit = line(speeds).expect(implementation);
             assert!(
                 fit.deviation < 0.35,
-                "{} {}: {fit:?}",
-                published.algorithm,
-                published.what
+                "{algorithm} {implementation}: {fit:?}"
             );
-            assert!(published.speeds.iter().map(|(size, _)| *size).eq(SIZES));
         }
         let text = render(1420.0);
         assert_eq!(text.matches("Reliability: ").count(), 2);

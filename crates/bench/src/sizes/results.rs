@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was measured: as values that are saved and read back, as tables, as CSV, as plots.
+//! What `bench sizes` measured: as values that are saved and read back, as tables, as CSV, as plots.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,9 +23,9 @@ const FORMAT: &str = "millrace-bench-sizes-1";
 /// Bound on a saved run, in bytes: the longest possible has a few megabytes.
 const MAX_FILE_LEN: u64 = 64 << 20;
 
-/// A run.
+/// The report of `bench sizes`, which is also its saved form.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct SizesReport {
     pub(crate) format: String,
     /// Machine, kernel, versions, commit, date.
     pub(crate) machine: Json,
@@ -42,7 +42,7 @@ pub(crate) struct Report {
     pub(crate) measured: Vec<Measured>,
 }
 
-/// An implementation.
+/// An implementation that was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Described {
     pub(crate) name: String,
@@ -79,7 +79,7 @@ impl Measured {
     }
 }
 
-impl Report {
+impl SizesReport {
     pub(crate) fn new(machine: Json, described: String) -> Self {
         Self {
             format: FORMAT.to_owned(),
@@ -441,8 +441,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// A report of two implementations, of which the second takes `factor` of the first's time.
-    pub(crate) fn report(factor: f64) -> Report {
-        let mut report = Report::new(Json::Null, "a machine".to_owned());
+    pub(crate) fn report(factor: f64) -> SizesReport {
+        let mut report = SizesReport::new(Json::Null, "a machine".to_owned());
         report.rounds = 2;
         report.packet = 1420;
         for (name, factor) in [("openssl", 1.0), ("aws-lc", factor)] {
@@ -491,17 +491,20 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.json");
         crate::report::write_json(&report(0.5), &path).expect("written");
-        assert_eq!(Report::load(&path).expect("read").measured.len(), 8);
+        assert_eq!(SizesReport::load(&path).expect("read").measured.len(), 8);
         for wrong in ["", "{}", "[1]", "\0"] {
             fs::write(&path, wrong).expect("written");
             assert!(
-                matches!(Report::load(&path), Err(BenchError::Usage(_))),
+                matches!(SizesReport::load(&path), Err(BenchError::Usage(_))),
                 "{wrong:?}"
             );
         }
         let mut other = report(1.0);
         other.format = "another".to_owned();
         crate::report::write_json(&other, &path).expect("written");
-        assert!(matches!(Report::load(&path), Err(BenchError::Usage(_))));
+        assert!(matches!(
+            SizesReport::load(&path),
+            Err(BenchError::Usage(_))
+        ));
     }
 }

@@ -46,7 +46,7 @@ const fn row(name: &'static str, request: Request) -> Row {
 }
 
 /// Every row: ciphers of VPNs and TLS, hashes, then public keys.
-pub(crate) const ROWS: [Row; 27] = [
+pub(crate) const ROWS: [Row; 31] = [
     row("aes-128-gcm", Seal("AES-128-GCM", 16)),
     row("aes-256-gcm", Seal("AES-256-GCM", 32)),
     row("chacha20-poly1305", Seal("ChaCha20-Poly1305", 32)),
@@ -72,8 +72,12 @@ pub(crate) const ROWS: [Row; 27] = [
     row("dh-ffdhe2048", Derive(BenchKey::Dh2048)),
     row("ml-kem-768-encap", Encapsulate(BenchKey::MlKem768)),
     row("ml-kem-768-decap", Decapsulate(BenchKey::MlKem768)),
+    row("ml-dsa-44-sign", Sign(BenchKey::MlDsa44)),
+    row("ml-dsa-44-verify", Verify(BenchKey::MlDsa44)),
     row("ml-dsa-65-sign", Sign(BenchKey::MlDsa65)),
     row("ml-dsa-65-verify", Verify(BenchKey::MlDsa65)),
+    row("ml-dsa-87-sign", Sign(BenchKey::MlDsa87)),
+    row("ml-dsa-87-verify", Verify(BenchKey::MlDsa87)),
 ];
 
 /// The row of that name.

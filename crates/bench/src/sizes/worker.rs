@@ -4,31 +4,23 @@
 //! One implementation in a process of its own.
 //!
 //! A libcrypto reads its capability mask when it is loaded, and one process cannot hold two builds of
-//! it apart. So each implementation is a child of ours that takes requests on its standard input and
-//! answers on its standard output, one line each. That also lets the implementations take turns in
+//! it apart. So each implementation is a child of ours that takes [`Ask`]s on its standard input and gives
+//! [`Answer`]s on its standard output, one JSON value a line. That also lets the implementations take turns in
 //! slices of milliseconds, which `openssl speed` with its whole seconds does not.
-//!
-//! | request | answer |
-//! |---|---|
-//! | (at the start) | `ready DESCRIPTION`, or `absent REASON` and the end |
-//! | `measure ROW BYTES MICROSECONDS` | `measured OPERATIONS NANOSECONDS CPU-NANOSECONDS CHECK`, `absent REASON`, `wrong REASON` |
-//!
-//! CHECK is the hash of the first output where every implementation must give the same, else `-`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
+use serde::{Deserialize, Serialize};
 
 use super::implementation::{Implementation, Opened, Prepared, Source};
 use super::rows;
 use crate::cores;
 use crate::error::{BenchError, LibraryError};
-
-/// Bound on one line of the conversation, in bytes.
-const MAX_LINE: usize = 1024;
 
 /// Bound on a packet or block, in bytes: the record of a jumbo frame and then some.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
@@ -42,13 +34,33 @@ const CHECK_LEN: usize = 8;
 /// Between two looks at the clock, in operations, at most: a look costs 20 ns.
 const MAX_BURST: u64 = 1024;
 
+/// A request to a child: to repeat a row's operation on inputs of `size` bytes for `time`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ask {
+    row: String,
+    size: usize,
+    time: Duration,
+}
+
+/// What a child says.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// At the start: it is there, with what it says of itself.
+    Ready(String),
+    /// The implementation is not there (at the start), or does not have the operation.
+    Absent(String),
+    Measured(Slice),
+    /// The output was wrong, or the request was.
+    Wrong(String),
+}
+
 /// What one slice gave.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     pub(crate) operations: u64,
     pub(crate) elapsed: Duration,
     pub(crate) cpu: Duration,
-    /// The hash of the first output, where all must agree.
+    /// The hash of the first output, where every implementation must give the same.
     pub(crate) check: Option<String>,
 }
 
@@ -61,56 +73,43 @@ pub(crate) struct Slice {
 pub(crate) fn serve(source: &Source) -> Result<(), BenchError> {
     let opened = match Opened::open(source) {
         Ok(opened) => opened,
-        Err(reason) => return say(&format!("absent {}", one_line(&reason.to_string()))),
+        Err(reason) => return say(&Answer::Absent(reason.to_string())),
     };
-    say(&format!("ready {}", one_line(&opened.describe())))?;
+    say(&Answer::Ready(opened.describe()))?;
     let mut prepared = HashMap::new();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("read a request"))?;
-        let answer = answer(&opened, &mut prepared, &line);
-        say(&one_line(&answer))?;
+        say(&answer(&opened, &mut prepared, &line))?;
     }
     Ok(())
 }
 
 type Cache = HashMap<(&'static str, usize), Prepared>;
 
-fn answer(opened: &Opened, cache: &mut Cache, line: &str) -> String {
-    let words: Vec<&str> = line.split(' ').collect();
-    let &["measure", name, size, micros] = words.as_slice() else {
-        return format!("wrong the request {line:?} is none");
+fn answer(opened: &Opened, cache: &mut Cache, line: &str) -> Answer {
+    let ask = serde_json::from_str::<Ask>(line).ok();
+    let Some((row, Ask { size, time, .. })) =
+        ask.and_then(|ask| Some((rows::find(&ask.row)?, ask)))
+    else {
+        return Answer::Wrong(format!("the request {line:?} is not valid"));
     };
-    let (Some(row), Ok(size), Ok(micros)) = (rows::find(name), size.parse(), micros.parse()) else {
-        return format!("wrong the request {line:?} is none");
-    };
-    if size > MAX_SIZE || Duration::from_micros(micros) > MAX_SLICE {
-        return "wrong too large".to_owned();
+    if size > MAX_SIZE || time > MAX_SLICE {
+        return Answer::Wrong("the request is too large".to_owned());
     }
-    let key = (row.name, size);
-    if let std::collections::hash_map::Entry::Vacant(place) = cache.entry(key) {
-        match opened.prepare(row, size) {
-            Ok(prepared) => {
-                place.insert(prepared);
-            }
-            Err(reason) => return format!("absent {reason}"),
-        }
-    }
-    let Some(prepared) = cache.get_mut(&key) else {
-        return "wrong nothing was made ready".to_owned();
+    let prepared = match cache.entry((row.name, size)) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => match opened.prepare(row, size) {
+            Ok(prepared) => entry.insert(prepared),
+            Err(reason) => return Answer::Absent(reason.to_string()),
+        },
     };
-    match slice(prepared, Duration::from_micros(micros)) {
-        Ok(slice) => format!(
-            "measured {} {} {} {}",
-            slice.operations,
-            slice.elapsed.as_nanos(),
-            slice.cpu.as_nanos(),
-            slice.check.unwrap_or_else(|| "-".to_owned())
-        ),
-        Err(reason) => format!("wrong {reason}"),
+    match slice(prepared, time) {
+        Ok(slice) => Answer::Measured(slice),
+        Err(reason) => Answer::Wrong(reason.to_string()),
     }
 }
 
-/// Repeats the operation for as long.
+/// Repeats the operation for `length`.
 fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, LibraryError> {
     let (start, cpu) = (Instant::now(), cores::thread_cpu_time());
     let (mut operations, mut burst) = (0, 1);
@@ -143,17 +142,11 @@ fn check(output: &[u8]) -> String {
         .collect()
 }
 
-fn one_line(text: &str) -> String {
-    let line: String = text
-        .chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter })
-        .collect();
-    line.chars().take(MAX_LINE).collect()
-}
-
-fn say(line: &str) -> Result<(), BenchError> {
+fn say(answer: &Answer) -> Result<(), BenchError> {
     let mut output = io::stdout().lock();
-    writeln!(output, "{line}")
+    serde_json::to_writer(&mut output, answer)
+        .map_err(io::Error::from)
+        .and_then(|()| writeln!(output))
         .and_then(|()| output.flush())
         .map_err(BenchError::system("answer a request"))
 }
@@ -171,14 +164,6 @@ pub(crate) struct Worker {
     answers: BufReader<ChildStdout>,
 }
 
-/// What a child says to a request.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Measured(Slice),
-    /// This implementation does not do it.
-    Absent(String),
-}
-
 impl Worker {
     /// Starts an implementation on a core; `Err` in the inner result says why it is not there.
     ///
@@ -187,7 +172,7 @@ impl Worker {
     pub(crate) fn start(
         implementation: &Implementation,
         core: usize,
-    ) -> Result<Result<Self, String>, BenchError> {
+    ) -> Result<Result<Self, LibraryError>, BenchError> {
         let binary = std::env::current_exe().map_err(BenchError::system("find this program"))?;
         let mut command = Command::new(binary);
         command.args(["bench", "sizes-worker"]);
@@ -221,18 +206,17 @@ impl Worker {
             requests: Some(requests),
             answers: BufReader::new(answers),
         };
-        let line = worker.line()?;
-        if let Some(description) = line.strip_prefix("ready ") {
-            description.clone_into(&mut worker.description);
-            return Ok(Ok(worker));
-        }
-        match line.strip_prefix("absent ") {
-            Some(reason) => Ok(Err(reason.to_owned())),
-            None => Err(worker.nonsense(&line)),
+        match worker.answer()? {
+            Answer::Ready(description) => {
+                worker.description = description;
+                Ok(Ok(worker))
+            }
+            Answer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
+            other => Err(worker.problem("gave an unexpected answer", format!("{other:?}"))),
         }
     }
 
-    /// Has it work for as long.
+    /// Has it compute for `time`; nothing if it does not have the operation, with the reason.
     ///
     /// # Errors
     /// [`BenchError::Wrong`] if its output was wrong, or the child is gone.
@@ -240,68 +224,49 @@ impl Worker {
         &mut self,
         row: &str,
         size: usize,
-        slice: Duration,
-    ) -> Result<Answer, BenchError> {
-        let request = format!("measure {row} {size} {}\n", slice.as_micros());
+        time: Duration,
+    ) -> Result<Result<Slice, LibraryError>, BenchError> {
+        let ask = Ask {
+            row: row.to_owned(),
+            size,
+            time,
+        };
         if let Some(requests) = &mut self.requests {
-            requests
-                .write_all(request.as_bytes())
+            serde_json::to_writer(&mut *requests, &ask)
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(requests))
                 .map_err(BenchError::system("ask a child"))?;
         }
-        let line = self.line()?;
-        if let Some(reason) = line.strip_prefix("absent ") {
-            return Ok(Answer::Absent(reason.to_owned()));
-        }
-        if let Some(reason) = line.strip_prefix("wrong ") {
-            return Err(BenchError::Wrong(format!(
+        match self.answer()? {
+            Answer::Measured(slice) if slice.operations > 0 => Ok(Ok(slice)),
+            Answer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
+            Answer::Wrong(reason) => Err(BenchError::Wrong(format!(
                 "{} in {row}: {reason}",
                 self.name
-            )));
+            ))),
+            other => Err(self.problem("gave an unexpected answer", format!("{other:?}"))),
         }
-        measured(&line)
-            .map(Answer::Measured)
-            .ok_or_else(|| self.nonsense(&line))
     }
 
-    fn line(&mut self) -> Result<String, BenchError> {
+    fn answer(&mut self) -> Result<Answer, BenchError> {
         let mut line = String::new();
         self.answers
             .read_line(&mut line)
             .map_err(BenchError::system("read a child's answer"))?;
         if line.is_empty() {
-            return Err(BenchError::Child {
-                name: self.name.clone(),
-                problem: "ended without an answer".to_owned(),
-                log: String::new(),
-            });
+            return Err(self.problem("ended without an answer", String::new()));
         }
-        Ok(line.trim_end().to_owned())
+        serde_json::from_str(&line)
+            .map_err(|_| self.problem("gave an answer that is not valid", line))
     }
 
-    fn nonsense(&self, line: &str) -> BenchError {
+    fn problem(&self, problem: &str, log: String) -> BenchError {
         BenchError::Child {
             name: self.name.clone(),
-            problem: "gave an answer that is none".to_owned(),
-            log: line.to_owned(),
+            problem: problem.to_owned(),
+            log,
         }
     }
-}
-
-fn measured(line: &str) -> Option<Slice> {
-    let mut words = line.strip_prefix("measured ")?.split(' ');
-    let operations = words.next()?.parse().ok().filter(|count| *count > 0)?;
-    let elapsed = Duration::from_nanos(words.next()?.parse().ok()?);
-    let cpu = Duration::from_nanos(words.next()?.parse().ok()?);
-    let check = words
-        .next()
-        .filter(|check| *check != "-")
-        .map(str::to_owned);
-    Some(Slice {
-        operations,
-        elapsed,
-        cpu,
-        check,
-    })
 }
 
 impl Drop for Worker {
@@ -320,46 +285,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_answered_and_nonsense_is_refused() {
+    fn child_answers_requests_and_refuses_what_is_not_valid() {
         let mut cache = Cache::new();
         let aws_lc = Opened::open(&Source::AwsLc).expect("AWS-LC");
         let mut ask = |line: &str| answer(&aws_lc, &mut cache, line);
-        let line = ask("measure aes-256-gcm 1420 500");
-        let slice = measured(&line).expect(&line);
-        assert!(slice.operations > 0 && slice.check.is_some(), "{line}");
-        assert!(ask("measure dsa-2048-sign 0 500").starts_with("absent "));
+        let typed = |row: &str, size, micros| {
+            let time = Duration::from_micros(micros);
+            serde_json::to_string(&Ask {
+                row: row.to_owned(),
+                size,
+                time,
+            })
+            .expect("JSON")
+        };
+        let Answer::Measured(slice) = ask(&typed("aes-256-gcm", 1420, 500)) else {
+            panic!("not measured");
+        };
+        assert!(slice.operations > 0 && slice.check.is_some(), "{slice:?}");
+        assert!(matches!(
+            ask(&typed("dsa-2048-sign", 0, 500)),
+            Answer::Absent(_)
+        ));
         for wrong in [
-            "",
-            "measure",
-            "measure abacus 16 500",
-            "measure sha256 x 500",
-            "measure sha256 99999999 500",
-            "measure sha256 16 99999999999",
-            "measure sha256 16 500 more",
+            String::new(),
+            "{}".to_owned(),
+            typed("abacus", 16, 500),
+            typed("sha256", 99_999_999, 500),
+            typed("sha256", 16, 99_999_999_999),
         ] {
-            assert!(ask(wrong).starts_with("wrong "), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn answers_are_understood() {
-        let slice = measured("measured 5 1000 900 0011223344556677").expect("a slice");
-        assert_eq!(
-            (slice.operations, slice.elapsed),
-            (5, Duration::from_micros(1))
-        );
-        assert_eq!(
-            measured("measured 5 1000 900 -").expect("a slice").check,
-            None
-        );
-        for wrong in [
-            "",
-            "measured",
-            "measured 0 1 1 -",
-            "measured x 1 1 -",
-            "ready",
-        ] {
-            assert_eq!(measured(wrong), None, "{wrong:?}");
+            assert!(matches!(ask(&wrong), Answer::Wrong(_)), "{wrong:?}");
         }
     }
 }

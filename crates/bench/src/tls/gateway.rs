@@ -226,7 +226,7 @@ pub(super) const SHORT_CIPHER: &str = "AES128-SHA";
 fn nginx_head<'a>(environment: impl Iterator<Item = &'a str>) -> String {
     let mut text = String::from("daemon off;\nworker_processes 1;\nerror_log error.log warn;\n");
     if rustix::process::geteuid().is_root() {
-        // So that the worker may use the node's socket, which belongs to whoever runs this.
+        // So that the worker may use the node's socket, which belongs to the user of this process.
         text.push_str("user root root;\n");
     }
     for name in environment {

@@ -8,7 +8,7 @@
 //! the time from before `connect` until the client has finished the handshake. With a *request* it also
 //! asks for something small, and the gateway ends; the latency then lasts until that end. The load is closed (a
 //! new connection starts when one has ended, so throughput and offered load are the same) or paced (at
-//! so many per second, and the latency counts from when a handshake was due).
+//! a given rate, and the latency counts from when a handshake was due).
 //!
 //! Every handshake is checked: the certificate must be the expected one, byte for byte, the
 //! signature in it must verify, the version must be the one asked for, and it must not be a
@@ -34,6 +34,8 @@ use rustls::{
     ProtocolVersion, SignatureScheme, version,
 };
 
+use thiserror::Error;
+
 use super::TlsVersion;
 use crate::error::BenchError;
 use crate::process::Stop;
@@ -54,13 +56,14 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\
 /// Bound on a response: the gateways' are below 300 bytes.
 const MAX_RESPONSE_LEN: usize = 64 << 10;
 
-/// After this many failures a round is hopeless, and its reasons are told instead.
+/// After this many failures a round ends, and its reasons are reported instead of figures.
 const MAX_FAILURES: u64 = 1000;
 
 /// Where handshakes go, and what they must look like.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     address: SocketAddr,
+    name: ServerName<'static>,
     version: ProtocolVersion,
     config: Arc<ClientConfig>,
 }
@@ -97,8 +100,11 @@ impl Target {
             TlsVersion::Tls12 => ProtocolVersion::TLSv1_2,
             TlsVersion::Tls13 => ProtocolVersion::TLSv1_3,
         };
+        let name = ServerName::try_from("localhost")
+            .map_err(|error| BenchError::Setup(format!("cannot name a TLS server: {error}")))?;
         Ok(Self {
             address,
+            name,
             version,
             config: Arc::new(config),
         })
@@ -237,16 +243,16 @@ impl<'a> Generator<'a> {
             match self.open(slot, started) {
                 Ok(()) => drop(self.free.pop()),
                 // Not again within this turn: that would be a loop without an end.
-                Err(reason) => return self.fail(reason),
+                Err(reason) => return self.fail(&reason),
             }
         }
     }
 
-    fn open(&mut self, slot: usize, started: Instant) -> Result<(), String> {
+    fn open(&mut self, slot: usize, started: Instant) -> Result<(), HandshakeFailure> {
         let connection = Connection::open(self.target, started, self.offer.request)?;
         let data = epoll::EventData::new_u64(slot as u64);
         epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
-            .map_err(|error| format!("epoll: {error}"))?;
+            .map_err(HandshakeFailure::io("epoll"))?;
         self.slots[slot] = Some(connection);
         Ok(())
     }
@@ -261,7 +267,7 @@ impl<'a> Generator<'a> {
                 self.outcome.completed += 1;
                 self.outcome.latencies.push(latency);
             }
-            Err(reason) => self.fail(reason),
+            Err(reason) => self.fail(&reason),
         }
         self.close(slot);
     }
@@ -270,7 +276,7 @@ impl<'a> Generator<'a> {
         for slot in 0..self.slots.len() {
             let idle = |connection: &Connection| connection.last_event.elapsed() > IDLE_LIMIT;
             if self.slots[slot].as_ref().is_some_and(idle) {
-                self.fail(format!("nothing happened for {} s", IDLE_LIMIT.as_secs()));
+                self.fail(&HandshakeFailure::Idle);
                 self.close(slot);
             }
         }
@@ -281,8 +287,41 @@ impl<'a> Generator<'a> {
         self.free.push(slot);
     }
 
-    fn fail(&mut self, reason: String) {
-        *self.outcome.failures.entry(reason).or_default() += 1;
+    fn fail(&mut self, reason: &HandshakeFailure) {
+        *self.outcome.failures.entry(reason.to_string()).or_default() += 1;
+    }
+}
+
+/// Why a handshake does not count. The report has each text with how often it occurred.
+#[derive(Debug, Error)]
+enum HandshakeFailure {
+    #[error("{action}: {kind}")]
+    Io {
+        action: &'static str,
+        kind: ErrorKind,
+    },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("closed by the gateway")]
+    Closed,
+    #[error("nothing happened for {} s", IDLE_LIMIT.as_secs())]
+    Idle,
+    #[error("another response than expected")]
+    Response,
+    #[error("version {0:?}")]
+    Version(Option<ProtocolVersion>),
+    #[error("key exchange group {0:?}")]
+    Group(Option<NamedGroup>),
+    #[error("not a plain full handshake: {0:?}")]
+    Kind(Option<HandshakeKind>),
+}
+
+impl HandshakeFailure {
+    fn io<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Io {
+            action,
+            kind: error.into().kind(),
+        }
     }
 }
 
@@ -298,19 +337,16 @@ struct Connection {
 
 impl Connection {
     /// Its latency counts from `started`: when it was due.
-    fn open(target: &Target, started: Instant, request: bool) -> Result<Self, String> {
-        let name = ServerName::try_from("localhost").map_err(|error| error.to_string())?;
-        let mut tls = ClientConnection::new(Arc::clone(&target.config), name)
-            .map_err(|error| error.to_string())?;
+    fn open(target: &Target, started: Instant, request: bool) -> Result<Self, HandshakeFailure> {
+        let name = target.name.clone();
+        let mut tls = ClientConnection::new(Arc::clone(&target.config), name)?;
         // On loopback connect returns at once: the kernel does both sides in the call.
         let mut socket =
-            TcpStream::connect(target.address).map_err(|error| format!("connect: {error}"))?;
-        socket
+            TcpStream::connect(target.address).map_err(HandshakeFailure::io("connect"))?;
+        let prepared = socket
             .set_nonblocking(true)
-            .map_err(|error| error.to_string())?;
-        socket
-            .set_nodelay(true)
-            .map_err(|error| error.to_string())?;
+            .and_then(|()| socket.set_nodelay(true));
+        prepared.map_err(HandshakeFailure::io("set up a socket"))?;
         flush(&mut tls, &mut socket)?;
         Ok(Self {
             socket,
@@ -323,19 +359,19 @@ impl Connection {
     }
 
     /// Handles readability. Returns the latency once both sides have ended.
-    fn advance(&mut self, version: ProtocolVersion) -> Result<Option<Duration>, String> {
+    fn advance(&mut self, version: ProtocolVersion) -> Result<Option<Duration>, HandshakeFailure> {
         self.last_event = Instant::now();
         match self.tls.read_tls(&mut self.socket) {
             Ok(0) => return self.ended().map(Some),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(format!("read: {}", error.kind())),
+            Err(error) => return Err(HandshakeFailure::io("read")(error)),
         }
         let processed = self.tls.process_new_packets();
         if let Err(error) = processed {
             // The alert that tells the gateway why; the failure is counted either way.
             drop(flush(&mut self.tls, &mut self.socket));
-            return Err(error.to_string());
+            return Err(error.into());
         }
         self.read_response()?;
         if self.latency.is_some() || self.tls.is_handshaking() {
@@ -346,7 +382,7 @@ impl Connection {
         self.check(version)?;
         if self.response.is_some() {
             let asked = self.tls.writer().write_all(REQUEST);
-            asked.map_err(|error| format!("write: {}", error.kind()))?;
+            asked.map_err(HandshakeFailure::io("write"))?;
             flush(&mut self.tls, &mut self.socket)?;
             return Ok(None);
         }
@@ -354,25 +390,23 @@ impl Connection {
         flush(&mut self.tls, &mut self.socket)?;
         self.socket
             .shutdown(Shutdown::Write)
-            .map_err(|error| format!("shutdown: {error}"))?;
+            .map_err(HandshakeFailure::io("shutdown"))?;
         Ok(None)
     }
 
     /// The gateway has ended: the latency, if all that was to be done is done.
-    fn ended(&self) -> Result<Duration, String> {
-        let done = self
-            .latency
-            .ok_or_else(|| "closed by the gateway".to_owned())?;
+    fn ended(&self) -> Result<Duration, HandshakeFailure> {
+        let done = self.latency.ok_or(HandshakeFailure::Closed)?;
         match &self.response {
             None => Ok(done),
             Some(text) if text.starts_with(b"HTTP/1.1 200 ") && text.ends_with(b"\r\n\r\nok") => {
                 Ok(self.started.elapsed())
             }
-            Some(_) => Err("another response than expected".to_owned()),
+            Some(_) => Err(HandshakeFailure::Response),
         }
     }
 
-    fn read_response(&mut self) -> Result<(), String> {
+    fn read_response(&mut self) -> Result<(), HandshakeFailure> {
         let Some(response) = &mut self.response else {
             return Ok(());
         };
@@ -381,36 +415,36 @@ impl Connection {
         while let Ok(len @ 1..) = self.tls.reader().read(&mut part) {
             response.extend_from_slice(part.get(..len).unwrap_or_default());
             if response.len() > MAX_RESPONSE_LEN {
-                return Err("a longer response than expected".to_owned());
+                return Err(HandshakeFailure::Response);
             }
         }
         Ok(())
     }
 
-    fn check(&self, version: ProtocolVersion) -> Result<(), String> {
+    fn check(&self, version: ProtocolVersion) -> Result<(), HandshakeFailure> {
         if self.tls.protocol_version() != Some(version) {
-            return Err(format!("version {:?}", self.tls.protocol_version()));
+            return Err(HandshakeFailure::Version(self.tls.protocol_version()));
         }
         let group = self
             .tls
             .negotiated_key_exchange_group()
             .map(|group| group.name());
         if group != Some(NamedGroup::X25519) {
-            return Err(format!("key exchange group {group:?}"));
+            return Err(HandshakeFailure::Group(group));
         }
         match self.tls.handshake_kind() {
             Some(HandshakeKind::Full) => Ok(()),
-            other => Err(format!("not a plain full handshake: {other:?}")),
+            other => Err(HandshakeFailure::Kind(other)),
         }
     }
 }
 
 /// Writes what the client has to say. A fresh loopback socket takes a whole flight, so a full send
 /// buffer is an error here and not a state.
-fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), String> {
+fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), HandshakeFailure> {
     while tls.wants_write() {
         tls.write_tls(socket)
-            .map_err(|error: io::Error| format!("write: {}", error.kind()))?;
+            .map_err(HandshakeFailure::io("write"))?;
     }
     Ok(())
 }

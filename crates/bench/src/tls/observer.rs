@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Samples gateways while they work: what of their CPU time a pool could take, and where the rest goes.
+//! Samples gateways while they work: the share of their CPU time that a pool could take, and where the rest goes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

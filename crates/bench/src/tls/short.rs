@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
+use thiserror::Error;
 
 use super::gateway::{SHORT_CIPHER, SMALL_FILE_LEN};
 use super::observer::Seen;
@@ -87,7 +88,7 @@ pub(super) struct Answer {
     pub(super) elapsed_s: f64,
 }
 
-/// Asks for so many files, and checks that all of them came.
+/// Requests the file `requests` times, and checks that every response came.
 pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer, BenchError> {
     let mut command = Command::new(need_ab()?);
     command
@@ -101,7 +102,7 @@ pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text, requests).map_err(|problem| BenchError::Child {
         name: "ab".to_owned(),
-        problem,
+        problem: problem.to_string(),
         log: format!("{text}\n{}", String::from_utf8_lossy(&output.stderr)),
     })
 }
@@ -116,29 +117,50 @@ pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
     })
 }
 
-fn parse(text: &str, requests: u64) -> Result<Answer, String> {
+/// Why a run of ApacheBench does not count.
+#[derive(Debug, PartialEq, Error)]
+enum AbFailure {
+    #[error("says {field} {found:?} where {wanted} is expected")]
+    Count {
+        field: &'static str,
+        found: Option<f64>,
+        wanted: f64,
+    },
+    #[error("counts {0} responses that are no success")]
+    Status(String),
+    #[error("used {0}")]
+    Protocol(String),
+    #[error("did not say how long it took")]
+    Time,
+}
+
+fn parse(text: &str, requests: u64) -> Result<Answer, AbFailure> {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim)
     };
     let number =
         |name: &str| -> Option<f64> { field(name)?.split_ascii_whitespace().next()?.parse().ok() };
-    let expect = |name: &str, wanted: f64| match number(name) {
+    let expect = |field: &'static str, wanted: f64| match number(field) {
         Some(found) if (found - wanted).abs() < 0.5 => Ok(()),
-        found => Err(format!("says {name} {found:?} where {wanted} is expected")),
+        found => Err(AbFailure::Count {
+            field,
+            found,
+            wanted,
+        }),
     };
     expect("Complete requests:", requests as f64)?;
     expect("Failed requests:", 0.0)?;
     expect("Document Length:", SMALL_FILE_LEN as f64)?;
     if let Some(bad) = field("Non-2xx responses:") {
-        return Err(format!("counts {bad} responses that are no success"));
+        return Err(AbFailure::Status(bad.to_owned()));
     }
     let protocol = field("SSL/TLS Protocol:").unwrap_or("none");
     if !protocol.starts_with(&format!("TLSv1.2,{SHORT_CIPHER},")) {
-        return Err(format!("used {protocol}"));
+        return Err(AbFailure::Protocol(protocol.to_owned()));
     }
     let elapsed_s = number("Time taken for tests:").filter(|seconds| *seconds > 0.0);
-    let elapsed_s = elapsed_s.ok_or("did not say how long it took")?;
+    let elapsed_s = elapsed_s.ok_or(AbFailure::Time)?;
     Ok(Answer {
         completed: requests,
         elapsed_s,

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use millrace_sampler::Class;
 
 use super::reference::{published, published_short};
-use super::results::{CellProfile, Rounds, Saved, Saving, ShortGain, ShortRounds, TlsReport};
+use super::results::{CellProfile, Rounds, Saved, Saving, ShortRounds, TlsReport};
 use super::short::ShortCell;
 use super::testbed::{Load, Measurement};
 use super::{Mode, Part, Server};
-use crate::report::Table;
+use crate::report::{Table, table};
 use crate::stats::{Latencies, Spread};
 
 /// The tables, and what they mean.
@@ -101,212 +101,128 @@ fn median(rounds: &[Measurement], value: impl Fn(&Measurement) -> Option<f64>) -
     Spread::of(rounds.iter().filter_map(value)).map_or(0.0, |spread| spread.median)
 }
 
+fn dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// Microseconds as milliseconds.
+fn ms(us: f64, decimals: usize) -> String {
+    format!("{:.decimals$}", us / 1e3)
+}
+
+#[rustfmt::skip]
 fn handshakes(results: &TlsReport, server: Server) -> Table {
-    let mut table = Table::new(&[
-        "key",
-        "TLS",
-        "mode",
-        "handshakes/s",
-        "p50 ms",
-        "p99 ms",
-        "gateway CPU ms",
-        "other core CPU ms",
-        "handshakes",
-        "pool served",
-        "share",
-        "failed",
-    ]);
-    let cells = results.cells.iter();
-    for one in cells.filter(|one| one.cell.server == server) {
-        let Rounds { cell, rounds } = one;
+    let quantile = |one: &Rounds, fraction| {
         let mut latencies = Latencies::default();
-        for load in rounds.iter().filter_map(|round| round.closed.as_ref()) {
+        for load in one.rounds.iter().filter_map(|round| round.closed.as_ref()) {
             latencies.extend(&load.latencies);
         }
-        let closed =
-            |value: fn(&Load) -> f64| median(rounds, |round| round.closed.as_ref().map(value));
-        let (completed, served) = (one.completed(), one.served());
-        table.row([
-            cell.key.to_string(),
-            cell.tls.to_string(),
-            cell.mode.to_string(),
-            format!("{:.0}", closed(|load| load.handshakes_per_s)),
-            format!("{:.2}", latencies.quantile_us(0.5) / 1e3),
-            format!("{:.2}", latencies.quantile_us(0.99) / 1e3),
-            format!("{:.3}", closed(|load| load.gateway_cpu_us) / 1e3),
-            format!(
-                "{:.3}",
-                closed(|load| load.node_cpu_us + load.generator_cpu_us) / 1e3
-            ),
-            completed.to_string(),
-            served.to_string(),
-            format!("{:.0} %", 100.0 * served as f64 / completed.max(1) as f64),
-            one.failed().to_string(),
-        ]);
-    }
-    table
+        ms(latencies.quantile_us(fraction), 2)
+    };
+    let closed = |one: &Rounds, value: fn(&Load) -> f64| {
+        median(&one.rounds, |round| round.closed.as_ref().map(value))
+    };
+    let share = |one: &Rounds| 100.0 * one.served() as f64 / one.completed().max(1) as f64;
+    table(results.cells.iter().filter(|one| one.cell.server == server), &[
+        ("key", &|one| one.cell.key.to_string()),
+        ("TLS", &|one| one.cell.tls.to_string()),
+        ("mode", &|one| one.cell.mode.to_string()),
+        ("handshakes/s", &|one| format!("{:.0}", closed(one, |load| load.handshakes_per_s))),
+        ("p50 ms", &|one| quantile(one, 0.5)),
+        ("p99 ms", &|one| quantile(one, 0.99)),
+        ("gateway CPU ms", &|one| ms(closed(one, |load| load.gateway_cpu_us), 3)),
+        ("other core CPU ms", &|one| ms(closed(one, |load| load.node_cpu_us + load.generator_cpu_us), 3)),
+        ("handshakes", &|one| one.completed().to_string()),
+        ("pool served", &|one| one.served().to_string()),
+        ("share", &|one| format!("{:.0} %", share(one))),
+        ("failed", &|one| one.failed().to_string()),
+    ])
 }
 
+#[rustfmt::skip]
 fn savings(results: &TlsReport) -> Table {
-    let mut table = Table::new(&[
-        "server",
-        "key",
-        "TLS",
-        "mode",
-        "load",
-        "at/s",
-        "local ms",
-        "saved ms",
-        "ceiling %",
-        "by openssl speed",
-        "saved % of ceiling",
-    ]);
-    for Saving {
-        pooled,
-        equal,
-        full,
-    } in &results.savings
-    {
-        for (load, saved) in [("equal", equal), ("full", full)] {
-            let Saved {
-                per_s,
-                local_us,
-                saved_us,
-                offload_ceiling,
-                speed_ceiling,
-                saved_of_ceiling,
-            } = saved;
-            table.row([
-                pooled.server.to_string(),
-                pooled.key.to_string(),
-                pooled.tls.to_string(),
-                pooled.mode.to_string(),
-                load.to_owned(),
-                format!("{per_s:.0}"),
-                local_us.map(|us| us / 1e3).show(3),
-                saved_us.map(|us| us / 1e3).show(3),
-                format!("{:.1}", offload_ceiling * 100.0),
-                format!("{:.1}", speed_ceiling.median * 100.0),
-                saved_of_ceiling.map(|share| share * 100.0).show(0),
-            ]);
-        }
+    type Row<'a> = (&'a Saving, &'static str, &'a Saved);
+    fn loads(saving: &Saving) -> [Row<'_>; 2] {
+        let Saving { equal, full, .. } = saving;
+        [(saving, "equal", equal), (saving, "full", full)]
     }
-    table
+    table::<Row<'_>>(results.savings.iter().flat_map(loads), &[
+        ("server", &|(saving, ..)| saving.pooled.server.to_string()),
+        ("key", &|(saving, ..)| saving.pooled.key.to_string()),
+        ("TLS", &|(saving, ..)| saving.pooled.tls.to_string()),
+        ("mode", &|(saving, ..)| saving.pooled.mode.to_string()),
+        ("load", &|(_, load, _)| (*load).to_owned()),
+        ("at/s", &|(.., saved)| format!("{:.0}", saved.per_s)),
+        ("local ms", &|(.., saved)| saved.local_us.map(|us| us / 1e3).show(3)),
+        ("saved ms", &|(.., saved)| saved.saved_us.map(|us| us / 1e3).show(3)),
+        ("ceiling %", &|(.., saved)| format!("{:.1}", saved.offload_ceiling * 100.0)),
+        ("by openssl speed", &|(.., saved)| format!("{:.1}", saved.speed_ceiling.median * 100.0)),
+        ("saved % of ceiling", &|(.., saved)| saved.saved_of_ceiling.map(|share| share * 100.0).show(0)),
+    ])
 }
 
+#[rustfmt::skip]
 fn requests(results: &TlsReport) -> Table {
-    let mut table = Table::new(&[
-        "server",
-        "key",
-        "TLS",
-        "mode",
-        "requests/s",
-        "ms per request",
-        "p99 ms",
-        "gateway CPU ms",
-        "pooled / local",
-        "failed",
-        "quoted /s",
-        "quoted ms",
-        "quoted with / without",
-    ]);
     let concurrency = results.plan.request_concurrency as f64;
-    for one in &results.cells {
-        let Rounds { cell, rounds } = one;
-        let rate = |round: &Measurement| round.requests.as_ref().map(|load| load.handshakes_per_s);
-        let per_s = median(rounds, rate);
-        let twin = |other: &&Rounds| {
-            let same = (other.cell.server, other.cell.key, other.cell.tls);
-            same == (cell.server, cell.key, cell.tls) && other.cell.mode == Mode::Local
-        };
-        let local = results.cells.iter().find(twin);
-        let ratio = local.filter(|_| cell.mode.is_pooled()).and_then(|local| {
-            let local = local.rounds.iter().filter_map(rate);
-            Spread::of(
-                rounds
-                    .iter()
-                    .filter_map(rate)
-                    .zip(local)
-                    .map(|(a, b)| a / b),
-            )
-        });
-        let requests =
-            |value: fn(&Load) -> f64| median(rounds, |round| round.requests.as_ref().map(value));
-        // The card's rows are shown beside what does not block.
-        let blocks = cell.server == Server::Nginx && cell.mode == Mode::Pooled;
-        let quoted = published(cell.key, cell.tls, cell.mode.is_pooled()).filter(|_| !blocks);
-        let without = published(cell.key, cell.tls, false);
-        let quoted_ratio = quoted
-            .zip(without)
-            .filter(|_| cell.mode.is_pooled())
-            .map(|(with, without)| with.per_s / without.per_s);
-        let show = |value: Option<f64>, decimals: usize| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-        };
-        table.row([
-            cell.server.to_string(),
-            cell.key.to_string(),
-            cell.tls.to_string(),
-            cell.mode.to_string(),
-            format!("{per_s:.0}"),
-            format!("{:.2}", 1e3 * concurrency / per_s.max(f64::MIN_POSITIVE)),
-            format!("{:.2}", requests(|load| load.p99_us) / 1e3),
-            format!("{:.3}", requests(|load| load.gateway_cpu_us) / 1e3),
-            ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.show(2)),
-            one.failed().to_string(),
-            show(quoted.map(|row| row.per_s), 1),
-            show(quoted.map(|row| row.ms), 1),
-            show(quoted_ratio, 2),
-        ]);
-    }
-    table
+    let rate = |round: &Measurement| round.requests.as_ref().map(|load| load.handshakes_per_s);
+    let of = |one: &Rounds, value: fn(&Load) -> f64| {
+        median(&one.rounds, |round| round.requests.as_ref().map(value))
+    };
+    let ratio = |one: &Rounds| {
+        let local = super::plan::Cell { mode: Mode::Local, ..one.cell };
+        let local = results.cells.iter().find(|other| other.cell == local && one.cell.mode.is_pooled())?;
+        let pairs = one.rounds.iter().filter_map(rate).zip(local.rounds.iter().filter_map(rate));
+        Spread::of(pairs.map(|(pooled, local)| pooled / local))
+    };
+    // The card's rows are shown beside what does not block.
+    let quoted = |one: &Rounds, with| {
+        let blocks = one.cell.server == Server::Nginx && one.cell.mode == Mode::Pooled;
+        published(one.cell.key, one.cell.tls, with).filter(|_| !blocks)
+    };
+    let shown = |one: &Rounds| quoted(one, one.cell.mode.is_pooled());
+    let quoted_ratio = |one: &Rounds| {
+        let (with, without) = (quoted(one, true)?, quoted(one, false)?);
+        one.cell.mode.is_pooled().then(|| format!("{:.2}", with.per_s / without.per_s))
+    };
+    table(results.cells.iter(), &[
+        ("server", &|one| one.cell.server.to_string()),
+        ("key", &|one| one.cell.key.to_string()),
+        ("TLS", &|one| one.cell.tls.to_string()),
+        ("mode", &|one| one.cell.mode.to_string()),
+        ("requests/s", &|one| format!("{:.0}", median(&one.rounds, rate))),
+        ("ms per request", &|one| format!("{:.2}", 1e3 * concurrency / median(&one.rounds, rate).max(f64::MIN_POSITIVE))),
+        ("p99 ms", &|one| ms(of(one, |load| load.p99_us), 2)),
+        ("gateway CPU ms", &|one| ms(of(one, |load| load.gateway_cpu_us), 3)),
+        ("pooled / local", &|one| dash(ratio(one).map(|ratio| ratio.show(2)))),
+        ("failed", &|one| one.failed().to_string()),
+        ("quoted /s", &|one| dash(shown(one).map(|row| format!("{:.1}", row.per_s)))),
+        ("quoted ms", &|one| dash(shown(one).map(|row| format!("{:.1}", row.ms)))),
+        ("quoted with / without", &|one| dash(quoted_ratio(one))),
+    ])
 }
 
+#[rustfmt::skip]
 fn short(results: &TlsReport) -> Table {
-    let mut table = Table::new(&[
-        "server",
-        "path",
-        "mode",
-        "requests/s",
-        "ms per request",
-        "gateway CPU ms",
-        "per gateway-CPU s",
-        "pooled / local",
-        "ceiling",
-        "% of ceiling",
-        "pool served",
-        "quoted /s",
-        "quoted ratio",
-    ]);
     let concurrency = results.plan.request_concurrency as f64;
-    for one in &results.short_cells {
-        let ShortRounds { cell, rounds } = one;
-        let of = |value: fn(&super::short::ShortLoad) -> f64| {
-            Spread::of(rounds.iter().map(value)).map_or(0.0, |spread| spread.median)
-        };
-        let (per_s, cpu_us) = (of(|load| load.per_s), of(|load| load.gateway_cpu_us));
-        let gain = results.short_gains.iter().find(|gain| gain.pooled == *cell);
-        let dash = || "-".to_owned();
-        let (quoted_per_s, quoted_ratio) = quoted_short(*cell);
-        table.row([
-            cell.server.to_string(),
-            cell.path.to_string(),
-            cell.mode.to_string(),
-            format!("{per_s:.0}"),
-            format!("{:.2}", 1e3 * concurrency / per_s.max(f64::MIN_POSITIVE)),
-            format!("{:.3}", cpu_us / 1e3),
-            format!("{:.0}", 1e6 / cpu_us.max(f64::MIN_POSITIVE)),
-            gain.map_or_else(dash, |gain| gain.per_cpu.show(2)),
-            gain.and_then(|gain| gain.allowed)
-                .map_or_else(dash, |allowed| format!("{allowed:.2}x")),
-            gain.and_then(|gain: &ShortGain| gain.of_allowed)
-                .map_or_else(dash, |share| share.map(|share| share * 100.0).show(0)),
-            one.served().to_string(),
-            quoted_per_s,
-            quoted_ratio,
-        ]);
-    }
-    table
+    let of = |one: &ShortRounds, value: fn(&super::short::ShortLoad) -> f64| {
+        Spread::of(one.rounds.iter().map(value)).map_or(f64::MIN_POSITIVE, |spread| spread.median)
+    };
+    let gain = |one: &ShortRounds| results.short_gains.iter().find(|gain| gain.pooled == one.cell);
+    table(results.short_cells.iter(), &[
+        ("server", &|one| one.cell.server.to_string()),
+        ("path", &|one| one.cell.path.to_string()),
+        ("mode", &|one| one.cell.mode.to_string()),
+        ("requests/s", &|one| format!("{:.0}", of(one, |load| load.per_s))),
+        ("ms per request", &|one| format!("{:.2}", 1e3 * concurrency / of(one, |load| load.per_s))),
+        ("gateway CPU ms", &|one| ms(of(one, |load| load.gateway_cpu_us), 3)),
+        ("per gateway-CPU s", &|one| format!("{:.0}", 1e6 / of(one, |load| load.gateway_cpu_us))),
+        ("pooled / local", &|one| dash(gain(one).map(|gain| gain.per_cpu.show(2)))),
+        ("ceiling", &|one| dash(gain(one).and_then(|gain| Some(format!("{:.2}x", gain.allowed?))))),
+        ("% of ceiling", &|one| dash(gain(one).and_then(|gain| Some(gain.of_allowed?.map(|share| share * 100.0).show(0))))),
+        ("pool served", &|one| one.served().to_string()),
+        ("quoted /s", &|one| quoted_short(one.cell).0),
+        ("quoted ratio", &|one| quoted_short(one.cell).1),
+    ])
 }
 
 fn quoted_short(cell: ShortCell) -> (String, String) {
@@ -374,7 +290,7 @@ local:   the key is a PEM file on the gateway; OpenSSL signs there.
 pooled:  the gateway has a file that only names the key. The key and the work
          are in the node, whose own counters are the column \"pool served\".
 pooled-preload: the same with the library that makes stock nginx asynchronous
-         and has the event loop of both servers look after the pool's sockets.
+         and has the event loop of both servers read the pool's answers.
 share:   operations served by the pool per handshake.
 gateway CPU ms: CPU time of the whole gateway process tree per handshake.
 ceiling: the share of private-key work in the local gateway's CPU time, the most

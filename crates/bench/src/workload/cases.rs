@@ -92,4 +92,7 @@ pub(crate) const CASES: &[Case] = &[
     case(OperationKind::Ed25519Sign,     BenchKey::Ed25519, Some("ed25519")),
     case(OperationKind::DhDerive,        BenchKey::Dh2048,  Some("ffdh2048")),
     case(OperationKind::DsaSign,         BenchKey::Dsa2048, Some("dsa2048")),
+    case(OperationKind::MlDsaSign,       BenchKey::MlDsa65, None),
+    case(OperationKind::MlDsaSign,       BenchKey::MlDsa44, None),
+    case(OperationKind::MlDsaSign,       BenchKey::MlDsa87, None),
 ];

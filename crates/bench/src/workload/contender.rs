@@ -289,7 +289,12 @@ mod tests {
 
     #[test]
     fn library_and_backends_yield_verified_outputs() {
-        for key in [BenchKey::P256, BenchKey::Dh2048, BenchKey::Dsa2048] {
+        for key in [
+            BenchKey::P256,
+            BenchKey::Dh2048,
+            BenchKey::Dsa2048,
+            BenchKey::MlDsa44,
+        ] {
             let keys = Keys::generate(key).expect("keys");
             let case = CASES.iter().find(|case| case.key == key).expect("a case");
             let requests = Requests::new(*case, &keys).expect("inputs");

@@ -31,8 +31,12 @@ pub enum BenchKey {
     #[strum(serialize = "dsa-2048")] Dsa2048,
     /// ML-KEM-768; OpenSSL has it since 3.5.
     #[strum(serialize = "ml-kem-768")] MlKem768,
+    /// ML-DSA-44; OpenSSL has it since 3.5.
+    #[strum(serialize = "ml-dsa-44")] MlDsa44,
     /// ML-DSA-65; OpenSSL has it since 3.5.
     #[strum(serialize = "ml-dsa-65")] MlDsa65,
+    /// ML-DSA-87; OpenSSL has it since 3.5.
+    #[strum(serialize = "ml-dsa-87")] MlDsa87,
 }
 
 impl Serialize for BenchKey {

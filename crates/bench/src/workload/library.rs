@@ -17,8 +17,8 @@ use aws_lc_rs::rsa::{
     Pkcs1PrivateDecryptingKey, Pkcs1PublicEncryptingKey, PrivateDecryptingKey,
 };
 use aws_lc_rs::signature::{
-    self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, PqdsaKeyPair, RsaKeyPair,
-    UnparsedPublicKey, VerificationAlgorithm,
+    self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, PqdsaKeyPair,
+    PqdsaSigningAlgorithm, RsaKeyPair, UnparsedPublicKey, VerificationAlgorithm,
 };
 use millrace_engine::{OperationKind, PrivateKey};
 use zeroize::Zeroizing;
@@ -116,11 +116,9 @@ impl Library {
                 let pkcs8 = Zeroizing::new(pkcs8.as_ref().to_vec());
                 Ok((pkcs8, Self::Ed25519(pair.map_err(failed)?)))
             }
-            BenchKey::MlDsa65 => {
-                let pair = PqdsaKeyPair::generate(&signature::ML_DSA_65_SIGNING).map_err(failed)?;
-                let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der().map_err(failed)?;
-                Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), Self::MlDsa(pair)))
-            }
+            BenchKey::MlDsa44 => ml_dsa(&signature::ML_DSA_44_SIGNING),
+            BenchKey::MlDsa65 => ml_dsa(&signature::ML_DSA_65_SIGNING),
+            BenchKey::MlDsa87 => ml_dsa(&signature::ML_DSA_87_SIGNING),
             BenchKey::Dh2048 | BenchKey::Dsa2048 => {
                 let key = Libcrypto::open(Path::new(libcrypto::SYSTEM))?.key(key)?;
                 Ok((key.pkcs8()?, Self::OpenSsl(RefCell::new(key))))
@@ -204,7 +202,8 @@ impl Library {
             .is_ok()
     }
 
-    /// Verifies a randomised signature over the digest of `message`: PSS, ECDSA, DSA.
+    /// Verifies a randomised signature: PSS, ECDSA and DSA sign the digest of `message`, ML-DSA signs the
+    /// digest's bytes as its message.
     pub(super) fn verify(&self, message: &[u8], digest: &Digest, signature: &[u8]) -> bool {
         if let Self::OpenSsl(key) = self {
             return key.borrow_mut().verify(message, signature);
@@ -212,9 +211,11 @@ impl Library {
         let Some((algorithm, public)) = self.verifier(&signature::RSA_PSS_2048_8192_SHA256) else {
             return false;
         };
-        UnparsedPublicKey::new(algorithm, public)
-            .verify_digest(digest, signature)
-            .is_ok()
+        let public = UnparsedPublicKey::new(algorithm, public);
+        match self {
+            Self::MlDsa(_) => public.verify(digest.as_ref(), signature).is_ok(),
+            _ => public.verify_digest(digest, signature).is_ok(),
+        }
     }
 
     fn verifier(
@@ -232,7 +233,15 @@ impl Library {
                 pair.public_key().as_ref(),
             ),
             Self::Ed25519(pair) => (&signature::ED25519, pair.public_key().as_ref()),
-            Self::MlDsa(pair) => (&signature::ML_DSA_65, pair.public_key().as_ref()),
+            Self::MlDsa(pair) => {
+                let algorithm: &'static dyn VerificationAlgorithm =
+                    match pair.algorithm().signature_len() {
+                        2420 => &signature::ML_DSA_44,
+                        3309 => &signature::ML_DSA_65,
+                        _ => &signature::ML_DSA_87,
+                    };
+                (algorithm, pair.public_key().as_ref())
+            }
             Self::X25519(_) | Self::OpenSsl(_) => return None,
         })
     }
@@ -304,6 +313,15 @@ fn ec(
         agreement: agreement.map_err(failed)?,
     };
     Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), library))
+}
+
+fn ml_dsa(algorithm: &'static PqdsaSigningAlgorithm) -> Generated {
+    let pair = PqdsaKeyPair::generate(algorithm).map_err(failed)?;
+    let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der().map_err(failed)?;
+    Ok((
+        Zeroizing::new(pkcs8.as_ref().to_vec()),
+        Library::MlDsa(pair),
+    ))
 }
 
 /// The secret that a key agrees on with a public value.

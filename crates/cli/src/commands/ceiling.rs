@@ -4,13 +4,14 @@
 //! `millrace inspect ceiling`: samples processes, and reports the bound on the gain by an accelerator.
 
 use std::io::{IsTerminal, stderr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use millrace_bench::plot::{self, Axis, BarChart, Bars, Value};
+use millrace_hostfs::child::OwnedChild;
 use millrace_sampler::{
     Calibrations, Ceiling, Class, ClassShare, Profile, Sampler, Samples, Share,
 };
@@ -82,35 +83,19 @@ fn sample_processes(args: &CeilingArgs) -> Result<Samples> {
     Ok(sampler.stop()?)
 }
 
-/// Kills the child on drop.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            // Both fail harmlessly if it has just ended.
-            drop(self.0.kill());
-            drop(self.0.wait());
-        }
-    }
-}
-
 fn sample_command(args: &CeilingArgs) -> Result<Samples> {
     let Some((program, rest)) = args.command.split_first() else {
         bail!("no command");
     };
-    let child = Command::new(program)
-        .args(rest)
-        .stdin(Stdio::null())
-        // Standard output is for the report.
-        .stdout(stderr())
-        .spawn();
-    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
-    let mut child = Running(child);
-    let sampler = Sampler::start(&[child.0.id()], args.frequency)?;
+    let mut command = Command::new(program);
+    // Standard output is for the report.
+    command.args(rest).stdin(Stdio::null()).stdout(stderr());
+    let child = OwnedChild::spawn(&mut command);
+    let mut child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    let sampler = Sampler::start(&[child.id()], args.frequency)?;
     let end = Instant::now() + args.seconds.map_or(LONGEST, Duration::from_secs);
     let status = loop {
-        let status = child.0.try_wait().context("waiting for the command")?;
+        let status = child.try_wait().context("waiting for the command")?;
         if status.is_some() || Instant::now() >= end {
             break status;
         }

@@ -15,6 +15,8 @@ use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::{Report, schema_of};
 use millrace_server::config::SAMPLE;
+use millrace_service::Status;
+use millrace_service::status::Sessions;
 
 use crate::args::{Cli, ReferenceArgs};
 use crate::backends;
@@ -28,6 +30,8 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     write(&args.dir, "advise.schema.json", &schema_of::<Advice>())?;
     write(&args.dir, "doctor.schema.json", &schema_of::<Diagnosis>())?;
     write(&args.dir, "watch.schema.json", &schema_of::<watch::Line>())?;
+    write(&args.dir, "status.schema.json", &schema_of::<Status>())?;
+    write(&args.dir, "sessions.schema.json", &schema_of::<Sessions>())?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

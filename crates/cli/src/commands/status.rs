@@ -9,11 +9,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_service::Status;
-use millrace_service::status::{Choice, Edge, EdgeCounts, Operation};
+use millrace_service::status::{Choice, Edge, EdgeCounts, Operation, Sessions};
 
 use crate::args::StatusArgs;
 use crate::exit::{ContextCode, Failure, fail};
@@ -30,6 +30,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let settings = Settings::for_status(args)?;
+    if args.sessions {
+        return list_sessions(&settings, args.json);
+    }
     let Some(socket) = settings.node.status_socket.as_deref() else {
         return Err(fail(
             Failure::Usage,
@@ -61,6 +64,33 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     }
     output::print("\n")?;
     edges(&after.status.edges).print()
+}
+
+/// Prints the open sessions of the node.
+fn list_sessions(settings: &Settings, json: bool) -> Result<()> {
+    let Some(admin) = &settings.node.admin else {
+        let reason = "the configuration turns the administration socket off";
+        return Err(fail(Failure::Usage, reason));
+    };
+    let body = request(&admin.socket, "/sessions")?;
+    let listed: Sessions = serde_json::from_slice(&body)
+        .context("the node's answer is not understood: is it of another version?")?;
+    if json {
+        return output::print_json(&listed);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    let mut table = Table::new(&[">session", "client", "agent", ">open for", ">in flight"]);
+    for row in &listed.sessions {
+        table.row(vec![
+            row.session.to_string(),
+            row.identity.clone(),
+            row.agent.clone(),
+            duration(now.saturating_sub(row.since)),
+            row.in_flight.to_string(),
+        ]);
+    }
+    table.print()
 }
 
 struct Sample {
@@ -284,6 +314,11 @@ fn duration(seconds: u64) -> String {
 
 /// Asks for `/status` and gives the body of the answer.
 pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
+    request(socket, "/status")
+}
+
+/// The body of the answer to `GET path`.
+fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
     let silent = || {
         format!(
             "no node answers on {}: start one with `millrace up`, or name another with --socket",
@@ -295,7 +330,7 @@ pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => fail(Failure::NoNode, silent()),
         _ => anyhow!(error).context(format!("cannot connect to {}", socket.display())),
     })?;
-    let answer = converse(&mut stream).or_fail(Failure::NoNode, silent)?;
+    let answer = converse(&mut stream, path).or_fail(Failure::NoNode, silent)?;
     let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
     let (head, body) = head
         .map(|at| answer.split_at(at + 4))
@@ -307,10 +342,11 @@ pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
     Ok(body.to_vec())
 }
 
-fn converse(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+fn converse(stream: &mut UnixStream, path: &str) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(answer)

@@ -12,15 +12,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use millrace_engine::{Backend, BackendKind, Engine};
-use millrace_server::config::{LogConfig, NodeConfig, TcpConfig, TlsFiles};
+use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles};
+use millrace_server::node::ReloadReport;
 use millrace_server::tls::{CertificateError, ensure_node_certificates, revocation_list};
 use millrace_server::{Node, NodeHandle};
+use millrace_service::settings::LogControl;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::UpArgs;
 use crate::backends;
-use crate::exit::{ContextCode, Failure, fail};
+use crate::exit::{ContextCode, Failure, chain, fail};
 use crate::harden;
 use crate::notify;
 use crate::placement;
@@ -35,7 +37,7 @@ const TASKS_PER_SOCKET_CHECK: u32 = 4;
 /// Runs the command: until a signal ends it.
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let settings = Settings::for_node(args)?;
-    start_log(&settings.node.log)?;
+    let log = start_log(&settings.node)?;
     // Before anything secret is read.
     harden::process(args.lock_memory)?;
     let store = settings.open_own_store()?;
@@ -43,6 +45,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         node: mut config,
         tls,
     } = settings;
+    let typed = config.clone();
     make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
     let mut workers = config.engine.clone();
     workers.placement = placement::of(config.pin, workers.workers);
@@ -56,15 +59,23 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let result = runtime.block_on(async {
         // Caught from here on: a signal that comes early must not kill.
         let (stop, force) = stop_signals()?;
-        let _caught = signal(SignalKind::hangup()).context("catching SIGHUP")?;
+        let hangup = signal(SignalKind::hangup()).context("catching SIGHUP")?;
         let summary = Summary::of(&config);
-        let bound =
-            progress::while_doing("loading keys", || Node::bind(config, engine.clone(), store));
-        let node = bound.context("starting the node")?;
+        let service =
+            progress::while_doing("loading keys", || config.service(engine.clone(), store));
+        let service = service.context("starting the node")?;
+        service.control_log(Box::new(log));
+        let node = Node::bind(config, service).context("starting the node")?;
+        let handle = node.handle();
+        let (args, reloading) = (args.clone(), node.handle());
+        handle.on_reload(Arc::new(move |actor| {
+            reload(&args, &typed, &reloading, actor)
+        }));
         summary.tell(&node);
         notify::service_manager(notify::READY);
         tokio::select! {
             () = node.run(stop) => Ok(()),
+            () = reload_on(hangup, handle) => Ok(()),
             () = force => Err(anyhow!("a second signal came while draining: jobs were dropped")),
         }
     });
@@ -72,21 +83,133 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     result
 }
 
+/// Reads the configuration again and applies what can change in a running node: all of it, or nothing if
+/// any of it is wrong.
+fn reload(
+    args: &UpArgs,
+    running: &NodeConfig,
+    node: &NodeHandle,
+    actor: &str,
+) -> Result<ReloadReport, String> {
+    let read = Settings::for_node(args)
+        .map_err(|error| chain(&error))?
+        .node;
+    let service = node.service();
+    service
+        .check(&read.settings)
+        .map_err(|error| error.to_string())?;
+    // Files before settings: they may fail, a change of checked settings does not.
+    let keys = node.reload().map_err(|error| error.to_string())?;
+    let needs_restart = restart_keys(running, &read);
+    let settings = service
+        .apply(read.settings, actor)
+        .map_err(|error| error.to_string())?;
+    Ok(ReloadReport {
+        settings,
+        keys,
+        needs_restart,
+    })
+}
+
+/// Keys of the file that differ from the running node and cannot change while it runs.
+fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
+    let engine = |config: &NodeConfig| {
+        let engine = &config.engine;
+        (
+            engine.workers,
+            engine.queue_limit,
+            engine.session_queue_limit,
+        )
+    };
+    #[rustfmt::skip]
+    let differs = [
+        ("name", running.name != read.name),
+        ("drain-timeout-ms", running.drain_timeout != read.drain_timeout),
+        ("backends", running.backends != read.backends),
+        ("unix", running.unix != read.unix),
+        ("tcp", running.tcp != read.tcp),
+        ("metrics", running.metrics != read.metrics || running.status_socket != read.status_socket),
+        ("admin", running.admin != read.admin),
+        ("store", running.store != read.store),
+        ("engine", engine(running) != engine(read) || running.pin != read.pin),
+        ("log.format", running.json_log != read.json_log),
+    ];
+    let differs = differs.into_iter().filter(|(_, differs)| *differs);
+    differs.map(|(key, _)| key.to_owned()).collect()
+}
+
+/// Reloads on each SIGHUP. Never returns.
+async fn reload_on(mut hangup: Signal, node: NodeHandle) {
+    while hangup.recv().await.is_some() {
+        let node = node.clone();
+        match tokio::task::spawn_blocking(move || node.reload_all("SIGHUP")).await {
+            Ok(Ok(report)) => {
+                let ReloadReport {
+                    settings,
+                    keys,
+                    needs_restart,
+                } = report;
+                let revision = settings.revision;
+                tracing::info!(
+                    revision,
+                    changes = settings.changes.join("; "),
+                    ?keys,
+                    "reloaded"
+                );
+                if !needs_restart.is_empty() {
+                    let keys = needs_restart.join(", ");
+                    tracing::warn!(keys, "these settings changed and hold after a restart");
+                }
+            }
+            Ok(Err(problems)) => {
+                tracing::warn!(problems, "cannot reload, what was in force stays so");
+            }
+            Err(error) => tracing::error!(%error, "a reload panicked"),
+        }
+    }
+    std::future::pending().await
+}
+
+/// The filter of this process's log.
+struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
+
+impl LogControl for LogFilter {
+    fn check(&self, filter: &str) -> Result<(), String> {
+        let checked = EnvFilter::try_new(filter);
+        checked.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn set(&self, filter: &str) {
+        if let Ok(filter) = EnvFilter::try_new(filter) {
+            (self.0)(filter);
+        }
+    }
+}
+
 /// Log lines to standard error, as configured.
-fn start_log(config: &LogConfig) -> Result<()> {
-    let filter = EnvFilter::try_new(&config.filter).or_fail(Failure::Usage, || {
-        format!("the log filter {:?} is wrong", config.filter)
+fn start_log(config: &NodeConfig) -> Result<LogFilter> {
+    let filter = &config.settings.log_filter;
+    let filter = EnvFilter::try_new(filter).or_fail(Failure::Usage, || {
+        format!("the log filter {filter:?} is wrong")
     })?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);
-    if config.json {
-        log.json().init();
-    } else {
-        log.with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-            .init();
+    if config.json_log {
+        let log = log.json().with_filter_reloading();
+        let handle = log.reload_handle();
+        log.init();
+        return Ok(LogFilter(Box::new(move |filter| {
+            drop(handle.reload(filter))
+        })));
     }
-    Ok(())
+    let terminal = io::IsTerminal::is_terminal(&io::stderr());
+    let log = log.with_ansi(terminal).with_filter_reloading();
+    let handle = log.reload_handle();
+    log.init();
+    Ok(LogFilter(Box::new(move |filter| {
+        drop(handle.reload(filter))
+    })))
 }
 
 /// The backends in the configured order, or all that are built in.
@@ -108,8 +231,8 @@ fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
     kinds.iter().map(find).collect()
 }
 
-/// Makes certificates if those of the private authority are to be used, which then also says who is
-/// revoked.
+/// Makes certificates if the node uses its private authority, and then uses that authority's revocation
+/// list, too.
 fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), CertificateError> {
     let Some(tcp) = &config.tcp else {
         return Ok(());
@@ -193,7 +316,7 @@ impl Summary {
     fn of(config: &NodeConfig) -> Self {
         let unix = config.unix.as_ref();
         Self {
-            json: config.log.json,
+            json: config.json_log,
             unix: unix.map(|unix| format!("{} (mode {:04o})", unix.path.display(), unix.mode)),
             name: config.name.clone(),
             store: config.store.directory.display().to_string(),

@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Where the kernel says which processors belong to which NUMA node.
 const NODES: &str = "/sys/devices/system/node";
 
-/// Where so many workers per class go; nothing if they may run anywhere.
+/// The places of `workers` workers per class; nothing if they may run anywhere.
 pub(crate) fn of(pin: Pin, workers: usize) -> Option<Arc<dyn Placement>> {
     if pin == Pin::Off {
         return None;
@@ -44,7 +44,7 @@ impl Placement for Places {
         for processor in place {
             set.set(*processor);
         }
-        // A cpuset may have shrunk meanwhile; the worker then runs where it may.
+        // The cpuset may have shrunk since; the worker then runs where it may.
         if let Err(error) = sched_setaffinity(None, &set) {
             tracing::warn!(worker, %error, "a worker cannot be pinned");
         }

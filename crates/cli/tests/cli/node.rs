@@ -85,7 +85,7 @@ fn the_status_has_its_fields() {
 fn without_a_node_the_status_says_what_to_do() {
     let place = Place::new();
     place.run(&["status"]).failed(5, &["millrace up"]);
-    // A socket that nobody listens on is the same.
+    // A file without a listener is the same.
     fs::write(place.path("status.sock"), "").unwrap();
     place.run(&["status", "--json"]).failed(5, &["millrace up"]);
 }
@@ -126,6 +126,62 @@ fn sighup_keeps_the_node_running() {
         .done();
     place.wait_for_status("the import", |status| keys(status) == 1);
     assert!(node.child.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn sighup_applies_changed_settings_and_keeps_the_old_ones_if_any_is_wrong() {
+    let place = Place::new();
+    let configure = |top: &str, tables: &str| {
+        let metrics = "[metrics]\naddress = \"127.0.0.1:0\"\n";
+        place.write("node.toml", &format!("{top}{metrics}{tables}"))
+    };
+    let revision = |status: &Value| status["settings_revision"].as_u64().unwrap();
+    let file = configure("", "");
+    let node = place.up(&["--config", file.to_str().unwrap()]);
+    assert_eq!(revision(&place.status()), 1);
+
+    let limits = "[limits]\nquota-ops-per-second = 7\n[log]\nfilter = \"debug\"\n";
+    configure("name = \"renamed\"\n", limits);
+    node.signal(Signal::HUP);
+    let status = place.wait_for_status("the change", |status| revision(status) == 2);
+    assert_ne!(status["node"], "renamed");
+    // What changed is logged, and also what changes only with a restart.
+    for part in [
+        "limits.quota-ops-per-second: 0 → 7",
+        "log-filter",
+        "hold after a restart",
+    ] {
+        node.wait_for_log(part, 1);
+    }
+    let audit = fs::read_to_string(place.path("state/keys/audit.jsonl")).unwrap();
+    assert!(audit.contains("\"actor\":\"SIGHUP\""), "{audit}");
+
+    let wrong = [
+        "[limits]\nkeys = 0\n",
+        "[limits]\nkyes = 1\n",
+        "[log]\nfilter = \"a=loud\"\n",
+    ];
+    for (count, wrong) in (1..).zip(wrong) {
+        configure("", wrong);
+        node.signal(Signal::HUP);
+        node.wait_for_log("cannot reload", count);
+        assert_eq!(revision(&place.status()), 2, "{wrong}");
+    }
+}
+
+#[test]
+fn status_lists_the_open_sessions() {
+    let place = Place::new();
+    let _node = place.up(&[]);
+    let listed = place.run(&["status", "--sessions", "--json"]);
+    assert!(
+        listed.done().data.contains("\"sessions\": []"),
+        "{listed:?}"
+    );
+    let table = place.run(&["status", "--sessions"]);
+    assert!(table.done().data.contains("CLIENT"), "{table:?}");
+    let admin = fs::symlink_metadata(place.path("admin.sock")).unwrap();
+    assert_eq!(admin.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
@@ -181,7 +237,7 @@ fn a_node_cannot_be_dumped_or_traced() {
         .unwrap();
     let fields: Vec<&str> = core.split_whitespace().collect();
     assert_eq!(fields[4..6], ["0", "0"], "{core}");
-    // Files in /proc of an undumpable process belong to root, whoever runs it.
+    // Files in /proc of an undumpable process belong to root, whichever user runs it.
     assert_eq!(
         fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(),
         0

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use crate::support::{Place, p256_key};
 
-const NOBODY: u32 = 65_534;
+const OTHER_USER: u32 = 65_534;
 
-/// A place whose state belongs to somebody else, if there is root to make one.
+/// A place whose state belongs to another user; only root can make one.
 fn foreign() -> Option<Place> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, to give a folder away");
@@ -24,7 +24,7 @@ fn foreign() -> Option<Place> {
     set_mode(&state, 0o700);
     // The folder above must let that user through.
     set_mode(state.parent().unwrap(), 0o711);
-    if let Err(error) = chown(&state, Some(NOBODY), Some(NOBODY)) {
+    if let Err(error) = chown(&state, Some(OTHER_USER), Some(OTHER_USER)) {
         eprintln!("skipped: this root may not give files away: {error}");
         return None;
     }
@@ -50,7 +50,7 @@ fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
     for file in ["state/keys", "state/keys/www.key"] {
         assert_eq!(
             fs::metadata(place.path(file)).unwrap().uid(),
-            NOBODY,
+            OTHER_USER,
             "{file}"
         );
     }

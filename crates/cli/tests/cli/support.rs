@@ -210,6 +210,20 @@ impl Node {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until the log has this text `count` times.
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, text: &str, count: usize) {
+        let started = Instant::now();
+        while self.log().matches(text).count() < count {
+            assert!(
+                started.elapsed() < PATIENCE,
+                "no {count} times {text:?} in\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let id = i32::try_from(self.child.id()).unwrap();
         let process = rustix::process::Pid::from_raw(id).unwrap();

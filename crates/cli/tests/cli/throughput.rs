@@ -28,6 +28,8 @@ fn bench_crypto_measures_checks_and_draws() {
         "0.01",
         "--load",
         "50",
+        "--workers",
+        "1",
         "--json",
         "-",
         "--svg",
@@ -52,10 +54,95 @@ fn bench_crypto_measures_checks_and_draws() {
         assert!(at["p99_us"].as_f64().unwrap() >= at["p50_us"].as_f64().unwrap());
     }
     // With lanes there is a batching backend to go through a node, and promises about it.
-    if report["node"].is_object() {
+    let nodes = report["nodes"].as_array().unwrap();
+    if !nodes.is_empty() {
+        assert_eq!(nodes[0]["workers"], 1);
+        assert!(nodes[0]["rounds"][0]["node_per_s"].as_f64().unwrap() > 0.0);
         assert!(!report["goals"].as_array().unwrap().is_empty());
     }
     assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
+}
+
+#[test]
+fn bench_pool_compares_node_and_library_with_every_worker_count() {
+    let place = Place::new();
+    let pool = [
+        "bench",
+        "pool",
+        "--operation",
+        "ecdsa-sign",
+        "--rounds",
+        "1",
+    ];
+    let short = [
+        "--seconds",
+        "0.1",
+        "--depth",
+        "4",
+        "--workers",
+        "1,2",
+        "--json",
+        "-",
+    ];
+    let outcome = place.run(&[&pool[..], &short].concat());
+    let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
+    let round = &report["operations"][0]["rounds"][0];
+    assert!(round["queue_per_s"].as_f64().unwrap() > 0.0, "{round}");
+    let nodes = round["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2);
+    for (node, workers) in nodes.iter().zip(1..) {
+        assert_eq!(node["workers"], workers);
+        assert!(node["jobs"].as_u64().unwrap() > 0, "{node}");
+    }
+    let goals = report["goals"].as_array().unwrap();
+    let promised = goals.iter().filter(|goal| !goal["reached"].is_null());
+    assert_eq!(
+        promised.count(),
+        goals.len() / 2,
+        "only one worker is promised: {goals:?}"
+    );
+    // A failure names the number that was not reached.
+    let missed = place.run(&[&pool[..], &short[..6], &["--require", "aim"]].concat());
+    if missed.code != 0 {
+        assert!(
+            missed.talk.contains("not reached (aim): "),
+            "{}",
+            missed.talk
+        );
+    }
+}
+
+#[test]
+fn bench_pool_measures_a_victim_under_a_flood() {
+    let place = Place::new();
+    let fairness = [
+        "bench",
+        "pool",
+        "--fairness",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.2",
+    ];
+    let flood = [
+        "--flood-connections",
+        "2",
+        "--flood-jobs",
+        "8",
+        "--workers",
+        "1",
+        "--json",
+        "-",
+    ];
+    let outcome = place.run(&[&fairness[..], &flood].concat());
+    let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
+    let measured = &report["measured"][0];
+    assert_eq!(measured["operation"], "rsa-pkcs1-sign");
+    let round = &measured["rounds"][0];
+    for victim in ["alone", "flooded"] {
+        assert!(round[victim]["p99_us"].as_f64().unwrap() > 0.0, "{round}");
+    }
+    assert!(round["flood_per_s"].as_f64().unwrap() > 0.0, "{round}");
 }
 
 #[test]

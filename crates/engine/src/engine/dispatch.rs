@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The backends of an engine: which ones can serve a job, and which one is passed over because it
-//! computed something wrong. Who of several serves is decided in `choice.rs`.
+//! The backends of an engine: which of them can serve a job, and which is in quarantine because a result of
+//! it failed verification. `choice.rs` chooses among several.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,7 @@ impl Backends {
         })
     }
 
-    /// Opens a key in every backend that takes it. The first one that does says what it is.
+    /// Opens a key in every backend that takes it. Type and public half are those that the first one reads.
     pub(crate) fn open_key(&self, key: &PrivateKey) -> Result<Opened, KeyError> {
         let mut names = vec![None; self.usable.len()];
         let mut info: Option<KeyInfo> = None;
@@ -119,7 +119,7 @@ impl Backends {
         }
     }
 
-    /// By operation: who does it with a key that has these names, as a mask.
+    /// By operation: the backends that do it with a key that has these names, as a mask.
     fn able(
         &self,
         names: &[Option<BackendKey>],
@@ -150,14 +150,14 @@ impl Backends {
         (able != 0).then(|| self.preferred(able).trailing_zeros() as usize)
     }
 
-    /// Who serves `jobs` jobs of a group that wait together, out of those in the mask `able` (not empty).
+    /// Chooses among the backends in the mask `able` (not empty) for `jobs` jobs of a group in one batch.
     pub(crate) fn decide(&self, group: Group, jobs: usize, able: u32) -> Decision {
         let together = |index: usize| self.usable[index].description.batch;
         self.choices
             .decide(group, jobs, self.preferred(able), together)
     }
 
-    /// Those of the mask that are not in quarantine; all if all are.
+    /// The backends of the mask that are not in quarantine; the mask itself if all are.
     fn preferred(&self, able: u32) -> u32 {
         let quarantined = (0..self.usable.len())
             .filter(|index| able & (1 << index) != 0 && self.is_quarantined(*index))
@@ -213,9 +213,15 @@ impl Backends {
         until != 0 && millis(self.started.elapsed()) < until
     }
 
-    /// Whether every backend computes on the calling thread.
+    /// The backends that compute on the calling thread, as a mask.
+    pub(crate) fn on_cpu(&self) -> u32 {
+        (0..self.usable.len())
+            .filter(|index| self.is_on_cpu(*index))
+            .fold(0, |mask, index| mask | 1 << index)
+    }
+
     pub(crate) fn all_on_cpu(&self) -> bool {
-        self.usable.iter().all(|entry| entry.description.on_cpu)
+        self.on_cpu().count_ones() as usize == self.usable.len()
     }
 
     /// Whether a backend computes on the calling thread.

@@ -1,17 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! [`Engine`]: one queue and one set of worker threads per class, above backends that it is handed.
+//! [`Engine`]: one queue and one set of worker threads per class, above the backends that it is given.
 //!
-//! A worker that is idle starts with whatever waits; nothing waits for a batch to fill. Each class
+//! An idle worker starts with the jobs that wait; nothing waits for a batch to fill. Each class
 //! has workers of its own and the operating system shares the cores between them, so an RSA-8192
-//! operation never stands in front of a P-256 signature. A lone job of the fast class is computed
-//! on the thread that brought it, when nothing waits before it: waking a worker would cost as much
-//! as the operation. With one worker per class, that is on one core, a whole batch is.
+//! operation never stands in front of a P-256 signature. Within a class the owners of jobs are served by
+//! weight, and an express worker serves an owner that has nothing in service while all workers are busy.
+//! A lone job of the fast class is computed on the thread that brought it, if nothing waits before it:
+//! waking a worker would cost as much as the operation. With one worker per class (on one core) a whole
+//! batch is, unless several owners use the class.
 //!
 //! Every job ends as exactly one completion. A job that still waits at its deadline ends as
 //! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; a job that a backend already holds ends when the
-//! backend answers, and whoever waits for it has a timer of its own.
+//! backend answers, and the client has a timer of its own.
 
 mod choice;
 mod dispatch;
@@ -49,23 +51,23 @@ const INLINE_MAX: usize = 2;
 
 /// The same with one worker per class, that is on one core: there another thread has no core of its
 /// own, and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's
-/// rate, docs/benchmarks). Bounded, because other connections wait meanwhile: about a millisecond.
+/// rate, docs/benchmarks). Bounded, because other connections wait for that thread: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
-/// Puts worker threads onto processors. The engine knows no system call; whoever starts it does.
+/// Puts worker threads onto processors. The engine makes no system calls, so the program that starts it does.
 pub trait Placement: Send + Sync + fmt::Debug {
     /// Moves the calling thread to where worker number `worker` of a class belongs. Called once by
-    /// each worker, before its first job; what cannot be done is left as it is.
+    /// each worker, before its first job. Express workers are not placed. Failures are ignored.
     fn place(&self, worker: usize);
 }
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct EngineConfig {
     /// Worker threads per class. Default: the cores available to this process.
     pub workers: usize,
-    /// Jobs that may wait per class; more end as [`JobError::Busy`]. Default 8192: at 0.3 ms each
+    /// Jobs that may wait per class; more end as [`JobError::Busy`]. In a full queue an owner below its
+    /// share by weight takes the place of another owner's newest job. Default 8192: at 0.3 ms each
     /// and one core that is 2.5 s of work, more than any handshake waits.
     pub queue_limit: usize,
     /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
@@ -88,7 +90,6 @@ impl Default for EngineConfig {
 
 /// Why an engine did not start.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum StartError {
     /// No backend can be used here. Holds the reasons, one per backend.
     #[error("no backend is usable on this machine: {0}")]
@@ -164,17 +165,17 @@ impl Drop for Key {
 
 /// An operation with its key, input and deadline.
 pub struct Job {
-    /// Its name within the session: chosen by the caller, echoed in the completion.
+    /// Chosen by the caller, unique within the session, and returned in the completion.
     pub id: JobId,
-    /// Whose it is.
+    /// The session that gets the completion.
     pub session: Session,
-    /// The key.
+    /// A key that this engine loaded.
     pub key: Arc<Key>,
-    /// What to do.
+    /// An operation that fits the key, or the job ends as [`JobError::BadInput`].
     pub operation: Operation,
-    /// The input.
+    /// Digest, message or ciphertext, as [`Operation`] says.
     pub input: Vec<u8>,
-    /// When it is useless.
+    /// A job that still waits then ends as [`JobError::Expired`].
     pub deadline: Instant,
 }
 
@@ -199,11 +200,11 @@ impl fmt::Debug for Job {
 
 /// What came of a job. `Debug` shows the length of the output, never its bytes.
 pub struct Completion {
-    /// The job.
+    /// From the job.
     pub id: JobId,
     /// The verified result, or why there is none.
     pub result: Result<Output, JobError>,
-    /// Who served it; nobody if it never reached a backend.
+    /// The backend that answered it; none if none did.
     pub served_by: Option<BackendKind>,
     /// Time between submission and the start of service.
     pub queue_time: Duration,
@@ -233,28 +234,28 @@ impl fmt::Debug for Completion {
 /// State of one backend, for people.
 #[derive(Clone, Debug)]
 pub struct BackendStatus {
-    /// What it is.
+    /// Kind, version and batch size.
     pub description: Description,
     /// Why it cannot be used, if it cannot.
     pub unusable: Option<String>,
     /// Why the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
     pub queue_refused: Option<String>,
-    /// Whether it computed something wrong lately and is passed over.
+    /// Whether it is passed over because a result of it failed verification, or it panicked.
     pub quarantined: bool,
 }
 
-/// What was measured, and chosen, for jobs of one kind that wait together.
+/// What was measured, and which backend was chosen, for jobs of one kind and number in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// How many of them wait together, at most; none: any more than in the choices before.
+    /// The largest number of them in a batch that this row is about; none: more than in the rows before.
     pub together: Option<usize>,
-    /// Who serves them.
+    /// The backend that serves them.
     pub serving: BackendKind,
-    /// How often that changed.
+    /// How often the serving backend changed.
     pub switches: u64,
-    /// Time that a backend works on one job, the median about; only those that were measured.
+    /// Running median of the time that a backend needs for one job; only backends that were measured.
     pub costs: Vec<(BackendKind, Duration)>,
 }
 
@@ -270,7 +271,7 @@ struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A job that waits, with what was decided about it at submission.
+/// A job that waits or runs, with the time of its submission.
 pub(crate) struct Queued {
     job: Job,
     arrived: Instant,
@@ -536,13 +537,13 @@ impl Engine {
         shared.statistics.snapshot(waiting, self.in_flight())
     }
 
-    /// All backends that this engine was handed, usable or not, in order of preference.
+    /// The state of all backends, the usable ones first, each in order of preference.
     #[must_use]
     pub fn backends(&self) -> Vec<BackendStatus> {
         self.shared().backends.status()
     }
 
-    /// Who serves what, wherever several backends can, and what is known about their cost.
+    /// Which backend serves which jobs, where several can, and what each was measured to cost.
     #[must_use]
     pub fn choices(&self) -> Vec<Choice> {
         let backends = &self.shared().backends;
@@ -592,7 +593,7 @@ impl Threads {
         }
         let handles = mem::take(&mut *lock(&self.handles));
         for handle in handles {
-            // The last clone may be dropped by a sink, on a worker: that one ends by itself.
+            // The last clone may be dropped by a sink, on a worker: that thread ends by itself.
             if handle.thread().id() != thread::current().id() {
                 // A worker catches the panics of backends; one of its own was already reported.
                 let _ = handle.join();
@@ -612,7 +613,7 @@ impl Drop for Threads {
 }
 
 impl Shared {
-    /// Why a job is not even queued, if it is not.
+    /// Why a job is refused before it is queued, if it is.
     fn refusal(&self, queued: &Queued) -> Option<JobError> {
         let job = &queued.job;
         let key_type = job.key.info.key_type;
@@ -629,22 +630,30 @@ impl Shared {
         (!offered).then_some(JobError::NotOffered)
     }
 
-    /// Runs a tiny batch of the fast class right here if nothing waits before it; gives it back
-    /// otherwise. While several owners use the class, a batch that holds up the others' submissions for
-    /// longer than a wake-up goes to the queue, where they take turns.
+    /// Runs a small batch of the fast class on this thread if nothing waits before it; else returns it.
+    /// While several owners use the class, a batch that takes longer than a wake-up goes to the queue,
+    /// where the owners take turns.
     fn try_inline(&self, class: Class, batch: Vec<Queued>, now: Instant) -> Option<Vec<Queued>> {
-        let (Class::Fast, Some(first), true) = (class, batch.first(), self.all_on_cpu) else {
+        let (Class::Fast, Some(first)) = (class, batch.first()) else {
             return Some(batch);
         };
         let owner = first.owner();
-        // The jobs of one call usually are of one session; several owners would need one charge each.
+        // The jobs of one call are of one session in practice; several owners would need one charge each.
         let one_owner = batch.iter().all(|queued| queued.owner() == owner);
+        let needs_device = batch.iter().any(|Queued { job, .. }| {
+            job.key.able(job.operation.kind()) & !self.backends.on_cpu() != 0
+        });
         {
             let mut state = lock(&self.classes[class.index()].state);
             let shared = state.contention.note(owner.id(), now);
             let alone = self.workers == 1 && !shared;
             let limit = if alone { INLINE_MAX_ALONE } else { INLINE_MAX };
-            if !one_owner || batch.len() > limit || !state.queue.is_empty() || state.stopping {
+            if !one_owner
+                || needs_device
+                || batch.len() > limit
+                || !state.queue.is_empty()
+                || state.stopping
+            {
                 return Some(batch);
             }
             state
@@ -773,7 +782,7 @@ impl Outbox {
     }
 }
 
-/// The sweeper thread: ends waiting jobs whose deadline has passed although no worker came by.
+/// The sweeper thread: ends waiting jobs whose deadline has passed while all workers are busy.
 fn sweep(shared: &Shared) {
     let mut stopping = lock(&shared.stopping);
     while !*stopping {

@@ -22,7 +22,7 @@ pub(crate) enum Behaviour {
     Answer,
     Fail(BackendError),
     Panic,
-    /// Answers after having used the core for so long.
+    /// Answers after computing for this long.
     Work(Duration),
 }
 
@@ -35,6 +35,9 @@ pub(crate) struct Scripted {
     /// While closed, tasks of slow keys wait in `poll`.
     pub(crate) gate: Gate,
     pub(crate) served: AtomicU64,
+    /// Why queues are refused, if they are.
+    pub(crate) refuses_queues: Mutex<Option<&'static str>>,
+    pub(crate) queues_asked_for: AtomicU64,
     pub(crate) open_keys: AtomicU64,
 }
 
@@ -92,6 +95,8 @@ impl Scripted {
             behaviour: Mutex::new(Behaviour::Answer),
             gate: Gate::default(),
             served: AtomicU64::new(0),
+            refuses_queues: Mutex::default(),
+            queues_asked_for: AtomicU64::new(0),
             open_keys: AtomicU64::new(0),
         })
     }
@@ -150,6 +155,10 @@ impl Backend for Shared {
         self.0.open_keys.fetch_sub(1, Ordering::SeqCst);
     }
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
+        self.0.queues_asked_for.fetch_add(1, Ordering::SeqCst);
+        if let Some(reason) = *self.0.refuses_queues.lock().unwrap() {
+            return Err(Unusable(reason.to_owned()));
+        }
         Ok(Box::new(ScriptedQueue {
             backend: Arc::clone(&self.0),
             tasks: VecDeque::new(),
@@ -282,6 +291,12 @@ impl Fixture {
             fast,
             slow,
         }
+    }
+
+    /// A session of another owner, with the fixture's sink.
+    pub(crate) fn session_of(&self, owner: u64) -> Session {
+        let sink = Arc::clone(&self.sink) as Arc<dyn CompletionSink>;
+        self.engine.open_session(sink, Owner::new(owner, 1))
     }
 
     pub(crate) fn fast_job(&self, id: u64) -> Job {

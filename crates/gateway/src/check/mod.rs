@@ -36,26 +36,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use strum::Display;
 
 pub use millrace_hostfs::process::User;
 
 /// The servers that can be checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Display)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Server {
-    /// nginx, and its kin.
+    /// nginx and its forks
     Nginx,
-    /// HAProxy.
+    /// HAProxy
     Haproxy,
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-        })
-    }
 }
 
 /// What to check.

@@ -55,7 +55,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
             path: HAPROXY_CFG.into(),
             contents,
             why: "ssl-mode-async is needed; the rest is what to compare yours with",
-            sign: sign.to_owned(),
+            marker: sign.to_owned(),
         }],
         after: [
             parts::restart("haproxy"),

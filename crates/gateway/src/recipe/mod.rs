@@ -1,12 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How the pool is put under each application: one file per application, each turning the same
-//! [`Settings`] into a [`Plan`]. Pure: composing text is all that happens here.
+//! One recipe per application: a pure function from [`Settings`] to a [`Plan`].
 //!
-//! Every application gets `/etc/millrace/openssl.cnf` and, as a service, a drop-in for systemd that
-//! names it. They differ in how they wait for the pool, in what they confine themselves to, and in
-//! where a key is named.
+//! Every application gets `/etc/millrace/openssl.cnf` and, if it is a service, a systemd drop-in that names it.
+//! Applications differ in how they wait for the pool, in their chroot or sandbox, and in where they name a key.
 
 mod clients;
 mod haproxy;
@@ -14,9 +12,8 @@ mod nginx;
 mod parts;
 mod servers;
 
-use std::fmt;
-
 use serde::Serialize;
+use strum::{Display, VariantArray};
 
 use crate::plan::Plan;
 use crate::settings::Settings;
@@ -24,42 +21,32 @@ use crate::settings::Settings;
 pub(crate) use haproxy::global_maxconn;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 
-/// An application that there is a recipe for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// An application with a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Display, VariantArray)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Application {
-    /// Anything that uses OpenSSL 3.
+    /// Any program on OpenSSL 3: only the openssl.cnf
     Openssl,
-    /// Stock nginx.
+    /// Stock nginx, asynchronous with the preload library
     Nginx,
-    /// HAProxy 2.6 or later.
+    /// HAProxy 2.6 or later, asynchronous
     Haproxy,
-    /// Apache httpd with `mod_ssl`.
+    /// Apache httpd with mod_ssl
     Apache,
-    /// lighttpd with `mod_openssl`.
+    /// lighttpd with mod_openssl
     Lighttpd,
-    /// stunnel.
+    /// stunnel
     Stunnel,
-    /// OpenVPN, server or client.
+    /// OpenVPN, server or client
     Openvpn,
-    /// curl with a client certificate.
+    /// curl with a client certificate
     Curl,
 }
 
 impl Application {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Openssl,
-        Self::Nginx,
-        Self::Haproxy,
-        Self::Apache,
-        Self::Lighttpd,
-        Self::Stunnel,
-        Self::Openvpn,
-        Self::Curl,
-    ];
-
-    /// What has to be done to put the pool under it.
+    /// The steps that put the pool under the application.
     #[must_use]
     pub fn plan(self, settings: &Settings) -> Plan {
         match self {
@@ -72,21 +59,6 @@ impl Application {
             Self::Openvpn => servers::openvpn(settings),
             Self::Curl => clients::curl(settings),
         }
-    }
-}
-
-impl fmt::Display for Application {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Openssl => "openssl",
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-            Self::Apache => "apache",
-            Self::Lighttpd => "lighttpd",
-            Self::Stunnel => "stunnel",
-            Self::Openvpn => "openvpn",
-            Self::Curl => "curl",
-        })
     }
 }
 
@@ -106,7 +78,7 @@ mod tests {
                 if !preload {
                     settings.preload = None;
                 }
-                for application in Application::ALL {
+                for &application in Application::VARIANTS {
                     let text = application.plan(&settings).text();
                     for (at, _) in text.match_indices('{') {
                         let next = text[at + 1..].chars().next().unwrap_or(' ');
@@ -122,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn every_file_says_where_it_comes_from() {
+    fn every_file_is_marked_as_generated() {
         use crate::plan::Origin;
-        for application in Application::ALL {
+        for &application in Application::VARIANTS {
             for file in application.plan(&settings(&["unix:/run/x.sock"])).files {
                 assert_eq!(
                     Origin::of(&file.contents),

@@ -56,7 +56,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
             path: NGINX_CONF.into(),
             contents: sizes.fill(&settings.key),
             why: "the include is needed; the rest is what to compare yours with",
-            sign: "include millrace.conf".to_owned(),
+            marker: "include millrace.conf".to_owned(),
         }],
         after: [
             parts::restart("nginx"),

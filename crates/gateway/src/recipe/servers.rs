@@ -34,7 +34,7 @@ fn service(settings: &Settings, service: Service) -> Plan {
             path: path.into(),
             contents,
             why: "names the key",
-            sign: sign.to_owned(),
+            marker: sign.to_owned(),
         }],
         after: parts::restart(&service.unit),
         verifications: [

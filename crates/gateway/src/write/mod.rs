@@ -1,12 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Puts the files of a [`Plan`] in place: get, compare, verify, apply, verify again, and take all of it
-//! back if the server's own test no longer passes.
+//! Puts the files of a [`Plan`] in place: compare, verify, apply, verify again, and restore everything if the
+//! server's own test no longer passes.
 //!
-//! A file that was not generated, or was edited since, is replaced only by force, and a copy is kept.
-//! Each file is replaced at once, by a rename; all of them together are not: a crash in between leaves
-//! some new and some old, and the next run does the rest.
+//! [`compare`] returns the [`Changes`] that a person may read first; [`Changes::apply`] writes these and no
+//! others: a file that was changed after the comparison is an error.
+//!
+//! A file that was not generated, or was edited since, is replaced only by force, and a copy is kept. Each file
+//! is replaced atomically by a rename, all of them together are not: after a crash some are new and some are
+//! old, and the next run completes the rest.
 
 mod diff;
 
@@ -21,130 +24,142 @@ use thiserror::Error;
 use crate::plan::{Origin, Plan, PlannedFile, Snippet};
 use crate::verify::{Verdict, below};
 
-/// Bound on a file that is compared, in bytes: a generated one has 2 KiB.
+/// Bound on a file that is compared, in bytes: a generated file has 2 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Copies of a file that are kept beside it, before somebody should tidy up.
+/// Bound on the copies of a file that are kept beside it.
 const MAX_COPIES: usize = 100;
 
-/// Why nothing, or not everything, was written. What had been written is taken back.
+/// Why nothing was written. On an error after the first write, everything is restored.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// Files of somebody else are in the way.
+    /// Files that were not generated, or edited since, are at the planned paths.
     #[error(
         "not written, because millrace did not generate this, or it was edited since: {}; --force \
          replaces it and keeps a copy (.millrace-save)",
         list(.0)
     )]
     InTheWay(Vec<PathBuf>),
-    /// Not a regular file.
+    /// A planned path is taken by something that is not a regular file of at most 1 MiB.
     #[error("{} is not a regular file: remove it, or write elsewhere with --root", .0.display())]
     NotAFile(PathBuf),
-    /// The system refuses.
+    /// The system reported an error.
     #[error("{} {}: {source}", doing, path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         doing: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error.
         source: io::Error,
     },
-    /// The server's test passed before and does not now.
-    #[error("{name} fails with the new files, so they were taken back: {said}")]
+    /// A file was changed after it was compared.
+    #[error("{} was changed after the comparison: run the command again", .0.display())]
+    ChangedSince(PathBuf),
+    /// The server's test passed with the old files and fails with the new ones.
+    #[error("{name} fails with the new files, so the old ones were restored: {output}")]
     Verification {
-        /// Which test.
+        /// Name of the test.
         name: &'static str,
-        /// What it said.
-        said: String,
+        /// Its output.
+        output: String,
     },
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    paths.join(", ")
+    let paths = paths.iter().map(|path| path.display().to_string());
+    paths.collect::<Vec<_>>().join(", ")
 }
 
-/// How a file that is there compares with the one that is planned.
+/// How the file at a path compares with the planned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
-    /// There is none.
+pub enum FileState {
+    /// There is no file.
     New,
-    /// The same.
+    /// It has the planned contents and permissions.
     Unchanged,
-    /// Generated earlier, and different.
+    /// It was generated earlier and differs.
     Changed,
-    /// Generated earlier, and edited since.
+    /// It was generated earlier and edited since.
     Edited,
-    /// Somebody else's.
+    /// It was not generated.
     Foreign,
 }
 
-/// One file, compared.
+/// One file of the plan, compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Where it is, below the root.
+    /// Its path below the root.
     pub path: PathBuf,
     /// How it compares.
-    pub state: State,
-    /// Lines that go (`-`) and come (`+`), with some around them; nothing for new and unchanged files.
+    pub state: FileState,
+    /// Removed lines (`-`) and added ones (`+`); empty for new and unchanged files.
     pub diff: Vec<String>,
+    /// The file that was compared.
+    #[serde(skip)]
+    before: Option<ExistingFile>,
 }
 
-/// What came of a test, before and after.
+/// The difference between a plan and the files below a root.
+#[derive(Clone, Debug)]
+pub struct Changes<'a> {
+    plan: &'a Plan,
+    root: &'a Path,
+    /// One entry for each file of the plan, in its order.
+    pub files: Vec<Change>,
+}
+
+/// The result of a test of the server's configuration, before and after.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verified {
-    /// Which test.
+    /// Name of the test.
     pub name: &'static str,
-    /// With the files that were there.
+    /// With the old files.
     pub before: Verdict,
-    /// With the new ones.
+    /// With the new files.
     pub after: Verdict,
 }
 
-/// What was done.
-#[derive(Clone, Debug, Serialize)]
+/// What was written.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Written {
-    /// The files.
+    /// The files of the plan.
     pub files: Vec<Change>,
-    /// Copies of what was replaced by force.
+    /// Copies of files that were replaced by force.
     pub saved: Vec<PathBuf>,
     /// The tests; none if there was nothing to do.
     pub verified: Vec<Verified>,
 }
 
-/// Compares the plan with what is there.
+/// Compares a plan with the files below a root.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn compare(plan: &Plan, root: &Path) -> Result<Vec<Change>, WriteError> {
-    plan.files
-        .iter()
-        .map(|file| compare_file(file, root))
-        .collect()
+pub fn compare<'a>(plan: &'a Plan, root: &'a Path) -> Result<Changes<'a>, WriteError> {
+    let files = plan.files.iter().map(|file| compare_file(file, root));
+    let files = files.collect::<Result<_, _>>()?;
+    Ok(Changes { plan, root, files })
 }
 
 fn compare_file(file: &PlannedFile, root: &Path) -> Result<Change, WriteError> {
     let path = below(root, &file.path);
-    let (state, diff) = match current(&path)? {
-        None => (State::New, Vec::new()),
+    let before = existing(&path)?;
+    let (state, diff) = match &before {
+        None => (FileState::New, Vec::new()),
         Some(current) => {
             let text = String::from_utf8_lossy(&current.contents);
             let state = if current.contents == file.contents.as_bytes() {
                 if current.mode == file.mode {
-                    State::Unchanged
+                    FileState::Unchanged
                 } else {
-                    State::Changed
+                    FileState::Changed
                 }
             } else {
                 match Origin::of(&text) {
-                    Origin::Generated => State::Changed,
-                    Origin::Edited => State::Edited,
-                    Origin::Foreign => State::Foreign,
+                    Origin::Generated => FileState::Changed,
+                    Origin::Edited => FileState::Edited,
+                    Origin::Foreign => FileState::Foreign,
                 }
             };
             let mut lines = diff::lines(&text, &file.contents);
@@ -157,92 +172,128 @@ fn compare_file(file: &PlannedFile, root: &Path) -> Result<Change, WriteError> {
             (state, lines)
         }
     };
-    Ok(Change { path, state, diff })
+    Ok(Change {
+        path,
+        state,
+        diff,
+        before,
+    })
 }
 
-/// The snippets that the user's files do not have yet.
+/// The snippets that the user's own files lack.
 #[must_use]
 pub fn missing_snippets<'a>(plan: &'a Plan, root: &Path) -> Vec<&'a Snippet> {
     let missing = |snippet: &&Snippet| {
-        let there = match current(&below(root, &snippet.path)) {
-            Ok(Some(current)) => String::from_utf8_lossy(&current.contents).into_owned(),
-            Ok(None) | Err(_) => String::new(),
-        };
-        !there
-            .lines()
-            .any(|line| !line.trim_start().starts_with('#') && line.contains(&snippet.sign))
+        let file = existing(&below(root, &snippet.path)).ok().flatten();
+        let text = file.map(|file| String::from_utf8_lossy(&file.contents).into_owned());
+        !text.is_some_and(|text| {
+            let mut lines = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with('#'));
+            lines.any(|line| line.contains(&snippet.marker))
+        })
     };
     plan.snippets.iter().filter(missing).collect()
 }
 
-/// Writes what differs.
-///
-/// # Errors
-/// See [`WriteError`]; then everything is as it was.
-pub fn write(plan: &Plan, root: &Path, force: bool) -> Result<Written, WriteError> {
-    let files = compare(plan, root)?;
-    if files.iter().all(|change| change.state == State::Unchanged) {
-        return Ok(Written {
-            files,
-            saved: Vec::new(),
-            verified: Vec::new(),
-        });
-    }
-    let in_the_way: Vec<PathBuf> = files
-        .iter()
-        .filter(|change| matches!(change.state, State::Foreign | State::Edited))
-        .map(|change| change.path.clone())
-        .collect();
-    if !in_the_way.is_empty() && !force {
-        return Err(WriteError::InTheWay(in_the_way));
-    }
-    let verify = || {
-        plan.verifications
+impl Changes<'_> {
+    /// Whether every file is as planned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files
             .iter()
-            .map(|verification| verification.run(root))
-    };
-    let before: Vec<Verdict> = verify().collect();
-    let mut undo = Undo::default();
-    for (file, change) in plan.files.iter().zip(&files) {
-        if change.state != State::Unchanged {
-            replace(file, change, &mut undo)?;
-        }
+            .all(|change| change.state == FileState::Unchanged)
     }
-    let mut verified = Vec::new();
-    for ((verification, before), after) in plan.verifications.iter().zip(before).zip(verify()) {
-        // What failed before and still does was not broken here; the caller says so.
-        if let (Verdict::Passed | Verdict::Skipped(_), Verdict::Failed(said)) = (&before, &after) {
-            return Err(WriteError::Verification {
-                name: verification.name,
-                said: said.clone(),
+
+    /// Writes the files that differ; with `force` also over files that were not generated.
+    ///
+    /// # Errors
+    /// See [`WriteError`]; then everything is as before.
+    pub fn apply(self, force: bool) -> Result<Written, WriteError> {
+        for change in &self.files {
+            change.check_current()?;
+        }
+        if self.is_empty() {
+            return Ok(Written {
+                files: self.files,
+                ..Written::default()
             });
         }
-        verified.push(Verified {
-            name: verification.name,
-            before,
-            after,
-        });
+        let foreign =
+            |change: &&Change| matches!(change.state, FileState::Foreign | FileState::Edited);
+        let in_the_way: Vec<PathBuf> = self
+            .files
+            .iter()
+            .filter(foreign)
+            .map(|change| change.path.clone())
+            .collect();
+        if !in_the_way.is_empty() && !force {
+            return Err(WriteError::InTheWay(in_the_way));
+        }
+        let verify = || {
+            self.plan
+                .verifications
+                .iter()
+                .map(|test| test.run(self.root))
+        };
+        let before: Vec<Verdict> = verify().collect();
+        let mut undo = Undo::default();
+        for (file, change) in self.plan.files.iter().zip(&self.files) {
+            if change.state != FileState::Unchanged {
+                replace(file, change, &mut undo)?;
+            }
+        }
+        let mut verified = Vec::new();
+        for ((test, before), after) in self.plan.verifications.iter().zip(before).zip(verify()) {
+            // A test that failed with the old files, too, was not broken by the new ones: the caller reports it.
+            if let (Verdict::Passed | Verdict::Skipped(_), Verdict::Failed(output)) =
+                (&before, &after)
+            {
+                return Err(WriteError::Verification {
+                    name: test.name,
+                    output: output.clone(),
+                });
+            }
+            verified.push(Verified {
+                name: test.name,
+                before,
+                after,
+            });
+        }
+        Ok(Written {
+            files: self.files,
+            saved: undo.keep(),
+            verified,
+        })
     }
-    Ok(Written {
-        files,
-        saved: undo.keep(),
-        verified,
-    })
 }
 
-struct Current {
+impl Change {
+    /// # Errors
+    /// The file is not the one that was compared.
+    fn check_current(&self) -> Result<(), WriteError> {
+        if existing(&self.path)? == self.before {
+            Ok(())
+        } else {
+            Err(WriteError::ChangedSince(self.path.clone()))
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ExistingFile {
     contents: Vec<u8>,
     mode: u32,
 }
 
-fn current(path: &Path) -> Result<Option<Current>, WriteError> {
+fn existing(path: &Path) -> Result<Option<ExistingFile>, WriteError> {
     let failed = |source| io_error("reading", path, source);
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    // A link might lead to a file that is not meant; a file that long was not generated.
+    // A link might lead to another file than the planned one; a longer file was not generated.
     if !metadata.is_file() || metadata.len() > MAX_FILE {
         return Err(WriteError::NotAFile(path.to_owned()));
     }
@@ -250,23 +301,23 @@ fn current(path: &Path) -> Result<Option<Current>, WriteError> {
     File::open(path)
         .and_then(|file| file.take(MAX_FILE).read_to_end(&mut contents))
         .map_err(failed)?;
-    Ok(Some(Current {
+    Ok(Some(ExistingFile {
         contents,
         mode: metadata.permissions().mode() & 0o7777,
     }))
 }
 
-/// What takes everything back when it is dropped, unless it is told to keep it.
+/// Restores everything when it is dropped before [`Undo::keep`].
 #[derive(Default)]
 struct Undo {
-    /// Newest last: a file with what it was, or nothing if it was not there.
-    files: Vec<(PathBuf, Option<Current>)>,
+    /// The replaced files, newest last; `None` for a file that is new.
+    files: Vec<(PathBuf, Option<ExistingFile>)>,
     folders: Vec<PathBuf>,
     saved: Vec<PathBuf>,
 }
 
 impl Undo {
-    /// Keeps what was done; the copies that were made.
+    /// Keeps the new files and returns the copies of old ones.
     fn keep(mut self) -> Vec<PathBuf> {
         self.files.clear();
         self.folders.clear();
@@ -276,7 +327,7 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        // As far as the system lets us: there is an error on its way already.
+        // Errors are ignored: the caller already returns the one that led here.
         for (path, before) in self.files.iter().rev() {
             let _ = match before {
                 None => fs::remove_file(path),
@@ -295,12 +346,12 @@ impl Drop for Undo {
 fn replace(file: &PlannedFile, change: &Change, undo: &mut Undo) -> Result<(), WriteError> {
     let path = &change.path;
     make_folders(path, undo)?;
-    let before = current(path)?;
-    if let (State::Foreign | State::Edited, Some(before)) = (change.state, &before) {
+    change.check_current()?;
+    if let (FileState::Foreign | FileState::Edited, Some(before)) = (change.state, &change.before) {
         undo.saved.push(save(path, before)?);
     }
     put(path, file.contents.as_bytes(), file.mode)?;
-    undo.files.push((path.clone(), before));
+    undo.files.push((path.clone(), change.before.clone()));
     Ok(())
 }
 
@@ -319,8 +370,8 @@ fn make_folders(path: &Path, undo: &mut Undo) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// A copy of what is about to be replaced, beside it.
-fn save(path: &Path, before: &Current) -> Result<PathBuf, WriteError> {
+/// Copies a file that is about to be replaced to a name beside it.
+fn save(path: &Path, before: &ExistingFile) -> Result<PathBuf, WriteError> {
     let mut last = io::Error::other("there are too many copies: remove some");
     for number in 0..MAX_COPIES {
         let mut name = path.as_os_str().to_owned();
@@ -338,12 +389,12 @@ fn save(path: &Path, before: &Current) -> Result<PathBuf, WriteError> {
     Err(io_error("copying", path, last))
 }
 
-/// Replaces a file at once: whoever opens it sees the old or the new one.
+/// Replaces a file atomically.
 fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".millrace-new");
     let new = PathBuf::from(name);
-    // Left by a run that was killed.
+    // A run that was killed may have left it.
     let _ = fs::remove_file(&new);
     let written = create(&new, contents, mode).and_then(|()| fs::rename(&new, path));
     written.map_err(|source| {
@@ -359,7 +410,7 @@ fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
         .mode(mode)
         .open(path)?;
     file.write_all(contents)?;
-    // Whatever the umask says.
+    // The mode above is subject to the umask.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }

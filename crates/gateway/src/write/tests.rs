@@ -29,16 +29,21 @@ fn refusing(mut plan: Plan) -> Plan {
     plan
 }
 
-fn states(changes: &[Change]) -> Vec<State> {
+/// What the command does: the comparison that it shows is the one that it applies.
+fn write(plan: &Plan, root: &Path, force: bool) -> Result<Written, WriteError> {
+    compare(plan, root)?.apply(force)
+}
+
+fn states(changes: &[Change]) -> Vec<FileState> {
     changes.iter().map(|change| change.state).collect()
 }
 
 #[test]
-fn the_second_time_there_is_nothing_to_do() {
+fn second_write_changes_nothing() {
     let root = tempfile::tempdir().expect("folder");
     let plan = plan();
     let first = write(&plan, root.path(), false).expect("written");
-    assert_eq!(states(&first.files), [State::New; 3]);
+    assert_eq!(states(&first.files), [FileState::New; 3]);
     for file in &plan.files {
         let path = below(root.path(), &file.path);
         assert_eq!(fs::read_to_string(&path).expect("a file"), file.contents);
@@ -46,12 +51,12 @@ fn the_second_time_there_is_nothing_to_do() {
         assert_eq!(mode & 0o7777, 0o644);
     }
     let second = write(&plan, root.path(), false).expect("nothing to do");
-    assert_eq!(states(&second.files), [State::Unchanged; 3]);
+    assert_eq!(states(&second.files), [FileState::Unchanged; 3]);
     assert!(second.verified.is_empty() && second.saved.is_empty());
 }
 
 #[test]
-fn what_changed_is_replaced_and_shown() {
+fn generated_files_that_differ_are_shown_and_replaced() {
     let root = tempfile::tempdir().expect("folder");
     let _ = write(&plan(), root.path(), false).expect("written");
     let other = {
@@ -61,10 +66,14 @@ fn what_changed_is_replaced_and_shown() {
         plan.verifications.clear();
         plan
     };
-    let changes = compare(&other, root.path()).expect("compared");
+    let changes = compare(&other, root.path()).expect("compared").files;
     assert_eq!(
         states(&changes),
-        [State::Changed, State::Unchanged, State::Unchanged]
+        [
+            FileState::Changed,
+            FileState::Unchanged,
+            FileState::Unchanged
+        ]
     );
     assert!(
         changes[0]
@@ -75,18 +84,19 @@ fn what_changed_is_replaced_and_shown() {
     assert!(
         compare(&other, root.path())
             .expect("compared")
+            .files
             .iter()
             .all(|c| c.diff.is_empty())
     );
     // Permissions count, too.
     let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
     fs::set_permissions(&conf, Permissions::from_mode(0o600)).expect("permissions");
-    let changes = compare(&other, root.path()).expect("compared");
+    let changes = compare(&other, root.path()).expect("compared").files;
     assert_eq!(changes[2].diff, ["mode 0600 becomes 0644"]);
 }
 
 #[test]
-fn files_of_others_stay_unless_forced_and_then_a_copy_is_kept() {
+fn foreign_files_are_replaced_only_by_force_and_copied() {
     let root = tempfile::tempdir().expect("folder");
     let plan = plan();
     let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
@@ -118,7 +128,7 @@ fn files_of_others_stay_unless_forced_and_then_a_copy_is_kept() {
 }
 
 #[test]
-fn everything_is_taken_back_when_the_test_fails() {
+fn all_files_are_restored_when_the_test_fails() {
     let root = tempfile::tempdir().expect("folder");
     let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
     fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
@@ -129,7 +139,7 @@ fn everything_is_taken_back_when_the_test_fails() {
     plan.verifications[0].environment = vec![("CNF", Argument::Owned(cnf))];
     let error = write(&plan, root.path(), true).expect_err("vetoed");
     assert!(
-        matches!(&error, WriteError::Verification { name: "sh", said } if said == "no"),
+        matches!(&error, WriteError::Verification { name: "sh", output } if output == "no"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&conf).expect("as it was"), "env MINE;\n");
@@ -143,7 +153,7 @@ fn everything_is_taken_back_when_the_test_fails() {
 }
 
 #[test]
-fn what_failed_before_is_reported_and_does_not_count() {
+fn test_that_failed_before_does_not_prevent_the_write() {
     let root = tempfile::tempdir().expect("folder");
     let mut plan = refusing(plan());
     plan.verifications[0].arguments[1] = Argument::Text("echo broken; exit 1");
@@ -156,7 +166,7 @@ fn what_failed_before_is_reported_and_does_not_count() {
 }
 
 #[test]
-fn a_link_is_not_followed() {
+fn symbolic_link_at_a_planned_path_is_refused() {
     let root = tempfile::tempdir().expect("folder");
     let target = root.path().join("target");
     fs::write(&target, "mine\n").expect("a file");
@@ -170,7 +180,7 @@ fn a_link_is_not_followed() {
 }
 
 #[test]
-fn snippets_are_missing_until_their_line_is_there() {
+fn snippets_are_missing_until_their_line_is_present() {
     let root = tempfile::tempdir().expect("folder");
     let plan = plan();
     assert_eq!(missing_snippets(&plan, root.path()).len(), 1);
@@ -184,4 +194,24 @@ fn snippets_are_missing_until_their_line_is_there() {
     );
     fs::write(&conf, "include millrace.conf;\nevents {}\n").expect("a file");
     assert!(missing_snippets(&plan, root.path()).is_empty());
+}
+
+#[test]
+fn file_changed_after_the_comparison_is_not_overwritten() {
+    let root = tempfile::tempdir().expect("folder");
+    let plan = plan();
+    let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
+    // The file is new at the first comparison and as planned at the second.
+    for _ in 0..2 {
+        let changes = compare(&plan, root.path()).expect("compared");
+        fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
+        fs::write(&conf, "env MINE;\n").expect("a file");
+        let error = changes.apply(true).expect_err("changed since");
+        assert!(
+            matches!(&error, WriteError::ChangedSince(path) if *path == conf),
+            "{error}"
+        );
+        assert_eq!(fs::read_to_string(&conf).expect("a file"), "env MINE;\n");
+        let _ = write(&plan, root.path(), true).expect("compared again");
+    }
 }

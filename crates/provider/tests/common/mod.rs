@@ -114,7 +114,8 @@ impl Bench {
         config.unix = Some(UnixConfig::at(self.socket()));
         config.metrics = None;
         config.status_socket = None;
-        config.allow_import = true;
+        config.admin = None;
+        config.settings.allow_import = true;
         config.store = self.store_config();
         let store = KeyStore::open(&config.store.directory, &config.store.kek).expect("store");
         let (started, wait) = mpsc::channel();
@@ -126,7 +127,8 @@ impl Bench {
                 .build()
                 .expect("runtime");
             runtime.block_on(async move {
-                let node = Node::bind(config, engine(backend), store).expect("node");
+                let service = config.service(engine(backend), store).expect("service");
+                let node = Node::bind(config, service).expect("node");
                 started.send(node.handle()).expect("test is there");
                 node.run(async { drop(stopped.await) }).await;
             });

@@ -8,12 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use millrace_engine::EngineConfig;
+use millrace_engine::{Engine, EngineConfig};
+use millrace_service::Settings;
+use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_wire::Hello;
 
 use super::*;
-use millrace_service::store::{KekSource, KeyStore};
 
 /// A client whose bytes are all there, and who takes as much as `room` says.
 struct FakeStream {
@@ -65,31 +66,12 @@ impl AsyncWrite for FakeStream {
     }
 }
 
-/// A connection to a node without keys, whose client pings so often.
+/// A connection to a node without keys, whose client sends this number of pings.
 fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     let backend = Arc::new(FakeBackend::new(FakeOptions::default()));
     let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
     let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
-    let limits = Limits::default();
-    let shared = Shared {
-        keyring: Keyring::new(Arc::new(store), engine.clone()),
-        engine,
-        rules: Arc::new(Rules {
-            node: "n".to_owned(),
-            allow_import: false,
-            max_in_flight: limits.in_flight,
-            max_keys: limits.keys,
-            max_budget: limits.max_budget,
-        }),
-        limits,
-        metrics: Metrics::default(),
-        reports: ClientReports::default(),
-        quotas: Quotas::new(None),
-        imports: Arc::new(Semaphore::new(1)),
-        denials: RateLimit::default(),
-        faults: RateLimit::default(),
-        refusals: RateLimit::default(),
-    };
+    let service = Service::new("n", Settings::default(), engine, store).unwrap();
     let mut said = Vec::new();
     let hello = Hello {
         min_version: 1,
@@ -107,8 +89,10 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
         heard: Arc::default(),
     };
     let outbox = Arc::new(Outbox::default());
+    let session = service.open("uid:1".into(), Arc::clone(&outbox) as _);
     let turns = Turns::new(Arc::new(Semaphore::new(1)));
-    Connection::new(stream, "uid:1".into(), outbox, turns, Arc::new(shared))
+    let checks = Arc::new(Semaphore::new(1));
+    Connection::new(stream, session.unwrap(), outbox, turns, checks)
 }
 
 /// Polls once, and then as often as the connection asked for it.
@@ -151,15 +135,15 @@ async fn a_client_that_reads_late_gets_every_answer() {
 async fn a_client_with_many_keys_delays_another_by_few() {
     let directory = tempfile::tempdir().unwrap();
     let many = pinged(0, directory.path());
-    let shared = &many.shared;
-    let busy = Arc::clone(&shared.imports).acquire_owned().await;
+    let busy = Arc::clone(&many.checks).acquire_owned().await;
     // One outbox for both shows the order.
     let outbox = Arc::new(Outbox::default());
     let mut imports = JoinSet::new();
     let mut begin = |request, in_line: &Arc<Semaphore>| {
         let key = millrace_testkit::keys::p_256().private_key();
         let (in_line, outbox) = (Arc::clone(in_line), Arc::clone(&outbox));
-        imports.spawn(import(request, key, in_line, Arc::clone(shared), outbox));
+        let (checks, service) = (Arc::clone(&many.checks), many.session.service().clone());
+        imports.spawn(import(request, key, in_line, checks, service, outbox));
     };
     for _ in 0..20 {
         begin(0, &many.in_line);

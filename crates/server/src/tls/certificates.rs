@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  tls/            0700
-//!    ca.crt        ca.key      0600: whoever has it can make clients
+//!    ca.crt        ca.key      0600: signs certificates of clients
 //!    ca.crl                    the certificates that it revoked
 //!    node.crt      node.key    0600
 //!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host

@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Mutual TLS 1.3: who connects over TCP, and with which files the node proves itself.
+//! Mutual TLS 1.3: the identity of a client over TCP, and the files with which the node proves its own.
 //!
 //! The provider is AWS-LC, handed in explicitly: the process default is the application's. There is
-//! no resumption and no early data. A ticket would let a client in whose certificate has expired
-//! since, and connections live for hours, so that there is nothing to be gained.
+//! no resumption and no early data: a ticket would admit a client whose certificate has expired since,
+//! and connections live for hours, so that resumption would save nothing.
 
 mod certificates;
 mod revocation;
@@ -113,7 +113,7 @@ fn verifier(
     let mut verifier =
         WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
     if let Some(crl) = &files.crl {
-        // An old list lets in whoever was revoked since.
+        // An old list admits clients that were revoked since.
         verifier = verifier
             .with_crls(read_all::<CertificateRevocationListDer<'_>>(crl)?)
             .enforce_revocation_expiration();
@@ -140,19 +140,19 @@ fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     Ok(found)
 }
 
-/// Reads a private key, unless others can, too.
+/// Reads a private key, unless other users can read it, too.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
     let io_failed = |error| failed(rustls_pki_types::pem::Error::Io(error));
     let file = File::open(path).map_err(io_failed)?;
-    // Of the open file: the one that is judged is the one that is read.
+    // Of the open file: the checked file is the file that is read.
     let metadata = file.metadata().map_err(io_failed)?;
     let user = rustix::process::geteuid().as_raw();
     check_private(path, metadata.mode() & 0o7777, metadata.uid(), user)?;
     PrivateKeyDer::from_pem_reader(file).map_err(failed)
 }
 
-/// Bits of a mode that let somebody besides the owner at a file.
+/// Bits of a mode that give others than the owner access to a file.
 const EXPOSED: u32 = 0o077;
 
 /// The same where root owns it: a group may read it, since only root can have chosen that group.
@@ -196,7 +196,7 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     };
     let name = dns.or_else(common)?;
     let identity = format!("cert:{name}");
-    // `*` is a policy's word for everybody.
+    // `*` in a policy stands for every client.
     (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
 }
 
@@ -220,7 +220,7 @@ pub enum TlsError {
         /// Its mode.
         mode: u32,
     },
-    /// Somebody else owns a private key.
+    /// Another user owns a private key.
     #[error("the private key {} belongs to uid {owner}, not to this user or root: chown it", path.display())]
     Owner {
         /// The file.
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_dns_name_counts_before_the_common_name() {
+    fn first_dns_name_wins_over_the_common_name() {
         let address = SanType::IpAddress([127, 0, 0, 1].into());
         let names = vec![address, dns("gateway-1"), dns("gateway-2")];
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_its_owners_or_of_a_group_that_root_chose() {
+    fn private_key_open_to_others_than_roots_group_is_refused() {
         const ROOT: u32 = 0;
         const USER: u32 = 1000;
         let verdict = |mode, owner, user| check_private(Path::new("/k"), mode, owner, user);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_name_is_nobody() {
+    fn certificate_without_a_plain_name_has_no_identity() {
         for common in ["", "two words", "*", "new\nline", "g\u{e4}teway"] {
             assert_eq!(identity_of(common, vec![]), None, "{common:?}");
         }

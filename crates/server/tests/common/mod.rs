@@ -20,8 +20,9 @@ use millrace_engine::backend::Backend;
 use millrace_engine::{
     Engine, EngineConfig, Hash, JobError, KeyInfo, KeyPolicy, Operation, PrivateKey,
 };
-use millrace_server::config::{Limits, StoreConfig, UnixConfig};
+use millrace_server::config::{StoreConfig, UnixConfig};
 use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_service::settings::Limits;
 use millrace_service::{KekSource, KeyStore};
 use millrace_testkit::keys::TestKey;
 use millrace_wire::codec::encode_submit_batch;
@@ -52,6 +53,7 @@ impl Setup {
         config.unix = Some(UnixConfig::at(directory.path().join("run/node.sock")));
         config.metrics = None;
         config.status_socket = None;
+        config.admin = None;
         config.store = StoreConfig {
             directory: directory.path().join("keys"),
             kek: KekSource::File {
@@ -63,7 +65,7 @@ impl Setup {
     }
 
     pub(crate) fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
-        change(&mut self.config.limits);
+        change(&mut self.config.settings.limits);
         self
     }
 
@@ -97,7 +99,8 @@ impl Setup {
                 .build()
                 .unwrap();
             runtime.block_on(async move {
-                let node = Node::bind(config, engine(backend), store).unwrap();
+                let service = config.service(engine(backend), store).unwrap();
+                let node = Node::bind(config, service).unwrap();
                 let addresses = (node.tcp_address(), node.metrics_address());
                 started.send((node.handle(), addresses)).unwrap();
                 node.run(async { drop(stopped.await) }).await;
@@ -366,7 +369,7 @@ pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
 pub(crate) fn get(mut stream: impl Read + Write, path: &str) -> String {
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
     .unwrap();
     let mut answer = String::new();

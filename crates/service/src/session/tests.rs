@@ -93,7 +93,11 @@ impl Client {
             entry("rsa", "key-rsa", KeyType::Rsa { bits: 2048 }, &["*"]),
         ];
         Self {
-            state: SessionState::new(Arc::new(rules), "uid:1".into(), None),
+            state: SessionState::new(
+                Arc::new(rules),
+                "uid:1".into(),
+                Arc::new(Quota::new(None, Instant::now())),
+            ),
             keys: entries.iter().cloned().collect(),
             entries,
             now: Instant::now(),
@@ -549,7 +553,7 @@ fn a_draining_node_still_takes_reports() {
 #[test]
 fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
     let mut client = Client::silent(rules());
-    client.state.quota = Some(Arc::new(Quota::new(3, client.now)));
+    client.state.quota = Arc::new(Quota::new(Some(3), client.now));
     client.say(hello());
     let mine = client.handle("mine");
     for _ in 0..10 {

@@ -64,6 +64,10 @@ pub enum FormatError {
     /// Written by a newer Millrace.
     #[error("version {0} of the key file is not known here: upgrade millrace")]
     Version(u8),
+    /// A key type, operation or hash without a meaning here: the file was written by a newer Millrace, or
+    /// its clear part is damaged.
+    #[error("the key file has a {0} that is not known here: upgrade millrace")]
+    Unknown(&'static str),
     /// It ends too early, goes on too long, or a field is out of its bounds.
     #[error("the key file is damaged ({0})")]
     Damaged(&'static str),
@@ -223,7 +227,7 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     }
     let created = u64::from_be_bytes(reader.array("time")?);
     let (code, bits) = (reader.u8("key type")?, reader.u16("key type")?);
-    let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Damaged("key type"))?;
+    let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Unknown("key type"))?;
     let spki = reader.short("public key")?;
     if spki.is_empty() || spki.len() > MAX_SPKI_LEN {
         return Err(FormatError::Damaged("public key"));
@@ -248,8 +252,11 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
         hashes: HashSet::from_bits(hashes),
     };
     // A policy that this version cannot understand must not silently become another one.
-    if policy.operations.bits() != operations || policy.hashes.bits() != hashes {
-        return Err(FormatError::Damaged("policy"));
+    if policy.operations.bits() != operations {
+        return Err(FormatError::Unknown("operation"));
+    }
+    if policy.hashes.bits() != hashes {
+        return Err(FormatError::Unknown("hash"));
     }
     if !reader.rest.is_empty() {
         return Err(FormatError::Damaged("metadata"));
@@ -378,7 +385,10 @@ mod tests {
         let operations = bytes.len() - 150 - 4 - 12 - 8;
         let mut changed = bytes;
         changed[operations] |= 0x80;
-        assert_eq!(parse(&changed).unwrap_err(), FormatError::Damaged("policy"));
+        assert_eq!(
+            parse(&changed).unwrap_err(),
+            FormatError::Unknown("operation")
+        );
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub const CREDENTIAL_NAME: &str = "millrace-kek";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KekSource {
-    /// A file of [`KEK_LEN`] bytes that nobody but its owner can read.
+    /// A file of [`KEK_LEN`] bytes that only its owner can read.
     File {
         /// Its path.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum KekError {
         /// Its mode.
         mode: u32,
     },
-    /// Somebody else owns it.
+    /// Another user owns it.
     #[error("the key-encryption key {} belongs to uid {owner}, not to this user or root: run millrace as its owner, or chown it", path.display())]
     Owner {
         /// The file.
@@ -81,7 +81,7 @@ pub enum KekError {
     #[error("no credential {CREDENTIAL_NAME}: CREDENTIALS_DIRECTORY is not set")]
     NoCredential,
     /// The system's generator of random numbers failed.
-    #[error("no random numbers to be had")]
+    #[error("the system has no random numbers")]
     Random,
 }
 
@@ -220,7 +220,7 @@ impl Kek {
 /// What is authenticated to make the fingerprint of a key-encryption key.
 const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
 
-/// Bits of a mode that let somebody besides the owner at the file.
+/// Bits of a mode that give others than the owner access to the file.
 const FILE_EXPOSED: u32 = 0o077;
 
 /// The same for a systemd credential: it grants the service's user access with an ACL, whose mask

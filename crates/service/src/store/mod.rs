@@ -13,9 +13,10 @@
 //! anywhere makes the file unusable. Writes are atomic: a full disk changes nothing. Several
 //! processes may use one store; a node sees what `millrace key` does within a second.
 //!
-//! What this is *not*: protection from somebody who can read the directory *and* the
+//! What this is *not*: protection from a user who can read both the directory and the
 //! key-encryption key, or from the node's own user.
 
+mod audit;
 mod files;
 mod format;
 mod kek;
@@ -28,9 +29,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
-use millrace_engine::{KeyInfo, KeyPolicy, OperationKind, PrivateKey};
+use millrace_engine::{KeyInfo, KeyPolicy, KeyType, OperationKind, PrivateKey};
+use serde_json::{Value, json};
 use thiserror::Error;
 
+pub use audit::AUDIT_LOG;
 pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
 use kek::Kek;
@@ -116,14 +119,21 @@ impl KeyStore {
         let metadata = Metadata {
             name: name.to_owned(),
             created,
+            policy: fitting(policy, info.key_type)?,
             info,
-            policy,
         };
         let full = || self.entries().map(|entries| entries.len() >= MAX_KEYS);
-        if !self.path(name)?.exists() && full()? {
+        let replaced = self.path(name)?.exists();
+        if !replaced && full()? {
             return Err(StoreError::Full);
         }
         self.write(&metadata, key, replace)?;
+        let action = if replaced { "replace" } else { "import" };
+        let detail = json!({
+            "type": metadata.info.key_type.to_string(),
+            "policy": policy_of(&metadata.policy),
+        });
+        self.audit(None, action, Some(name), &detail)?;
         Ok(KeyMeta::new(metadata, true))
     }
 
@@ -140,7 +150,7 @@ impl KeyStore {
                     self.parse(&name, &bytes)
                         .map(|file| KeyMeta::new(file.metadata, false)),
                 ),
-                Err(StoreError::NoSuchKey { .. }) => {} // removed meanwhile
+                Err(StoreError::NoSuchKey { .. }) => {} // removed since the listing
                 Err(error) => keys.push(Err(error)),
             }
         }
@@ -176,7 +186,10 @@ impl KeyStore {
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.path(name)?;
         match self.files.remove(&path) {
-            Ok(()) => self.sync(),
+            Ok(()) => {
+                self.sync()?;
+                self.audit(None, "remove", Some(name), &Value::Null)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoSuchKey {
                 name: name.to_owned(),
             }),
@@ -190,6 +203,7 @@ impl KeyStore {
     /// As [`Self::load`] and [`Self::import`].
     pub fn set_policy(&self, name: &str, policy: KeyPolicy) -> Result<KeyMeta, StoreError> {
         let (key, meta) = self.load(name)?;
+        let policy = fitting(policy, meta.info.key_type)?;
         let metadata = Metadata {
             name: meta.name.clone(),
             created: meta.created,
@@ -197,7 +211,32 @@ impl KeyStore {
             policy: policy.clone(),
         };
         self.write(&metadata, &key, true)?;
+        let detail = json!({
+            "before": policy_of(&meta.policy),
+            "policy": policy_of(&policy),
+        });
+        self.audit(None, "policy", Some(name), &detail)?;
         Ok(KeyMeta { policy, ..meta })
+    }
+
+    /// Appends a line to the audit log ([`AUDIT_LOG`]) of the store. `actor` did it, or the user of this
+    /// process.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub fn audit(
+        &self,
+        actor: Option<&str>,
+        action: &str,
+        key: Option<&str>,
+        detail: &Value,
+    ) -> Result<(), StoreError> {
+        audit::append(&self.directory, actor, action, key, detail).map_err(|source| {
+            StoreError::Audit {
+                path: self.directory.join(AUDIT_LOG),
+                source,
+            }
+        })
     }
 
     /// The names in the store with what changes whenever a file is written, sorted.
@@ -237,9 +276,6 @@ impl KeyStore {
     ) -> Result<(), StoreError> {
         let path = self.path(&metadata.name)?;
         let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
-        if metadata.policy.operations.contains(OperationKind::RsaRaw) {
-            return Err(StoreError::RawRsa);
-        }
         let aad = format::encode_aad(metadata, kek.fingerprint())?;
         let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
         let bytes = format::encode(&aad, nonce, &sealed);
@@ -340,6 +376,27 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The policy without operations that keys of this type do not have. Stored, they would say nothing, and an
+/// operation that a later version adds would make the file of every key unreadable for this one.
+fn fitting(mut policy: KeyPolicy, key_type: KeyType) -> Result<KeyPolicy, StoreError> {
+    if policy.operations.contains(OperationKind::RsaRaw) {
+        return Err(StoreError::RawRsa);
+    }
+    let operations = policy.operations.iter();
+    policy.operations = operations.filter(|kind| kind.fits(key_type)).collect();
+    Ok(policy)
+}
+
+/// A policy as the audit log has it.
+fn policy_of(policy: &KeyPolicy) -> Value {
+    let operations = policy.operations.iter().map(OperationKind::name);
+    json!({
+        "identities": policy.identities,
+        "operations": operations.collect::<Vec<_>>(),
+        "hashes": policy.hashes.iter().map(|hash| hash.name()).collect::<Vec<_>>(),
+    })
+}
+
 /// What the name of a key file ends with.
 const SUFFIX: &str = ".key";
 
@@ -415,7 +472,7 @@ pub enum StoreError {
         /// Its mode.
         mode: u32,
     },
-    /// Somebody else owns the directory.
+    /// Another user owns the directory.
     #[error(
         "the key store {} belongs to uid {owner}, not to this user (uid {user}) or root: run millrace as its owner, or chown it",
         path.display()
@@ -423,9 +480,9 @@ pub enum StoreError {
     Owner {
         /// The directory.
         path: PathBuf,
-        /// Who owns it.
+        /// The user who owns it.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
     /// There is no key-encryption key, or it did not seal.
@@ -475,6 +532,14 @@ pub enum StoreError {
     #[error("cannot write {}: {source}; nothing was changed", path.display())]
     Write {
         /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The change was made, but not recorded.
+    #[error("the change was made, but the audit log {} cannot be written: {source}", path.display())]
+    Audit {
+        /// The log.
         path: PathBuf,
         /// Why.
         source: io::Error,

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             Ok(diagnosis) => plugin(&diagnosis),
             Err(error) => {
                 output::print(&format!("MILLRACE UNKNOWN - {error:#}\n"))?;
-                Err(exit::quietly(PLUGIN_UNKNOWN))
+                Err(exit::exit_with(PLUGIN_UNKNOWN))
             }
         };
     }
@@ -53,8 +53,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         page::print(&diagnosis)?;
     }
     match diagnosis.worst() {
-        Some(Severity::Critical) => Err(exit::quietly(CRITICAL)),
-        Some(Severity::Warning) => Err(exit::quietly(WARNINGS)),
+        Some(Severity::Critical) => Err(exit::exit_with(CRITICAL)),
+        Some(Severity::Warning) => Err(exit::exit_with(WARNINGS)),
         Some(Severity::Notice) | None => Ok(()),
     }
 }
@@ -106,6 +106,6 @@ fn plugin(diagnosis: &Diagnosis) -> Result<()> {
     ))?;
     match code {
         0 => Ok(()),
-        code => Err(exit::quietly(code)),
+        code => Err(exit::exit_with(code)),
     }
 }

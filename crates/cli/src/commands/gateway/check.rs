@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs the command.
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let options = Options {
-        server: args.server.into(),
+        server: args.server,
         pid: args.pid,
         connect: args.connect.clone(),
         server_name: args.server_name.clone(),

@@ -14,14 +14,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Result;
+use millrace_gateway::Settings;
 use millrace_gateway::plan::{Plan, Snippet};
-use millrace_gateway::settings::Mode;
 use millrace_gateway::verify::Verdict;
-use millrace_gateway::write::{self, Change, State, Written};
-use millrace_gateway::{Application, Settings};
+use millrace_gateway::write::{self, Change, FileState, Written};
 use serde::Serialize;
 
-use crate::args::{GatewayArgs, GatewayCommand, ModeName};
+use crate::args::{GatewayArgs, GatewayCommand};
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output;
 use crate::paths;
@@ -41,7 +40,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     let Some(application) = args.application else {
         return Err(fail(Failure::Usage, "name an application, or `check`"));
     };
-    let plan = Application::from(application).plan(&settings(args)?);
+    let plan = application.plan(&settings(args)?);
     match (args.write, args.json) {
         (true, _) => put_in_place(&plan, args),
         (false, true) => output::print_json(&plan),
@@ -49,7 +48,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     }
 }
 
-/// What was typed, with everything filled in.
+/// The arguments, with defaults filled in.
 fn settings(args: &GatewayArgs) -> Result<Settings> {
     let mut nodes = args.pool.clone();
     if nodes.is_empty() {
@@ -76,11 +75,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         plain_keys: args.plain_keys,
         module,
         preload,
-        mode: match args.provider.mode {
-            None | Some(ModeName::Async) => Mode::Async,
-            Some(ModeName::Sync) => Mode::Sync,
-            Some(ModeName::Off) => Mode::Off,
-        },
+        mode: args.provider.mode.unwrap_or_default(),
         provider: args.provider.keys(),
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
@@ -129,25 +124,24 @@ struct Answer<'a> {
     dry_run: bool,
     #[serde(flatten)]
     written: &'a Written,
-    /// What the user's own files still lack.
+    /// The lines that the user's own files still lack.
     missing: Vec<&'a Snippet>,
 }
 
 fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
-    let looked = write::compare(plan, &args.root)?;
-    // On the way, since writing may be refused.
+    let changes = write::compare(plan, &args.root)?;
+    // Before the write, which may be refused.
     if !args.json {
-        output::print(&show(&looked))?;
+        output::print(&show(&changes.files))?;
     }
-    let nothing = looked.iter().all(|change| change.state == State::Unchanged);
+    let nothing = changes.is_empty();
     let written = if args.dry_run {
         Written {
-            files: looked,
-            saved: Vec::new(),
-            verified: Vec::new(),
+            files: changes.files,
+            ..Written::default()
         }
     } else {
-        let work = || write::write(plan, &args.root, args.force);
+        let work = || changes.apply(args.force);
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };
@@ -160,9 +154,9 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
         });
     }
     if nothing {
-        eprintln!("nothing to do: everything is in place");
+        eprintln!("nothing to do: all files are in place");
     } else if args.dry_run {
-        eprintln!("nothing was done: this is what --write does without --dry-run");
+        eprintln!("nothing was written: --write without --dry-run makes these changes");
     }
     for copy in &written.saved {
         eprintln!("kept a copy: {}", copy.display());
@@ -173,17 +167,17 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     output::print(&what_remains(plan, &missing, nothing))
 }
 
-/// The plan, as changes to what is there.
+/// The changes for a person to read.
 fn show(changes: &[Change]) -> String {
     let styled = io::stdout().is_terminal();
     let mut text = String::new();
     for change in changes {
         let state = match change.state {
-            State::New => "new",
-            State::Unchanged => "unchanged",
-            State::Changed => "changed",
-            State::Edited => "edited by hand",
-            State::Foreign => "not ours",
+            FileState::New => "new",
+            FileState::Unchanged => "unchanged",
+            FileState::Changed => "changed",
+            FileState::Edited => "edited by hand",
+            FileState::Foreign => "not ours",
         };
         text.push_str(&format!("{state:<14}  {}\n", change.path.display()));
         for line in &change.diff {
@@ -207,12 +201,12 @@ fn verdict(name: &str, verdict: &Verdict) -> String {
         Verdict::Passed => format!("{name}: passed"),
         Verdict::Skipped(why) => format!("{name}: not run ({why})"),
         Verdict::Failed(said) => {
-            format!("{name}: fails, as it did before, so the files are left in place: {said}")
+            format!("{name}: fails, as it did with the old files, so the new ones are kept: {said}")
         }
     }
 }
 
-/// What is left to the user.
+/// The steps that are left to the user.
 fn what_remains(plan: &Plan, missing: &[&Snippet], nothing: bool) -> String {
     let rest = Plan {
         application: plan.application,

@@ -38,7 +38,7 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
         policy.identities = identities;
     }
     if operations.contains(&OperationKind::RsaRaw) {
-        let reason = "rsa-raw is never allowed on a key of the pool: whoever may use it could sign \
+        let reason = "rsa-raw is never allowed on a key of the pool: a client that may use it can sign \
                       and decrypt anything; leave it out";
         return Err(fail(Failure::Usage, reason));
     }

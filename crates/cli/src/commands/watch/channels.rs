@@ -3,14 +3,13 @@
 
 //! Destinations of alerts: the system's log, or a program.
 
-use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use millrace_hostfs::child::{self, Limits};
 use millrace_inspect::doctor::Severity;
 use millrace_inspect::doctor::watch::Alert;
 
@@ -21,8 +20,6 @@ use crate::page::plain;
 const LOG: &str = "/dev/log";
 /// Time that a program has for one alert: sending a page takes seconds, and the watch must go on.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
-/// Interval of checks whether a program has ended.
-const COMMAND_POLL: Duration = Duration::from_millis(20);
 
 /// Sends an alert.
 ///
@@ -71,49 +68,28 @@ fn log(alert: &Alert, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts a program without a shell, and kills it when its time is up.
+/// Runs a program without a shell. It gets the alert as JSON on its standard input and in its environment.
 fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
     let name = program.display();
-    let mut child = Command::new(program)
+    let mut text = serde_json::to_vec(alert).context("composing the JSON")?;
+    text.push(b'\n');
+    let mut command = Command::new(program);
+    command
         .env("MILLRACE_ALERT_CHANGE", alert.change.name())
         .env("MILLRACE_ALERT_ID", &alert.finding.id)
         .env("MILLRACE_ALERT_SEVERITY", alert.finding.severity.name())
         .env("MILLRACE_ALERT_TITLE", plain(&alert.finding.title))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .with_context(|| format!("starting {name}"))?;
-    let mut text = serde_json::to_vec(alert).context("composing the JSON")?;
-    text.push(b'\n');
-    if let Some(mut input) = child.stdin.take() {
-        // An alert has a few kilobytes and may not fit into a pipe without a reader.
-        thread::spawn(move || {
-            // A program need not read its input; its environment has the main fields.
-            let _ = input.write_all(&text);
-        });
-    }
-    let ended = wait(&mut child, limit);
-    if ended.is_err() {
-        // It may have ended since.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    match ended? {
-        status if status.success() => Ok(()),
-        status => Err(anyhow!("{name} failed: {status}")),
-    }
-}
-
-fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("waiting for the program")? {
-            return Ok(status);
-        }
-        if begun.elapsed() >= limit {
-            return Err(anyhow!("it took longer than {} s", limit.as_secs()));
-        }
-        thread::sleep(COMMAND_POLL);
+        .stdout(Stdio::null());
+    let limits = Limits {
+        time: limit,
+        output_bytes: 0,
+    };
+    let output =
+        child::run(&mut command, &text, limits).map_err(|error| anyhow!("{name} {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(anyhow!("{name} failed: {}", output.status))
     }
 }
 

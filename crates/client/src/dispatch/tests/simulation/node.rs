@@ -86,7 +86,8 @@ impl World {
         let link = self.next_link;
         self.next_link += 1;
         let rules = Arc::clone(&self.nodes[node].rules);
-        let session = SessionState::new(rules, Arc::from("uid:1"), None);
+        let quota = Arc::new(millrace_service::quota::Quota::new(None, now));
+        let session = SessionState::new(rules, Arc::from("uid:1"), quota);
         self.links.insert(
             link,
             SimLink {

@@ -1,0 +1,119 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Administration of a running node: HTTP and JSON on a unix socket of its own.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /status` | as on the status socket |
+//! | `GET /sessions` | [`Sessions`]: identity, agent, age and jobs in flight of each |
+//! | `GET /settings` | the settings in force, with their revision |
+//! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::node::ReloadReport) |
+//!
+//! The socket has mode 0600, and the kernel says which user is at its other end: root, the node's own user,
+//! or one that the configuration names. Other connections are closed unanswered. Everything that changes a
+//! node goes through here, never through the sockets of [`crate::http`].
+
+use std::io;
+
+use axum::Router;
+use axum::extract::State;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::{IncomingStream, Listener};
+use millrace_service::status::Sessions;
+use serde_json::json;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+use crate::http::{Bounded, json as answer};
+use crate::node::NodeHandle;
+
+/// Mode of the socket: its user alone.
+pub(crate) const SOCKET_MODE: u32 = 0o600;
+
+/// The user at the other end of a connection, as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    uid: u32,
+}
+
+/// A listener that closes connections of other users.
+struct Authenticated {
+    listener: UnixListener,
+    uids: Vec<u32>,
+}
+
+impl Listener for Authenticated {
+    type Io = UnixStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (UnixStream, Peer) {
+        loop {
+            let (stream, _) = Listener::accept(&mut self.listener).await;
+            match stream.peer_cred().map(|peer| peer.uid()) {
+                Ok(uid) if self.uids.contains(&uid) => return (stream, Peer { uid }),
+                Ok(uid) => warn!(uid, "a user may not administer the node: connection closed"),
+                Err(error) => {
+                    warn!(%error, "the kernel does not name the user on the administration socket")
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer {
+            uid: rustix::process::geteuid().as_raw(),
+        })
+    }
+}
+
+impl Connected<IncomingStream<'_, Bounded<Authenticated>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Bounded<Authenticated>>) -> Self {
+        *stream.remote_addr()
+    }
+}
+
+/// Answers on `listener` until the task is dropped. `uids` may administer besides root and this user.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    mut uids: Vec<u32>,
+    node: NodeHandle,
+) -> io::Result<()> {
+    uids.extend([0, rustix::process::geteuid().as_raw()]);
+    let listener = Bounded::new(Authenticated { listener, uids }, node.service().clone());
+    let router = Router::new()
+        .route("/status", get(status))
+        .route("/sessions", get(sessions))
+        .route("/settings", get(settings))
+        .route("/reload", post(reload))
+        .with_state(node);
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).await
+}
+
+async fn status(State(node): State<NodeHandle>) -> Response {
+    answer(&node.status())
+}
+
+async fn sessions(State(node): State<NodeHandle>) -> Response {
+    let sessions = node.service().sessions();
+    answer(&Sessions { sessions })
+}
+
+async fn settings(State(node): State<NodeHandle>) -> Response {
+    let now = node.service().settings();
+    answer(&json!({ "revision": now.revision, "settings": now.settings }))
+}
+
+async fn reload(State(node): State<NodeHandle>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    info!(uid = peer.uid, "reload asked for");
+    match spawn_blocking(move || node.reload_all(&format!("uid:{}", peer.uid))).await {
+        Ok(Ok(report)) => answer(&report),
+        Ok(Err(problems)) => (StatusCode::CONFLICT, problems).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

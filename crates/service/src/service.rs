@@ -1,0 +1,788 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! [`Service`]: what all front ends of a process share, and [`Session`], one client of it.
+//!
+//! ```text
+//!  front end                         Service
+//!   accept ────────────────────────► admit ──► Place        counts against the connections in all
+//!   authenticate                       │
+//!   Place::open(identity, sink) ───────┴────► Session       counts against those of the identity
+//!   Session::begin_turn                                     notices changed keys and settings
+//!   Session::receive ×n                                     decides; collects jobs
+//!   Session::carry_out ──────────────────────► engine       one submission; returns the answers to send
+//!   sink ◄── completions, orders ── engine, drain, close
+//! ```
+//!
+//! A front end brings bytes and a clock. Policy, caps, quotas, statistics, settings and draining are behind
+//! this type, so a second front end in the same process shares all of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::{mem, vec};
+
+use millrace_engine::{
+    Completion, CompletionSink, Engine, Job, JobError, Key, KeyError, Owner, PrivateKey,
+    Session as EngineSession,
+};
+use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
+use tracing::{info, warn};
+
+use crate::client_reports::ClientReports;
+use crate::keys::{KeySet, Keyring, Reloaded};
+use crate::log_limit::RateLimit;
+use crate::metrics::{self, Metrics, Moment, Refusal};
+use crate::outbox::Order;
+use crate::quota::{Quota, Quotas};
+use crate::session::{Effects, Rules, SessionState};
+use crate::settings::{Applied, LogControl, Problems, Settings, Snapshot};
+use crate::status::{SessionRow, Status};
+use crate::store::{KeyStore, StoreError};
+
+/// What a front end is for one session: the completions of its jobs, and orders.
+pub trait SessionSink: CompletionSink {
+    /// Takes an order of the service. Called from any thread; must not block.
+    fn order(&self, order: Order);
+}
+
+/// The service behind all front ends of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    started: Instant,
+    engine: Engine,
+    keyring: Keyring,
+    settings: RwLock<Arc<Snapshot>>,
+    /// The revision of `settings`, to be compared without the lock.
+    revision: AtomicU64,
+    /// Held while settings are changed, so that there is one change at a time.
+    applying: Mutex<()>,
+    log: OnceLock<Box<dyn LogControl>>,
+    quotas: Quotas,
+    /// Turns identities into the engine's owners: keyed anew by each process, so that no client can choose a
+    /// name that shares another's turns.
+    owners: RandomState,
+    metrics: Metrics,
+    reports: ClientReports,
+    draining: AtomicBool,
+    book: Mutex<Book>,
+    denials: RateLimit,
+    faults: RateLimit,
+    refusals: RateLimit,
+}
+
+/// Connections and sessions. Bound: [`Limits::connections`](crate::settings::Limits::connections).
+#[derive(Default)]
+struct Book {
+    places: usize,
+    handshakes: usize,
+    next: u64,
+    sessions: BTreeMap<u64, Arc<Entry>>,
+    of_identity: HashMap<Arc<str>, usize>,
+}
+
+/// A session as the list of sessions has it.
+struct Entry {
+    identity: Arc<str>,
+    agent: OnceLock<Arc<str>>,
+    since: SystemTime,
+    in_flight: AtomicUsize,
+    sink: Arc<dyn SessionSink>,
+}
+
+impl Service {
+    /// A service named `name` over an engine and a key store; loads the keys. Blocks on the disk and on key
+    /// checks.
+    ///
+    /// # Errors
+    /// If the key store cannot be read. A single key file that cannot be used is logged and skipped.
+    pub fn new(
+        name: impl Into<String>,
+        settings: Settings,
+        engine: Engine,
+        store: KeyStore,
+    ) -> Result<Self, StoreError> {
+        let name = name.into();
+        let rules = Arc::new(Rules::of(&name, &settings));
+        let snapshot = Snapshot {
+            revision: 1,
+            settings,
+            rules,
+        };
+        let inner = Inner {
+            name,
+            started: Instant::now(),
+            keyring: Keyring::new(Arc::new(store), engine.clone()),
+            engine,
+            settings: RwLock::new(Arc::new(snapshot)),
+            revision: AtomicU64::new(1),
+            applying: Mutex::new(()),
+            log: OnceLock::new(),
+            quotas: Quotas::default(),
+            owners: RandomState::new(),
+            metrics: Metrics::default(),
+            reports: ClientReports::default(),
+            draining: AtomicBool::new(false),
+            book: Mutex::default(),
+            denials: RateLimit::default(),
+            faults: RateLimit::default(),
+            refusals: RateLimit::default(),
+        };
+        let service = Self {
+            inner: Arc::new(inner),
+        };
+        service.reload_keys()?;
+        Ok(service)
+    }
+
+    /// The name that clients see.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The counters, for those that only a front end can move.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Snapshot> {
+        Arc::clone(
+            &self
+                .inner
+                .settings
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Gives [`Self::apply`] control over the log. The first call counts.
+    pub fn control_log(&self, control: Box<dyn LogControl>) {
+        let _ = self.inner.log.set(control);
+    }
+
+    /// Checks settings without putting them in force.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn check(&self, settings: &Settings) -> Result<(), Problems> {
+        let mut problems = settings.problems();
+        if let Some(log) = self.inner.log.get() {
+            let wrong = log.check(&settings.log_filter).err();
+            problems.extend(wrong.map(|reason| format!("log.filter: {reason}")));
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    /// Puts `settings` in force, also for sessions that are open: all of them, or none if any is wrong.
+    ///
+    /// Sessions of an identity that is no longer admitted are drained. Lower limits on connections refuse
+    /// new ones and close none.
+    ///
+    /// `actor` is what the audit log names as the origin of the change.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the settings; then those before stay in force.
+    pub fn apply(&self, settings: Settings, actor: &str) -> Result<Applied, Problems> {
+        let inner = &*self.inner;
+        let _one_at_a_time = inner
+            .applying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.check(&settings)
+            .inspect_err(|_| inner.metrics.reloads_failed.add(1))?;
+        let before = self.settings();
+        let changes = settings.changes_since(&before.settings);
+        if changes.is_empty() {
+            return Ok(Applied {
+                revision: before.revision,
+                changes,
+            });
+        }
+        let rules = Arc::new(Rules::of(&inner.name, &settings));
+        let revision = before.revision + 1;
+        let snapshot = Arc::new(Snapshot {
+            revision,
+            settings,
+            rules,
+        });
+        *inner
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
+        inner.revision.store(revision, Ordering::Release);
+        inner.quotas.apply(&snapshot.settings, Instant::now());
+        if let Some(log) = inner.log.get() {
+            log.set(&snapshot.settings.log_filter);
+        }
+        for entry in inner.book().sessions.values() {
+            if !snapshot.settings.admits(&entry.identity) {
+                entry.sink.order(Order::Drain);
+            }
+        }
+        inner.metrics.reloads.add(1);
+        info!(
+            revision,
+            actor,
+            changes = changes.join("; "),
+            "settings changed"
+        );
+        let detail = serde_json::json!({ "revision": revision, "changes": changes });
+        if let Err(error) = inner
+            .keyring
+            .store()
+            .audit(Some(actor), "settings", None, &detail)
+        {
+            warn!(%error, "a change of the settings is not in the audit log");
+        }
+        Ok(Applied { revision, changes })
+    }
+
+    /// Brings the keys up to date with the store. Blocks on the disk and on key checks.
+    ///
+    /// # Errors
+    /// If the store cannot be read; then the keys before stay in force.
+    pub fn reload_keys(&self) -> Result<Reloaded, StoreError> {
+        let Inner {
+            metrics, keyring, ..
+        } = &*self.inner;
+        let reloaded = keyring
+            .reload()
+            .inspect_err(|_| metrics.reloads_failed.add(1))?;
+        if reloaded.changed + reloaded.removed > 0 {
+            metrics.reloads.add(1);
+        }
+        metrics.keys_loaded.set(keyring.current().len());
+        metrics.keys_broken.set(reloaded.broken);
+        Ok(reloaded)
+    }
+
+    /// Checks a key that a client brought, for [`Session::imported`]. Takes milliseconds of a core: the
+    /// front end bounds how many run at once.
+    ///
+    /// # Errors
+    /// What is wrong with the key.
+    pub fn check_import(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
+        self.inner.engine.load_key(key)
+    }
+
+    /// Counts a connection whose client has not authenticated yet; `None` if there are too many.
+    #[must_use]
+    pub fn admit(&self) -> Option<Place> {
+        let most = self.settings().settings.limits.connections;
+        let mut book = self.inner.book();
+        (book.places < most).then(|| {
+            book.places += 1;
+            Place {
+                service: self.clone(),
+                handshake: false,
+            }
+        })
+    }
+
+    /// As [`Self::admit`], for a connection whose handshake costs the node more than the client. A quarter
+    /// of all connections may be in one, so that clients that open connections and stay silent do not keep
+    /// out those that need no handshake.
+    #[must_use]
+    pub fn admit_handshake(&self) -> Option<Place> {
+        let most = (self.settings().settings.limits.connections / 4).max(1);
+        let mut place = self.admit()?;
+        let mut book = self.inner.book();
+        if book.handshakes >= most {
+            drop(book);
+            return None;
+        }
+        book.handshakes += 1;
+        place.handshake = true;
+        drop(book);
+        Some(place)
+    }
+
+    /// Admits and opens in one step, for a front end whose clients are known at once.
+    ///
+    /// # Errors
+    /// Why the client is refused; already counted.
+    pub fn open(&self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
+        let Some(place) = self.admit() else {
+            self.refuse(Refusal::TooMany, &identity);
+            return Err(Refusal::TooMany);
+        };
+        place.open(identity, sink)
+    }
+
+    /// Counts and logs a connection that was refused.
+    pub fn refuse(&self, reason: Refusal, detail: &dyn fmt::Display) {
+        self.inner.metrics.connections_refused.add(reason, 1);
+        if let Some(suppressed) = self.inner.refusals.pass(Instant::now()) {
+            warn!(reason = reason.name(), %detail, suppressed, "connection refused");
+        }
+    }
+
+    /// From now on every front end refuses new jobs and keys; jobs in flight end.
+    pub fn drain(&self) {
+        self.inner.draining.store(true, Ordering::Release);
+        self.order(Order::Drain);
+    }
+
+    /// Tells every front end to end its sessions at once.
+    pub fn close(&self) {
+        self.order(Order::Close);
+    }
+
+    /// Whether [`Self::drain`] was called.
+    #[must_use]
+    pub fn draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Acquire)
+    }
+
+    /// Connections open now, including those that have not authenticated.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.inner.book().places
+    }
+
+    /// The open sessions, oldest first.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionRow> {
+        let row = |(number, entry): (&u64, &Arc<Entry>)| SessionRow {
+            session: *number,
+            identity: entry.identity.to_string(),
+            agent: entry
+                .agent
+                .get()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            since: entry
+                .since
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |age| age.as_secs()),
+            in_flight: entry.in_flight.load(Ordering::Relaxed),
+        };
+        self.inner.book().sessions.iter().map(row).collect()
+    }
+
+    /// The service as it is now: what `/status` answers.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let inner = &*self.inner;
+        Status::of(
+            &inner.name,
+            &inner.engine,
+            &inner.metrics,
+            &inner.reports,
+            self.draining(),
+            inner.started.elapsed(),
+            self.settings().revision,
+        )
+    }
+
+    /// All counters in the text format of Prometheus: what `/metrics` answers.
+    #[must_use]
+    pub fn render_metrics(&self) -> String {
+        let inner = &*self.inner;
+        let moment = Moment {
+            engine: &inner.engine.stats(),
+            backends: &inner.engine.backends(),
+            draining: self.draining(),
+            uptime: inner.started.elapsed(),
+        };
+        metrics::render(&inner.metrics, &moment)
+    }
+
+    fn order(&self, order: Order) {
+        for entry in self.inner.book().sessions.values() {
+            entry.sink.order(order);
+        }
+    }
+}
+
+impl Inner {
+    /// The owner of an identity's jobs in the engine: its sessions at all front ends take turns as one, and
+    /// have one share of the queue.
+    fn owner(&self, identity: &str, settings: &Settings) -> Owner {
+        Owner::new(self.owners.hash_one(identity), settings.weight(identity))
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("name", &self.inner.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that counts among all; gives its place back when dropped.
+#[derive(Debug)]
+pub struct Place {
+    service: Service,
+    handshake: bool,
+}
+
+impl Place {
+    /// Ends the handshake of a connection from [`Service::admit_handshake`].
+    pub fn end_handshake(&mut self) {
+        if mem::take(&mut self.handshake) {
+            self.service.inner.book().handshakes -= 1;
+        }
+    }
+
+    /// Opens the session of an authenticated client.
+    ///
+    /// # Errors
+    /// Why the client is refused; already counted.
+    pub fn open(
+        mut self,
+        identity: Arc<str>,
+        sink: Arc<dyn SessionSink>,
+    ) -> Result<Session, Refusal> {
+        self.end_handshake();
+        match self.enter(&identity, &sink) {
+            Ok((number, entry)) => Ok(Session::new(self, number, entry, sink)),
+            Err(reason) => {
+                self.service.refuse(reason, &identity);
+                Err(reason)
+            }
+        }
+    }
+
+    fn enter(
+        &self,
+        identity: &Arc<str>,
+        sink: &Arc<dyn SessionSink>,
+    ) -> Result<(u64, Arc<Entry>), Refusal> {
+        let snapshot = self.service.settings();
+        if !snapshot.settings.admits(identity) {
+            return Err(Refusal::NotAdmitted);
+        }
+        let inner = &*self.service.inner;
+        let mut book = inner.book();
+        let open = book.sessions.len();
+        let held = book.of_identity.get(identity).copied().unwrap_or(0);
+        if !snapshot.settings.has_room(identity, held, open) {
+            return Err(Refusal::TooManyOfIdentity);
+        }
+        let entry = Arc::new(Entry {
+            identity: Arc::clone(identity),
+            agent: OnceLock::new(),
+            since: SystemTime::now(),
+            in_flight: AtomicUsize::new(0),
+            sink: Arc::clone(sink),
+        });
+        book.next += 1;
+        let number = book.next;
+        book.sessions.insert(number, Arc::clone(&entry));
+        book.of_identity.insert(Arc::clone(identity), held + 1);
+        inner.metrics.connections_open.set(book.sessions.len());
+        // Checked under the lock under which `drain` gives its order to the sessions in the list.
+        if self.service.draining() {
+            sink.order(Order::Drain);
+        }
+        Ok((number, entry))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.end_handshake();
+        self.service.inner.book().places -= 1;
+    }
+}
+
+/// What a front end has to do after [`Session::carry_out`]: all of it, in this order.
+#[derive(Debug)]
+pub struct Answers<'a> {
+    /// Messages to be sent.
+    pub replies: vec::Drain<'a, NodeMessage>,
+    /// Jobs that end here, to be sent as completions.
+    pub refused: vec::Drain<'a, (JobId, JobError)>,
+    /// Keys for [`Service::check_import`]; each is answered through [`Session::imported`].
+    pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
+}
+
+/// One client of the service. Dropping it ends the session and cancels its jobs.
+pub struct Session {
+    number: u64,
+    entry: Arc<Entry>,
+    state: SessionState<Arc<Key>>,
+    engine: EngineSession,
+    quota: Arc<Quota>,
+    snapshot: Arc<Snapshot>,
+    keys: Arc<KeySet<Arc<Key>>>,
+    effects: Effects<Arc<Key>>,
+    /// Whether the client has reported about itself.
+    reported: bool,
+    /// Last, because the connection counts until everything else of it is gone.
+    place: Place,
+}
+
+impl Session {
+    fn new(place: Place, number: u64, entry: Arc<Entry>, sink: Arc<dyn SessionSink>) -> Self {
+        let inner = &*place.service.inner;
+        let snapshot = place.service.settings();
+        let identity = &entry.identity;
+        let quota = inner
+            .quotas
+            .of(identity, &snapshot.settings, Instant::now());
+        Self {
+            number,
+            state: SessionState::new(
+                Arc::clone(&snapshot.rules),
+                Arc::clone(identity),
+                Arc::clone(&quota),
+            ),
+            engine: inner
+                .engine
+                .open_session(sink, inner.owner(identity, &snapshot.settings)),
+            quota,
+            snapshot,
+            keys: inner.keyring.current(),
+            effects: Effects::default(),
+            reported: false,
+            entry,
+            place,
+        }
+    }
+
+    /// Picks up keys and settings that changed. Call it before the messages that arrived together.
+    pub fn begin_turn(&mut self, now: Instant) {
+        let inner = &*self.place.service.inner;
+        self.keys = inner.keyring.current();
+        if inner.revision.load(Ordering::Acquire) == self.snapshot.revision {
+            return;
+        }
+        self.snapshot = self.place.service.settings();
+        let (settings, identity) = (&self.snapshot.settings, &self.entry.identity);
+        self.state.set_rules(Arc::clone(&self.snapshot.rules));
+        // A session that was opened during the change has the quota or the permission of before.
+        self.quota.set_rate(settings.quota(identity), now);
+        if !settings.admits(identity) {
+            self.entry.sink.order(Order::Drain);
+        }
+    }
+
+    /// Takes a message that arrived at `now`. Its effects wait for [`Self::carry_out`].
+    ///
+    /// # Errors
+    /// The fault to send before the connection is closed.
+    pub fn receive(&mut self, message: ClientMessage, now: Instant) -> Result<(), Fault> {
+        let metrics = self.place.service.metrics();
+        metrics.messages_received.add(1);
+        let greeted = self.state.greeted();
+        let taken = self
+            .state
+            .receive(message, now, &self.keys, &mut self.effects);
+        if self.state.greeted() && !greeted {
+            metrics.sessions.add(1);
+            let _ = self.entry.agent.set(Arc::clone(self.state.agent()));
+        }
+        taken
+    }
+
+    /// Replies that [`Self::carry_out`] will return: a front end bounds how many it holds.
+    #[must_use]
+    pub fn replies_waiting(&self) -> usize {
+        self.effects.replies.len()
+    }
+
+    /// Jobs that wait for [`Self::carry_out`], including those that were refused.
+    #[must_use]
+    pub fn jobs_waiting(&self) -> usize {
+        self.effects.jobs.len() + self.effects.refused.len()
+    }
+
+    /// Hands the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
+    pub fn carry_out(&mut self) -> Answers<'_> {
+        let inner = &*self.place.service.inner;
+        if !self.effects.jobs.is_empty() {
+            let jobs = self.effects.jobs.drain(..).map(|ready| Job {
+                id: ready.id,
+                session: self.engine.clone(),
+                key: ready.key,
+                operation: ready.operation,
+                input: ready.input,
+                deadline: ready.deadline,
+            });
+            inner.engine.submit(jobs.collect());
+        }
+        for job in self.effects.cancels.drain(..) {
+            inner.engine.cancel(&self.engine, job);
+        }
+        for reply in &self.effects.replies {
+            match reply {
+                NodeMessage::KeyOpened { .. } => inner.metrics.keys_opened.add(1),
+                NodeMessage::KeyRefused { reason, .. } => {
+                    inner.metrics.keys_refused.add(*reason, 1)
+                }
+                NodeMessage::Welcome(_)
+                | NodeMessage::Complete(_)
+                | NodeMessage::Pong { .. }
+                | NodeMessage::Drain
+                | NodeMessage::Fault(_) => {}
+            }
+        }
+        for (_, error) in &self.effects.refused {
+            inner.metrics.jobs_refused.add(*error, 1);
+        }
+        inner
+            .metrics
+            .completions_sent
+            .add(self.effects.refused.len());
+        self.log_denial();
+        self.take_report();
+        self.entry
+            .in_flight
+            .store(self.state.in_flight(), Ordering::Relaxed);
+        Answers {
+            replies: self.effects.replies.drain(..),
+            refused: self.effects.refused.drain(..),
+            imports: self.effects.imports.drain(..),
+        }
+    }
+
+    fn log_denial(&mut self) {
+        let denials = &self.place.service.inner.denials;
+        if let Some((key, operation)) = self.effects.denied.take()
+            && let Some(suppressed) = denials.pass(Instant::now())
+        {
+            let identity = &*self.entry.identity;
+            info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
+        }
+    }
+
+    fn take_report(&mut self) {
+        let Some(news) = self.effects.news.take() else {
+            return;
+        };
+        let Inner {
+            reports, metrics, ..
+        } = &*self.place.service.inner;
+        let (identity, agent) = (&self.entry.identity, self.state.agent());
+        if !mem::replace(&mut self.reported, true) {
+            reports.enter(identity, agent);
+        }
+        reports.add(identity, agent, &news, metrics);
+    }
+
+    /// Notes jobs that the engine ended, and keeps those whose completion is to be sent.
+    pub fn completed(&mut self, completions: &mut Vec<Completion>) {
+        completions.retain(|completion| self.state.completed(completion.id));
+        let metrics = self.place.service.metrics();
+        metrics.completions_sent.add(completions.len());
+        self.entry
+            .in_flight
+            .store(self.state.in_flight(), Ordering::Relaxed);
+    }
+
+    /// Takes the answer of [`Service::check_import`].
+    pub fn imported(&mut self, request: RequestId, key: Result<Arc<Key>, KeyError>) {
+        let key = key.map(|key| {
+            let info = key.info().clone();
+            (key, info)
+        });
+        self.state.imported(request, key, &mut self.effects);
+    }
+
+    /// Refuses new jobs and keys from now on; [`Self::carry_out`] returns the message that says so.
+    pub fn drain(&mut self) {
+        self.state.drain(&mut self.effects);
+    }
+
+    /// Whether the client has said hello.
+    #[must_use]
+    pub fn greeted(&self) -> bool {
+        self.state.greeted()
+    }
+
+    /// Whether no job and no import of the client is in progress.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.state.idle()
+    }
+
+    /// Whether more may be read: a client with its full number of jobs in flight has to wait.
+    #[must_use]
+    pub fn wants_more(&self) -> bool {
+        self.state.wants_more()
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn identity(&self) -> &Arc<str> {
+        &self.entry.identity
+    }
+
+    /// The settings that hold for this session until the next [`Self::begin_turn`].
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.snapshot.settings
+    }
+
+    /// The service.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.place.service
+    }
+
+    /// Counts and logs a fault for which the connection is closed.
+    pub fn count_fault(&self, fault: Fault, reason: &str) {
+        let inner = &*self.place.service.inner;
+        inner.metrics.faults.add(fault, 1);
+        if let Some(suppressed) = inner.faults.pass(Instant::now()) {
+            let (identity, fault) = (&*self.entry.identity, fault.name());
+            warn!(
+                identity,
+                fault, reason, suppressed, "connection closed for a fault"
+            );
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let inner = &*self.place.service.inner;
+        inner.engine.close_session(&self.engine);
+        if self.reported {
+            inner
+                .reports
+                .leave(&self.entry.identity, self.state.agent());
+        }
+        let mut book = inner.book();
+        book.sessions.remove(&self.number);
+        if let Some(count) = book.of_identity.get_mut(&self.entry.identity) {
+            *count -= 1;
+            if *count == 0 {
+                book.of_identity.remove(&self.entry.identity);
+            }
+        }
+        inner.metrics.connections_open.set(book.sessions.len());
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Session")
+            .field(&self.number)
+            .field(&self.state)
+            .finish()
+    }
+}

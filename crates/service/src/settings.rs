@@ -1,0 +1,465 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Settings that change while sessions are open: limits, quotas, admitted identities, the log filter.
+//!
+//! [`Settings`] are one value, replaced as a whole by [`Service::apply`](crate::Service::apply): either all
+//! of a change holds or none of it. Every replacement has a revision number. A session compares one number
+//! per turn to notice a change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_engine::Owner;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::session::Rules;
+use crate::store::valid_identity;
+
+/// Everything about a service that can change while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Settings {
+    /// Whether clients may bring keys of their own.
+    pub allow_import: bool,
+    /// Identities that may open a session; [`EVERYBODY`] stands for all that authenticate.
+    pub identities: Vec<String>,
+    /// Limits of single identities, in place of those in `limits`.
+    pub identity: BTreeMap<String, IdentityLimits>,
+    /// Bounds on what clients may take.
+    pub limits: Limits,
+    /// Log filter in the syntax of `tracing-subscriber`: `info`, `millrace_server=debug,info`.
+    pub log_filter: String,
+}
+
+/// The entry of [`Settings::identities`] that admits every authenticated client.
+pub const EVERYBODY: &str = "*";
+
+/// Bound on [`Settings::identities`] and on [`Settings::identity`]: far more gateways than one node serves.
+pub const MAX_IDENTITIES: usize = 10_000;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            allow_import: true,
+            identities: vec![EVERYBODY.to_owned()],
+            identity: BTreeMap::new(),
+            limits: Limits::default(),
+            log_filter: "info".to_owned(),
+        }
+    }
+}
+
+/// Limits of one identity; `None` leaves the common limit in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IdentityLimits {
+    /// Connections of this identity.
+    pub connections: Option<usize>,
+    /// Operations per second of this identity; 0 for no limit.
+    pub quota_ops_per_second: Option<u32>,
+    /// Share of a busy engine, beside the 1 of an identity that is not named. Holds for connections opened
+    /// after the change.
+    pub weight: Option<u32>,
+}
+
+/// Bounds on what clients may take. The reason for each default is in [`Limits::default`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "LimitsForm")]
+pub struct Limits {
+    /// Connections in all, including those that have not authenticated; a quarter of them may be in a TLS
+    /// handshake.
+    pub connections: usize,
+    /// Connections of one identity; fewer where it has more than are left of all.
+    pub connections_per_identity: usize,
+    /// Jobs in flight on one connection. More are answered `Busy`, and reading pauses.
+    pub in_flight: u32,
+    /// Keys open on one connection, imported or the node's.
+    pub keys: u32,
+    /// Time for the TLS handshake and the `Hello`, each, and for a request over HTTP.
+    pub handshake_timeout: Duration,
+    /// Time within which the client has to take what is sent to it.
+    pub write_timeout: Duration,
+    /// Time without any message and any job after which a connection is closed; zero for never.
+    pub idle_timeout: Duration,
+    /// The longest budget of a job, and the budget of a job that names none.
+    pub max_budget: Duration,
+    /// Operations per second of one identity, over all its connections; `None` is no limit.
+    pub quota: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // About 20 KiB each while idle: 80 MiB at most.
+            connections: 4096,
+            // A gateway with 128 worker processes, each with a spare connection and one that is
+            // being replaced; a quarter of all, so that three such gateways have all of theirs.
+            connections_per_identity: 1024,
+            // 1024 P-256 signatures are 15 ms of one core: deep enough to keep a node busy over
+            // any network, shallow enough to stop in a moment.
+            in_flight: 1024,
+            // A gateway with a thousand virtual hosts; an imported RSA key takes about 20 KiB.
+            keys: 1024,
+            // Ten times the duration of a handshake over a slow satellite link.
+            handshake_timeout: Duration::from_secs(5),
+            // A client that does not read for this long has lost all its handshakes.
+            write_timeout: Duration::from_secs(10),
+            // A gateway is idle at night, and TCP keepalive finds a dead peer.
+            idle_timeout: Duration::ZERO,
+            // Longer than any TLS client waits for its handshake.
+            max_budget: Duration::from_secs(10),
+            // Only an operator knows the fair rate of a gateway.
+            quota: None,
+        }
+    }
+}
+
+/// [`Limits`] as files and JSON have them: numbers with the unit in their name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct LimitsForm {
+    connections: usize,
+    connections_per_identity: usize,
+    in_flight: u32,
+    keys: u32,
+    handshake_timeout_ms: u64,
+    write_timeout_ms: u64,
+    idle_timeout_ms: u64,
+    max_budget_ms: u64,
+    quota_ops_per_second: u32,
+}
+
+impl Default for LimitsForm {
+    fn default() -> Self {
+        Limits::default().into()
+    }
+}
+
+impl From<Limits> for LimitsForm {
+    fn from(limits: Limits) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            connections: limits.connections,
+            connections_per_identity: limits.connections_per_identity,
+            in_flight: limits.in_flight,
+            keys: limits.keys,
+            handshake_timeout_ms: ms(limits.handshake_timeout),
+            write_timeout_ms: ms(limits.write_timeout),
+            idle_timeout_ms: ms(limits.idle_timeout),
+            max_budget_ms: ms(limits.max_budget),
+            quota_ops_per_second: limits.quota.unwrap_or(0),
+        }
+    }
+}
+
+impl From<LimitsForm> for Limits {
+    fn from(form: LimitsForm) -> Self {
+        Self {
+            connections: form.connections,
+            connections_per_identity: form.connections_per_identity,
+            in_flight: form.in_flight,
+            keys: form.keys,
+            handshake_timeout: Duration::from_millis(form.handshake_timeout_ms),
+            write_timeout: Duration::from_millis(form.write_timeout_ms),
+            idle_timeout: Duration::from_millis(form.idle_timeout_ms),
+            max_budget: Duration::from_millis(form.max_budget_ms),
+            quota: (form.quota_ops_per_second > 0).then_some(form.quota_ops_per_second),
+        }
+    }
+}
+
+/// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and others need some.
+pub const MAX_CONNECTIONS: usize = 500_000;
+/// At 2 KiB each, completions that wait for one client stay below 128 MiB.
+const MAX_IN_FLIGHT: usize = 65_536;
+/// Ten minutes: no protocol waits longer, and the sum with any clock reading stays a time.
+const MAX_BUDGET_MS: usize = 600_000;
+/// More private-key operations per second than the fastest GPU computes.
+pub const MAX_QUOTA: usize = 1_000_000;
+
+impl Settings {
+    /// Everything that is wrong with the values, each with its key in `node.toml`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let form = LimitsForm::from(self.limits.clone());
+        let ms = |time: u64| usize::try_from(time).unwrap_or(usize::MAX);
+        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        #[rustfmt::skip]
+        let bounds = [
+            ("connections", form.connections, 1, MAX_CONNECTIONS),
+            ("connections-per-identity", form.connections_per_identity, 1, usize::MAX),
+            ("in-flight", count(form.in_flight), 1, MAX_IN_FLIGHT),
+            ("keys", count(form.keys), 1, usize::MAX),
+            ("handshake-timeout-ms", ms(form.handshake_timeout_ms), 1, usize::MAX),
+            ("write-timeout-ms", ms(form.write_timeout_ms), 1, usize::MAX),
+            ("max-budget-ms", ms(form.max_budget_ms), 1, MAX_BUDGET_MS),
+            ("quota-ops-per-second", count(form.quota_ops_per_second), 0, MAX_QUOTA),
+        ];
+        for (key, value, least, most) in bounds {
+            if value < least {
+                problems.push(format!("limits.{key}: must be above 0"));
+            } else if value > most {
+                problems.push(format!("limits.{key}: at most {most}"));
+            }
+        }
+        if self.identities.is_empty() {
+            problems.push("identities: leave it out to admit all, or name at least one".to_owned());
+        }
+        if self.identities.len().max(self.identity.len()) > MAX_IDENTITIES {
+            problems.push(format!("identities: at most {MAX_IDENTITIES}"));
+        }
+        for name in self.identities.iter().chain(self.identity.keys()) {
+            if !valid_identity(name) {
+                problems.push(format!(
+                    "identities: {name:?} is not an identity like uid:33"
+                ));
+            }
+        }
+        for (name, limits) in &self.identity {
+            let quota = limits.quota_ops_per_second.unwrap_or(0);
+            if limits
+                .weight
+                .is_some_and(|weight| !(1..=Owner::MAX_WEIGHT).contains(&weight))
+            {
+                problems.push(format!(
+                    "identity.{name:?}.weight: 1 to {}",
+                    Owner::MAX_WEIGHT
+                ));
+            }
+            if count(quota) > MAX_QUOTA {
+                problems.push(format!(
+                    "identity.{name:?}.quota-ops-per-second: at most {MAX_QUOTA}"
+                ));
+            }
+        }
+        problems
+    }
+
+    /// Whether clients with this identity may open sessions.
+    #[must_use]
+    pub fn admits(&self, identity: &str) -> bool {
+        self.identities
+            .iter()
+            .any(|name| name == EVERYBODY || name == identity)
+    }
+
+    /// Operations per second of this identity.
+    pub(crate) fn quota(&self, identity: &str) -> Option<u32> {
+        let own = self
+            .identity
+            .get(identity)
+            .and_then(|own| own.quota_ops_per_second);
+        own.map_or(self.limits.quota, |rate| (rate > 0).then_some(rate))
+    }
+
+    /// Share of a busy engine that this identity gets, relative to others.
+    pub(crate) fn weight(&self, identity: &str) -> u32 {
+        self.identity
+            .get(identity)
+            .and_then(|own| own.weight)
+            .unwrap_or(1)
+    }
+
+    /// Whether an identity that holds `held` of `open` connections may have another one. Besides its own
+    /// limit, it may not hold more connections than are still free, so busy identities converge to equal
+    /// shares and a newcomer always finds room. Connections in a handshake count as free: their identity is
+    /// not known yet.
+    pub(crate) fn has_room(&self, identity: &str, held: usize, open: usize) -> bool {
+        let own = self.identity.get(identity).and_then(|own| own.connections);
+        let most = own.unwrap_or(self.limits.connections_per_identity);
+        let left = self.limits.connections.saturating_sub(open);
+        held < most && held <= left
+    }
+
+    /// The settings that differ from `before`, by key: `limits.in-flight: 1024 → 64`.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Vec<String> {
+        let value = |settings: &Self| serde_json::to_value(settings).unwrap_or_default();
+        let mut changes = Vec::new();
+        compare("", &value(before), &value(self), &mut changes);
+        changes
+    }
+}
+
+fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) {
+    if let (Value::Object(before), Value::Object(after)) = (before, after) {
+        let keys = before
+            .keys()
+            .chain(after.keys().filter(|key| !before.contains_key(*key)));
+        for name in keys {
+            let key = if key.is_empty() {
+                name.clone()
+            } else {
+                format!("{key}.{name}")
+            };
+            let of =
+                |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+            compare(&key, &of(before), &of(after), changes);
+        }
+    } else if before != after {
+        changes.push(format!("{key}: {before} → {after}"));
+    }
+}
+
+/// The settings in force at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Number of the change that brought them: 1 at the start, one more with each change.
+    pub revision: u64,
+    /// The settings.
+    pub settings: Settings,
+    pub(crate) rules: Arc<Rules>,
+}
+
+/// What a change of the settings did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// The revision now in force.
+    pub revision: u64,
+    /// The settings that changed; empty if the new ones equal the old ones.
+    pub changes: Vec<String>,
+}
+
+/// Settings that were refused: one line for each problem. The settings before stay in force.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+/// Control over the filter of the process's log, which the service does not own.
+pub trait LogControl: Send + Sync {
+    /// Checks a filter before it is set.
+    ///
+    /// # Errors
+    /// What is wrong with the filter, in words.
+    fn check(&self, filter: &str) -> Result<(), String>;
+    /// Sets a filter that passed [`Self::check`].
+    fn set(&self, filter: &str);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: &str = "uid:1";
+
+    /// What each of `identities` holds after all have asked in turn for more than there is.
+    fn shares(settings: &Settings, identities: usize) -> Vec<usize> {
+        let mut held = vec![0; identities];
+        for _ in 0..=settings.limits.connections {
+            for one in 0..identities {
+                let open = held.iter().sum();
+                if settings.has_room(ME, held[one], open) {
+                    held[one] += 1;
+                }
+            }
+        }
+        held
+    }
+
+    #[test]
+    fn identity_alone_gets_all_connections_configured_for_one() {
+        let settings = Settings::default();
+        let most = settings.limits.connections_per_identity;
+        assert_eq!(shares(&settings, 1), [most]);
+        assert_eq!(shares(&settings, 3), [most; 3], "three leave a quarter");
+    }
+
+    #[test]
+    fn busy_identities_leave_room_for_a_newcomer() {
+        let settings = Settings::default();
+        let connections = settings.limits.connections;
+        for identities in [4, 10, 100] {
+            let held = shares(&settings, identities);
+            let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+            let left = connections - held.iter().sum::<usize>();
+            let share = connections / (identities + 1);
+            assert!(most - least <= 1, "{held:?}");
+            assert!(
+                least.abs_diff(share) <= 1 && left + 2 >= *most,
+                "{left}: {held:?}"
+            );
+            assert!(settings.has_room(ME, 0, connections - left));
+        }
+    }
+
+    #[test]
+    fn identity_with_more_connections_than_are_free_gets_no_more() {
+        let mut settings = Settings::default();
+        settings.limits.connections = 8;
+        settings.limits.connections_per_identity = 8;
+        assert!(settings.has_room(ME, 4, 4));
+        assert!(!settings.has_room(ME, 5, 5));
+        assert!(settings.has_room(ME, 0, 7) && settings.has_room(ME, 1, 7));
+        assert!(!settings.has_room(ME, 2, 7));
+        settings.limits.connections_per_identity = 2;
+        assert!(settings.has_room(ME, 1, 1) && !settings.has_room(ME, 2, 2));
+        settings.limits.connections = 1;
+        assert!(settings.has_room(ME, 0, 0), "the only one");
+    }
+
+    #[test]
+    fn limits_of_an_identity_replace_the_common_ones() {
+        let mut settings = Settings::default();
+        settings.limits.quota = Some(100);
+        let own = IdentityLimits {
+            connections: Some(1),
+            quota_ops_per_second: Some(0),
+            weight: None,
+        };
+        settings.identity.insert(ME.to_owned(), own);
+        assert_eq!(settings.quota(ME), None);
+        assert_eq!(settings.quota("uid:2"), Some(100));
+        assert!(!settings.has_room(ME, 1, 1) && settings.has_room("uid:2", 1, 1));
+    }
+
+    #[test]
+    fn every_problem_is_listed_with_its_key() {
+        let mut settings = Settings::default();
+        settings.limits.keys = 0;
+        settings.limits.quota = Some(1_000_001);
+        settings.identities = vec!["has blank".to_owned()];
+        let text = Problems(settings.problems()).to_string();
+        for part in [
+            "limits.keys: must",
+            "limits.quota-ops-per-second: at most",
+            "has blank",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(Settings::default().problems().is_empty());
+    }
+
+    #[test]
+    fn changes_name_the_key_and_both_values() {
+        let before = Settings::default();
+        let mut after = before.clone();
+        after.limits.in_flight = 64;
+        after.log_filter = "debug".to_owned();
+        let own = IdentityLimits {
+            connections: Some(1),
+            quota_ops_per_second: None,
+            weight: None,
+        };
+        after.identity.insert(ME.to_owned(), own);
+        let changes = after.changes_since(&before);
+        assert!(
+            changes.contains(&"limits.in-flight: 1024 → 64".to_owned()),
+            "{changes:?}"
+        );
+        assert!(
+            changes.contains(&"log-filter: \"info\" → \"debug\"".to_owned()),
+            "{changes:?}"
+        );
+        assert_eq!(changes.len(), 3, "{changes:?}");
+    }
+}

@@ -1,0 +1,66 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The audit log: one line of JSON for each change of a key, a policy or the settings.
+//!
+//! ```text
+//! {"format":1,"time":1763800000,"uid":0,"pid":4711,"actor":"uid:0","action":"policy","key":"www","detail":{…}}
+//! ```
+//!
+//! The file is only ever appended to, each line in one write, so that several processes may share it. Its
+//! mode is 0600. `format` is there for readers of later versions, which may add fields (a sequence number and
+//! the hash of the line before); a reader ignores fields that it does not know. The log grows by about 300
+//! bytes per change and is never cut here.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+/// Name of the log in the folder of the key store.
+pub const AUDIT_LOG: &str = "audit.jsonl";
+
+/// Version of the lines.
+const FORMAT: u32 = 1;
+
+/// Appends a line about what `actor` did; `None` is the user of this process. Flushed to the disk.
+pub(super) fn append(
+    folder: &Path,
+    actor: Option<&str>,
+    action: &str,
+    key: Option<&str>,
+    detail: &Value,
+) -> io::Result<()> {
+    // The real user: root acts on a store with the effective rights of its owner.
+    let uid = rustix::process::getuid().as_raw();
+    let time = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |age| age.as_secs());
+    let actor = actor.map_or_else(|| format!("uid:{uid}"), str::to_owned);
+    let line = json!({
+        "format": FORMAT,
+        "time": time,
+        "uid": uid,
+        "pid": std::process::id(),
+        "actor": actor,
+        "action": action,
+        "key": key,
+        "detail": detail,
+    });
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(no_follow())
+        .open(folder.join(AUDIT_LOG))?;
+    file.write_all(format!("{line}\n").as_bytes())?;
+    file.sync_data()
+}
+
+/// A link in the place of the log would have another file appended to.
+fn no_follow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}
