@@ -97,10 +97,10 @@ fn identity_that_fills_the_queue_leaves_another_its_room() {
     assert!(text.contains("busy"), "{text}");
 }
 
-/// How long a single job at a time takes beside a flood, compared with a node that is otherwise idle. Prints
-/// the ratios; what is asserted is far beyond what noise does and far below what the flood's queue takes.
+/// A single job at a time, beside 8,000 waiting jobs of another identity. Prints how long it takes compared with a
+/// node that is otherwise idle; what is asserted does not depend on the machine's speed or load.
 #[test]
-fn a_single_job_does_not_wait_for_the_jobs_of_a_flood() {
+fn single_job_does_not_wait_for_the_queue_of_a_flood() {
     if !is_root() {
         skip!("not root: clients cannot run as several users");
     }
@@ -108,8 +108,8 @@ fn a_single_job_does_not_wait_for_the_jobs_of_a_flood() {
     let rounds = if is_long() { 7 } else { 1 };
     for round in 0..rounds {
         let alone = setup.start(VICTIM, 1, 1, scaled(2_000, 10_000)).outcome();
-        let (beside, _) =
-            setup.beside_a_flood(if is_long() { (1_000, 100) } else { (100, 100) }, (1, 1));
+        let flood = if is_long() { (1_000, 100) } else { (80, 100) };
+        let (beside, served) = setup.beside_a_flood(flood, (1, 1));
         assert_eq!((beside.busy, beside.failed), (0, 0), "{beside:?}");
         let ratio = |quantile| beside.latency(quantile) as f64 / alone.latency(quantile) as f64;
         println!(
@@ -120,11 +120,11 @@ fn a_single_job_does_not_wait_for_the_jobs_of_a_flood() {
             ratio(0.9),
             ratio(0.99),
         );
-        // In turn with the flood's jobs it would wait for thousands of others.
+        // First come first served, each job would wait for all that wait: 8,000.
+        let others = served / beside.served.max(1);
         assert!(
-            ratio(0.5) < 50.0,
-            "{:?}",
-            (alone.latency(0.5), beside.latency(0.5))
+            others < 2_000,
+            "{others} jobs of the flood for each of the victim's"
         );
     }
 }

@@ -24,8 +24,7 @@ fn folder() -> tempfile::TempDir {
 
 #[test]
 fn call_is_answered_by_its_node() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     for number in 0..100 {
@@ -46,8 +45,7 @@ fn call_is_answered_by_its_node() {
 
 #[test]
 fn each_callback_is_called_once_in_any_order() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let (done, ended) = channel();
@@ -83,8 +81,7 @@ fn each_callback_is_called_once_in_any_order() {
 
 #[test]
 fn completions_of_unknown_jobs_end_no_job() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let caller = {
@@ -114,8 +111,7 @@ fn completions_of_unknown_jobs_end_no_job() {
 
 #[test]
 fn half_a_frame_is_kept_until_the_rest_comes() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let caller = {
@@ -136,8 +132,7 @@ fn half_a_frame_is_kept_until_the_rest_comes() {
 
 #[test]
 fn callers_of_a_silent_node_return_at_their_deadline() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::SILENT);
+    let node = FakeNode::alone(Auto::SILENT);
     let pool = pool(&[&node]);
     let key = open(&pool);
     // Far enough away for both jobs to reach the node before, also on a busy machine.
@@ -186,8 +181,7 @@ fn callers_of_a_silent_node_return_at_their_deadline() {
 
 #[test]
 fn job_with_a_past_deadline_is_not_sent() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let past = Instant::now();
@@ -200,8 +194,7 @@ fn job_with_a_past_deadline_is_not_sent() {
 
 #[test]
 fn garbage_ends_the_connection_and_the_next_one_works() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let caller = {
@@ -287,8 +280,7 @@ fn calls_fail_fast_while_the_node_is_down_and_work_again() {
 
 #[test]
 fn refused_key_names_the_reason() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_KEYS);
+    let node = FakeNode::alone(Auto::NO_KEYS);
     let pool = pool(&[&node]);
     let opener = {
         let pool = pool.clone();
@@ -303,8 +295,7 @@ fn refused_key_names_the_reason() {
 
 #[test]
 fn imported_key_arrives_unchanged_and_is_closed_when_dropped() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_KEYS);
+    let node = FakeNode::alone(Auto::NO_KEYS);
     let pool = pool(&[&node]);
     let importer = {
         let pool = pool.clone();
@@ -362,8 +353,7 @@ fn key_that_the_node_forgot_is_opened_again() {
 
 #[test]
 fn job_beyond_max_in_flight_is_refused_at_once() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = Pool::new(fake::config(&[&node]).max_in_flight(3));
     let key = open(&pool);
     let (done, ended) = channel();
@@ -394,8 +384,7 @@ fn job_beyond_max_in_flight_is_refused_at_once() {
 
 #[test]
 fn bad_input_never_leaves_the_process() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let error = pool
@@ -407,8 +396,7 @@ fn bad_input_never_leaves_the_process() {
 
 #[test]
 fn cancelled_job_ends_as_cancelled() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let (done, ended) = channel();
@@ -433,8 +421,7 @@ fn cancelled_job_ends_as_cancelled() {
 
 #[test]
 fn panic_in_a_callback_is_counted_and_other_jobs_go_on() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     pool.submit(
@@ -459,8 +446,7 @@ fn panic_in_a_callback_is_counted_and_other_jobs_go_on() {
 
 #[test]
 fn callback_may_use_the_pool() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let (done, ended) = channel();
@@ -484,8 +470,7 @@ fn eight_threads_call_and_submit_at_once() {
     const THREADS: usize = 8;
     const CALLS: usize = 300;
     const SUBMITS: usize = 1250;
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = Pool::new(fake::config(&[&node]).max_in_flight(20_000));
     let key = open(&pool);
     let ended = Arc::new(AtomicUsize::new(0));
@@ -530,8 +515,7 @@ fn eight_threads_call_and_submit_at_once() {
 
 #[test]
 fn eight_blocked_callers_hand_the_lead_on() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let threads: Vec<_> = (0..8u64)
@@ -554,8 +538,7 @@ fn eight_blocked_callers_hand_the_lead_on() {
 
 #[test]
 fn shutdown_ends_every_job() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::NO_JOBS);
+    let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
     let (done, ended) = channel();
@@ -581,8 +564,7 @@ fn shutdown_ends_every_job() {
 
 #[test]
 fn key_of_another_pool_is_refused() {
-    let folder = folder();
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let (one, other) = (pool(&[&node]), pool(&[&node]));
     let key = open(&one);
     assert_eq!(

@@ -90,8 +90,7 @@ impl Host {
 
 #[test]
 fn callbacks_run_on_the_thread_of_the_host_loop() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     assert!(pool.host_loop().is_none(), "the pool was not used yet");
     let key = open(&pool);
@@ -106,8 +105,7 @@ fn callbacks_run_on_the_thread_of_the_host_loop() {
 
 #[test]
 fn host_loop_takes_over_at_any_moment() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     for turn in 0..100 {
         let pool = pool(&[&node]);
         let key = open(&pool);
@@ -134,8 +132,7 @@ fn host_loop_takes_over_at_any_moment() {
 
 #[test]
 fn blocked_callers_get_answers_while_a_host_loop_drives() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+    let node = FakeNode::alone(Auto::ALL);
     for turn in 0..50 {
         let pool = pool(&[&node]);
         let opener = {

@@ -16,6 +16,7 @@
 //! retry adds load to nodes that have just said that they are overloaded.
 
 mod assign;
+mod ends;
 mod hedge;
 mod retry;
 
@@ -25,7 +26,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
 use millrace_engine::error::JobError;
-use millrace_wire::{FEATURE_REPORTS, JobCompletion, KeyHandle, KeyRefusal};
+use millrace_wire::{FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal};
 
 use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
@@ -289,8 +290,8 @@ impl Dispatcher {
     /// There is a socket to this node, connected or about to be.
     pub(crate) fn handle_connected(&mut self, node: usize, now: Instant) {
         let features = match self.reporter {
-            Some(_) => FEATURE_REPORTS,
-            None => 0,
+            Some(_) => FEATURES,
+            None => FEATURES & !FEATURE_REPORTS,
         };
         let connection = Connection::new(self.agent.clone(), features, self.timings, now);
         self.nodes[node].link = Link::Up(Box::new(connection));
@@ -669,147 +670,6 @@ impl Dispatcher {
             }
         }
         self.attempt_failed(id, slot, node, reason, ClientError::Job(error), now);
-    }
-
-    // ---- ends ---------------------------------------------------------------------------------
-
-    /// Ends a job: its owner gets `answer`, and what is left of its attempts is cancelled. Does nothing
-    /// if it has ended.
-    fn end(&mut self, id: JobRef, answer: Answer) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        let owner = match mem::replace(&mut job.outcome, Outcome::Delivered) {
-            Outcome::Pending(owner) => owner,
-            other => {
-                job.outcome = other;
-                return;
-            }
-        };
-        let key = job.key.id;
-        match &answer {
-            Ok(Some(_)) => self.totals.succeeded += 1,
-            Ok(None) => {}
-            Err(error) => self.count_error(error),
-        }
-        match owner {
-            Owner::Caller { waiter } => {
-                self.outbox.wakes.extend(waiter);
-                if let Some(job) = self.jobs.get(id) {
-                    job.outcome = Outcome::Ready(answer);
-                }
-            }
-            Owner::Callback(callback) => {
-                self.callbacks_open -= 1;
-                let result = answer.and_then(|reply| reply.ok_or(ClientError::Closed));
-                self.outbox.callbacks.push((callback, result));
-            }
-        }
-        self.cancel_attempts(id);
-        self.release_key(key);
-        self.trim_hedges();
-    }
-
-    /// Takes back what is left of the attempts of a job that has ended. A node that has the job is asked
-    /// to drop it, and its completion is awaited, so that what the node owes stays counted.
-    fn cancel_attempts(&mut self, id: JobRef) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        for (slot, place) in job.attempts.iter_mut().enumerate() {
-            let Some(attempt) = place else {
-                continue;
-            };
-            if slot == HEDGE {
-                self.totals.hedge_losses += 1;
-            }
-            let node = &mut self.nodes[attempt.node];
-            if matches!(attempt.stage, Stage::AwaitingKey) {
-                if let Some(connection) = node.connection() {
-                    connection.settled();
-                }
-                *place = None;
-            } else {
-                attempt.stage = Stage::AwaitingLateReply;
-                node.late_replies += 1;
-                if let Some(connection) = node.connection() {
-                    connection.cancel(id.job_id(attempt.number));
-                }
-            }
-        }
-        self.remove_if_over(id);
-    }
-
-    fn remove_if_over(&mut self, id: JobRef) {
-        if self.jobs.get(id).is_some_and(|job| job.is_over()) {
-            self.jobs.remove(id);
-        }
-    }
-
-    fn use_key(&mut self, key: &Arc<KeyData>) -> Result<(), ClientError> {
-        if let Some(usage) = self.keys.get_mut(&key.id) {
-            usage.jobs += 1;
-            return Ok(());
-        }
-        if self.keys.len() >= self.max_keys {
-            return Err(ClientError::TooManyKeys);
-        }
-        self.keys.insert(
-            key.id,
-            KeyUse {
-                data: Arc::clone(key),
-                jobs: 1,
-                closed: false,
-            },
-        );
-        Ok(())
-    }
-
-    fn release_key(&mut self, key: KeyId) {
-        if let Some(usage) = self.keys.get_mut(&key) {
-            usage.jobs -= 1;
-            self.drop_key_if_unused(key);
-        }
-    }
-
-    fn drop_key_if_unused(&mut self, key: KeyId) {
-        if self
-            .keys
-            .get(&key)
-            .is_some_and(|usage| usage.closed && usage.jobs == 0)
-        {
-            self.keys.remove(&key);
-            for node in &mut self.nodes {
-                if let Some(connection) = node.connection() {
-                    connection.close_key(key);
-                }
-            }
-        }
-    }
-
-    fn count_error(&mut self, error: &ClientError) {
-        match error {
-            ClientError::Job(_) => self.totals.failed += 1,
-            ClientError::NoNode(_) => self.totals.no_node += 1,
-            ClientError::TimedOut => self.totals.timed_out += 1,
-            ClientError::Cancelled => self.totals.cancelled += 1,
-            ClientError::Busy => self.totals.busy += 1,
-            _ => {}
-        }
-    }
-
-    fn count_retry(&mut self, reason: Retry) {
-        let retries = &mut self.totals.retries;
-        let counter = match reason {
-            Retry::Lost => &mut retries.connection_lost,
-            Retry::Busy => &mut retries.busy,
-            Retry::Draining => &mut retries.draining,
-            Retry::Failed => &mut retries.failed,
-            Retry::NoSuchKey => &mut retries.no_such_key,
-            Retry::NotOffered => &mut retries.not_offered,
-            Retry::KeyRefused => &mut retries.key_refused,
-        };
-        *counter += 1;
     }
 }
 

@@ -133,9 +133,18 @@ pub struct FakeNode {
     listener: Arc<UnixListener>,
     peers: Arc<Mutex<Vec<Peer>>>,
     thread: Option<JoinHandle<()>>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl FakeNode {
+    /// A node in a folder of its own, which lasts as long as the node.
+    pub fn alone(auto: Auto) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut node = Self::start(&folder.path().join("node"), auto);
+        node.folder = Some(folder);
+        node
+    }
+
     pub fn start(path: &Path, auto: Auto) -> Self {
         Self::start_named(path, auto, "fake", 1)
     }
@@ -172,6 +181,7 @@ impl FakeNode {
             listener,
             peers,
             thread: Some(thread),
+            folder: None,
         }
     }
 
