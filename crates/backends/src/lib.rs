@@ -14,12 +14,11 @@
 //! | `operations.rs` | one function per operation |
 //! | `sys.rs` | the foreign interface, and the only `unsafe` |
 //!
-//! What backends share is beside the folders: `der` (key formats), `padding` (PKCS#1, PSS and OAEP
+//! What backends share is beside the folders: `padding` (PKCS#1, PSS and OAEP
 //! around the raw RSA operation, in constant time where a secret is involved), and `raw_rsa`, which uses it
 //! for tasks of a backend that only computes `x^d mod n`.
 
 pub mod cuda;
-mod der;
 mod padding;
 mod raw_rsa;
 pub mod simd;

@@ -19,6 +19,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use millrace_engine::der::{Reader, element, tag};
 use millrace_wire::MAX_KEY_NAME_LEN;
 
 /// PEM label of a stub.
@@ -38,10 +39,6 @@ pub const MAX_PEM_LEN: usize = 12 * 1024;
 
 /// Bytes per line of base64, as RFC 7468 has it.
 const LINE: usize = 64;
-
-const SEQUENCE: u8 = 0x30;
-const UTF8_STRING: u8 = 0x0c;
-const OCTET_STRING: u8 = 0x04;
 
 /// The name of a key in the pool and its public half.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,17 +90,15 @@ impl Stub {
     /// The DER in the PEM block.
     #[must_use]
     pub fn to_der(&self) -> Vec<u8> {
-        let mut body = Vec::new();
-        put(&mut body, UTF8_STRING, DESCRIPTION.as_bytes());
-        put(
-            &mut body,
-            UTF8_STRING,
-            format!("{SCHEME}:{}", self.name).as_bytes(),
-        );
-        put(&mut body, OCTET_STRING, &self.spki);
-        let mut der = Vec::new();
-        put(&mut der, SEQUENCE, &body);
-        der
+        let body = [
+            element(tag::UTF8_STRING, DESCRIPTION.as_bytes()),
+            element(
+                tag::UTF8_STRING,
+                format!("{SCHEME}:{}", self.name).as_bytes(),
+            ),
+            element(tag::OCTET_STRING, &self.spki),
+        ];
+        element(tag::SEQUENCE, &body.concat())
     }
 
     /// The stub in `der`; `None` if it is anything else.
@@ -112,11 +107,12 @@ impl Stub {
         if der.len() > MAX_STUB_LEN {
             return None;
         }
-        let (body, rest) = take(der, SEQUENCE)?;
-        let (description, body) = take(body, UTF8_STRING)?;
-        let (uri, body) = take(body, UTF8_STRING)?;
-        let (spki, end) = take(body, OCTET_STRING)?;
-        if description != DESCRIPTION.as_bytes() || !rest.is_empty() || !end.is_empty() {
+        let mut outer = Reader::new(der);
+        let mut body = Reader::new(outer.take(tag::SEQUENCE)?);
+        let description = body.take(tag::UTF8_STRING)?;
+        let uri = body.take(tag::UTF8_STRING)?;
+        let spki = body.take(tag::OCTET_STRING)?;
+        if description != DESCRIPTION.as_bytes() || !outer.is_empty() || !body.is_empty() {
             return None;
         }
         let uri = parse_uri(std::str::from_utf8(uri).ok()?)?;
@@ -197,37 +193,6 @@ pub fn parse_uri(uri: &str) -> Option<KeyUri> {
 fn name_is_sane(name: &str) -> bool {
     let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%');
     !name.is_empty() && name.len() <= MAX_KEY_NAME_LEN && !name.contains(odd)
-}
-
-/// Appends a DER value of less than 64 KiB.
-fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
-    out.push(tag);
-    match (u8::try_from(value.len()), u16::try_from(value.len())) {
-        (Ok(len), _) if len < 0x80 => out.push(len),
-        (Ok(len), _) => out.extend([0x81, len]),
-        (_, len) => {
-            out.push(0x82);
-            out.extend(len.unwrap_or(u16::MAX).to_be_bytes());
-        }
-    }
-    out.extend_from_slice(value);
-}
-
-/// Takes a DER value with this tag off the front: the value and what follows.
-fn take(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, rest) = der.split_first()?;
-    if *found != tag {
-        return None;
-    }
-    let (len, rest) = match rest {
-        [len, rest @ ..] if *len < 0x80 => (usize::from(*len), rest),
-        [0x81, len, rest @ ..] if *len >= 0x80 => (usize::from(*len), rest),
-        [0x82, high, low, rest @ ..] if *high != 0 => {
-            (usize::from(u16::from_be_bytes([*high, *low])), rest)
-        }
-        _ => return None,
-    };
-    rest.split_at_checked(len)
 }
 
 #[cfg(test)]

@@ -17,11 +17,13 @@
 //! - [`key`]: key types, secret key bytes, [`KeyPolicy`].
 //! - [`backend`]: the contract that every implementation fulfils.
 //! - [`engine`]: [`Engine`], [`Job`], [`Completion`].
+//! - [`der`]: the part of DER that key and signature formats need.
 //! - [`stats`]: counters and histograms.
 #![forbid(unsafe_code)]
 
 pub mod backend;
 mod coded;
+pub mod der;
 pub mod engine;
 pub mod error;
 pub mod key;

@@ -1,21 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Configuration of the servers that the pool is put under (nginx, HAProxy, and others), and the
-//! check that a running one really uses it.
+//! Configuration that puts the pool under nginx, HAProxy and other servers, and the check that a running server
+//! really uses the pool.
 //!
 //! ```text
-//! settings   what a recipe is made from
+//! settings   the input of a recipe
 //! recipe     one file per application: Settings ──► Plan
-//! plan       files, snippets for files of others, commands, as values
-//! write      Plan ──► compare ──► apply ──► (roll back)
+//! plan       files, lines for the user's own files, commands, as values
+//! write      Plan ──► compare ──► Changes ──► apply ──► (restore)
 //! verify     the server's own test of its configuration
 //! check      a running server ──► Report
 //! ```
 //!
-//! A leaf: it knows files, processes and TLS from outside, and no other crate of ours. What only a node
-//! can say comes in through [`check::Node`]. It starts nothing but the servers' own tests
-//! (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
+//! It reads files and processes with `hostfs` and makes TLS handshakes from outside; of other crates it knows
+//! nothing. Answers that only a node has come in through [`check::Node`]. It starts only the servers' own
+//! tests (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
 
 pub mod check;

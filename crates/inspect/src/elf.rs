@@ -36,19 +36,28 @@ pub struct Elf {
     pub static_program: bool,
 }
 
+/// Why a file is not a readable ELF file.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfError {
+    /// An object file of another format.
+    #[error("not an ELF file")]
+    OtherFormat,
+    /// Malformed headers.
+    #[error("not a readable ELF file: {0}")]
+    Malformed(#[from] object::Error),
+}
+
 impl Elf {
     /// Reads the headers of a file.
     ///
     /// # Errors
-    /// Why it is no ELF file that can be read, in words.
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let parsed = match FileKind::parse(bytes) {
-            Ok(FileKind::Elf32) => headers::<elf::FileHeader32<Endianness>>(bytes, 32),
-            Ok(FileKind::Elf64) => headers::<elf::FileHeader64<Endianness>>(bytes, 64),
-            Ok(_) => return Err("not an ELF file".to_owned()),
-            Err(error) => Err(error),
-        };
-        parsed.map_err(|error| format!("no ELF file that can be read: {error}").to_lowercase())
+    /// [`ElfError`] if the file is malformed, or of another format.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ElfError> {
+        Ok(match FileKind::parse(bytes)? {
+            FileKind::Elf32 => headers::<elf::FileHeader32<Endianness>>(bytes, 32)?,
+            FileKind::Elf64 => headers::<elf::FileHeader64<Endianness>>(bytes, 64)?,
+            _ => return Err(ElfError::OtherFormat),
+        })
     }
 }
 

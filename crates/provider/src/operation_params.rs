@@ -6,6 +6,7 @@
 //! Pure: no pointer, no library. What has no typed operation is `None`, and then done locally or
 //! refused.
 
+use millrace_engine::der::{Reader, tag};
 use millrace_engine::operation::MAX_LABEL_LEN;
 use millrace_engine::{Hash, Operation};
 
@@ -191,29 +192,16 @@ pub fn dsa_hash(set: Digest, digest: &[u8]) -> Option<Hash> {
 /// integers and nothing else.
 #[must_use]
 pub fn is_dsa_signature(der: &[u8]) -> bool {
-    let body = match der {
-        [0x30, len, body @ ..] if *len < 0x80 && usize::from(*len) == body.len() => body,
-        [0x30, 0x81, len, body @ ..] if *len >= 0x80 && usize::from(*len) == body.len() => body,
-        _ => return false,
+    let mut outer = Reader::new(der);
+    let Some(body) = outer.take(tag::SEQUENCE) else {
+        return false;
     };
-    positive_integer(body)
-        .and_then(positive_integer)
-        .is_some_and(<[u8]>::is_empty)
-}
-
-/// Skips a positive DER integer of less than 128 bytes; P-521 and DSA have 66 at most.
-fn positive_integer(der: &[u8]) -> Option<&[u8]> {
-    let (len, rest) = match der {
-        [0x02, len, rest @ ..] if *len < 0x80 => (usize::from(*len), rest),
-        _ => return None,
+    let mut body = Reader::new(body);
+    let mut positive = || {
+        body.take_unsigned()
+            .is_some_and(|number| !number.is_empty())
     };
-    let (value, rest) = rest.split_at_checked(len)?;
-    let positive = match value {
-        [] | [0] | [0x80..=0xff, ..] => false,
-        [0, next, ..] => *next >= 0x80,
-        _ => true,
-    };
-    positive.then_some(rest)
+    positive() && positive() && body.is_empty() && outer.is_empty()
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub enum Class {
     RsaPrivate,
     /// Signatures with an elliptic-curve key: ECDSA, Ed25519.
     EcPrivate,
+    /// ML-DSA with a private key, without the hashing in it, which counts as hashing.
+    MlDsaPrivate,
     /// Key agreement with keys made for one connection: ECDH, X25519. They never leave the process.
     KeyAgreement,
     /// Other public-key operations: verification.
@@ -50,9 +52,10 @@ pub enum Class {
 
 impl Class {
     /// All classes, in table order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::RsaPrivate,
         Self::EcPrivate,
+        Self::MlDsaPrivate,
         Self::KeyAgreement,
         Self::OtherPublicKey,
         Self::BigNumbers,
@@ -73,7 +76,10 @@ impl Class {
     /// Whether a pool can take it over: operations with a long-lived private key.
     #[must_use]
     pub fn is_private_key(self) -> bool {
-        matches!(self, Self::RsaPrivate | Self::EcPrivate)
+        matches!(
+            self,
+            Self::RsaPrivate | Self::EcPrivate | Self::MlDsaPrivate
+        )
     }
 
     /// Whether it is bulk encryption, which inline accelerators and kTLS can take over.
@@ -94,6 +100,7 @@ impl Class {
         match self {
             Self::RsaPrivate => "RSA, private key",
             Self::EcPrivate => "EC signatures",
+            Self::MlDsaPrivate => "ML-DSA signatures",
             Self::KeyAgreement => "ECDH, X25519",
             Self::OtherPublicKey => "other public-key",
             Self::BigNumbers => "shared big numbers",

@@ -46,6 +46,23 @@ const MAX_TIME: Duration = Duration::from_secs(5);
 /// Bound on distinct headers of unwind entries: real files have fewer than ten.
 const MAX_HEADERS: usize = 1024;
 
+/// Why a file is not a readable program.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// Malformed, or not an object file.
+    #[error(transparent)]
+    Malformed(#[from] object::Error),
+    /// More functions than the bound.
+    #[error("it has more than {MAX_FUNCTIONS} functions")]
+    TooManyFunctions,
+    /// Unwind tables larger than the bound.
+    #[error("its unwind tables are larger than {} MiB", MAX_EH_FRAME_LEN >> 20)]
+    UnwindTablesTooLarge,
+    /// Tables that take too long to read.
+    #[error("its tables take longer than {} s to read", MAX_TIME.as_secs())]
+    TooSlow,
+}
+
 /// A program file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Image {
@@ -99,19 +116,19 @@ impl Image {
         };
         let file = open_regular(real).map_err(|error| failed(error.to_string()))?;
         let cache = ReadCache::new(file);
-        Self::read(&cache, path.to_owned()).map_err(failed)
+        Self::read(&cache, path.to_owned()).map_err(|error| failed(error.to_string()))
     }
 
     /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// The defect.
-    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, String> {
+    /// [`ImageError`] if it is not a readable program, or exceeds a bound.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, ImageError> {
         Self::read(bytes, path.to_owned())
     }
 
-    fn read<'data, R: ReadRef<'data>>(data: R, path: PathBuf) -> Result<Self, String> {
-        let file = object::File::parse(data).map_err(|error| error.to_string())?;
+    fn read<'data, R: ReadRef<'data>>(data: R, path: PathBuf) -> Result<Self, ImageError> {
+        let file = object::File::parse(data)?;
         let deadline = Instant::now() + MAX_TIME;
         let mut functions = Functions::default();
         functions.add_symbols(file.dynamic_symbols(), deadline)?;
@@ -185,7 +202,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     let place = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = place.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if metadata.len() > MAX_FILE_LEN {
         return Err(io::Error::other(format!(
@@ -204,9 +221,9 @@ struct Functions {
 }
 
 impl Functions {
-    fn add(&mut self, start: u64, len: u64, name: Option<&str>) -> Result<(), String> {
+    fn add(&mut self, start: u64, len: u64, name: Option<&str>) -> Result<(), ImageError> {
         if self.starts.len() >= MAX_FUNCTIONS {
-            return Err(format!("it has more than {MAX_FUNCTIONS} functions"));
+            return Err(ImageError::TooManyFunctions);
         }
         let entry = self.starts.entry(start).or_default();
         if entry.is_none() {
@@ -226,7 +243,7 @@ impl Functions {
         &mut self,
         symbols: impl Iterator<Item = impl ObjectSymbol<'data>>,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         for (index, symbol) in symbols.enumerate() {
             if index % 4096 == 4095 {
                 in_time(deadline)?;
@@ -243,15 +260,12 @@ impl Functions {
         &mut self,
         file: &object::File<'data, R>,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         let Some(section) = file.section_by_name(".eh_frame") else {
             return Ok(());
         };
         if section.size() > MAX_EH_FRAME_LEN {
-            return Err(format!(
-                "its unwind tables are larger than {} MiB",
-                MAX_EH_FRAME_LEN >> 20
-            ));
+            return Err(ImageError::UnwindTablesTooLarge);
         }
         let endian = if file.is_little_endian() {
             RunTimeEndian::Little
@@ -277,7 +291,7 @@ impl Functions {
         frames: &EhFrame<Slice<'data>>,
         bases: &BaseAddresses,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         let mut headers: BTreeMap<usize, CommonInformationEntry<Slice<'data>>> = BTreeMap::new();
         let mut entries = frames.entries(bases);
         // A malformed entry ends the table; the entries before it are valid.
@@ -318,14 +332,11 @@ impl Functions {
 
 type Slice<'data> = EndianSlice<'data, RunTimeEndian>;
 
-fn in_time(deadline: Instant) -> Result<(), String> {
+fn in_time(deadline: Instant) -> Result<(), ImageError> {
     if Instant::now() < deadline {
         return Ok(());
     }
-    Err(format!(
-        "its tables take longer than {} s to read",
-        MAX_TIME.as_secs()
-    ))
+    Err(ImageError::TooSlow)
 }
 
 /// The beginning of a name, at most [`MAX_NAME_LEN`] bytes.
@@ -353,7 +364,7 @@ mod tests {
     fn small_program() -> Option<Vec<u8>> {
         let found = fs::read("/bin/true").ok();
         if found.is_none() {
-            eprintln!("skipped: no /bin/true");
+            millrace_testkit::skip::record(file!(), "no /bin/true");
         }
         found
     }
@@ -365,7 +376,7 @@ mod tests {
         assert!(image.regions().is_sorted_by_key(|region| region.start));
         let named = |region: &&Region| {
             let name = region.name.as_deref().unwrap_or_default();
-            name.contains("a_function_of_this_program_is_found_by_its_name")
+            name.contains("function_of_this_program_is_found_by_name")
         };
         let region = image.regions().iter().find(named).expect("this function");
         assert_eq!(image.region(region.start), Some(region));
@@ -377,8 +388,7 @@ mod tests {
     fn stripped_library_still_has_function_addresses() {
         let path = Path::new("/usr/lib/x86_64-linux-gnu/libcrypto.so.3");
         if !path.exists() {
-            eprintln!("skipped: no {}", path.display());
-            return;
+            millrace_testkit::skip!("no {}", path.display());
         }
         let image = Image::open(path).expect("libcrypto");
         assert!(image.build_id().is_some_and(|id| id.len() >= 16));
@@ -417,7 +427,7 @@ mod tests {
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, Mode::RWXU, 0).expect("a fifo");
         let error = Image::open(&fifo).expect_err("a fifo").to_string();
-        assert!(error.contains("no regular file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
         let huge = dir.path().join("huge");
         let file = File::create(&huge).expect("a file");
         // Holes take no space.

@@ -44,7 +44,7 @@ mod unmix;
 pub use calibrate::{Calibration, Calibrations};
 pub use class::Class;
 pub use error::SampleError;
-pub use image::{Image, Region};
+pub use image::{Image, ImageError, Region};
 pub use maps::{Mapping, parse_maps};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};
 pub use profile::{Ceiling, ClassShare, FunctionShare, ObjectShare, Profile, Share};

@@ -68,6 +68,9 @@ const NAMES: &[(&str, Class)] = &[
     ("ecdsa_sign", Class::EcPrivate),
     ("ed25519_sign", Class::EcPrivate),
     ("edwards25519", Class::EcPrivate),
+    ("ml_dsa_verify", Class::OtherPublicKey),
+    ("ml_dsa", Class::MlDsaPrivate),
+    ("mldsa", Class::MlDsaPrivate),
     ("ecdh", Class::KeyAgreement),
     ("x25519", Class::KeyAgreement),
     ("curve25519", Class::KeyAgreement),
@@ -144,6 +147,8 @@ mod tests {
             ),
             ("OSSL_PARAM_locate", Some(Class::Overhead)),
             ("EVP_DigestSign", Some(Class::Overhead)),
+            ("ossl_ml_dsa_poly_ntt", Some(Class::MlDsaPrivate)),
+            ("ossl_ml_dsa_verify", Some(Class::OtherPublicKey)),
             ("whatever", None),
         ];
         for (name, class) in cases {

@@ -24,7 +24,7 @@ use millrace_engine::{
 };
 use millrace_wire::{
     ClientMessage, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobId, KeyHandle, KeyRefusal,
-    KeySelector, NodeMessage, RequestId, SubmittedJob, Welcome, version,
+    KeySelector, NodeMessage, RequestId, SubmittedJob, Vocabulary, Welcome, version,
 };
 
 use crate::bucket::Bucket;
@@ -127,6 +127,8 @@ pub struct SessionState<K> {
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
     reports: Option<Reports>,
+    /// What the features in force allow either side to name.
+    vocabulary: Vocabulary,
     quota: Arc<Quota>,
 }
 
@@ -160,6 +162,7 @@ impl<K: Clone> SessionState<K> {
             in_flight: HashMap::default(),
             agent: Arc::from(""),
             reports: None,
+            vocabulary: Vocabulary::new(0),
             quota,
         }
     }
@@ -278,6 +281,7 @@ impl<K: Clone> SessionState<K> {
         let (version, features) = version::negotiate(hello).map_err(|error| error.fault())?;
         self.greeted = true;
         self.agent = Arc::from(hello.agent.as_str());
+        self.vocabulary = Vocabulary::new(features);
         self.reports = (features & FEATURE_REPORTS != 0).then(|| Reports {
             last: EdgeReport::default(),
             allowed: Bucket::new(1, REPORTS_AHEAD, now),
@@ -366,14 +370,24 @@ impl<K: Clone> SessionState<K> {
         let Some(policy) = policy else {
             return refuse(request, KeyRefusal::NoSuchKey, effects);
         };
+        let info = entry.info().clone();
+        if !self.vocabulary.has_key(info.key_type.kind()) {
+            // The client could not decode the answer.
+            let reason = if imported {
+                KeyRefusal::Key(KeyError::NotOffered)
+            } else {
+                KeyRefusal::NoSuchKey
+            };
+            return refuse(request, reason, effects);
+        }
         let handle = self.next_handle;
         self.next_handle += 1;
-        let info = entry.info().clone();
         let usable = |kind: &OperationKind| {
             kind.fits(info.key_type) && (imported || *kind != OperationKind::RsaRaw)
         };
         let operations: OperationSet = policy.operations.iter().filter(usable).collect();
-        let hashes = policy.hashes;
+        let operations = self.vocabulary.operations(operations);
+        let hashes = self.vocabulary.hashes(policy.hashes);
         self.handles.insert(
             handle,
             OpenKey {
@@ -458,6 +472,9 @@ impl<K: Clone> SessionState<K> {
         let Some(policy) = policy else {
             return Err(JobError::NoSuchKey);
         };
+        if !self.vocabulary.has_operation(operation) {
+            return Err(JobError::NotOffered);
+        }
         let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
         // Policies in the store list only operations that the key has: the reason is the key, not the policy.
         if !raw && !operation.kind().fits(entry.info().key_type) {

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_engine::der::{element, tag};
 use millrace_engine::{Curve, KeyError, KeyType, MlDsaSet, PrivateKey};
 use zeroize::Zeroizing;
 
@@ -78,42 +79,55 @@ pub fn ec_private_key(curve: Curve, scalar: &[u8]) -> Vec<u8> {
     };
     let algorithm = [
         &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01],
-        &*tlv(6, oid),
+        &*element(tag::OBJECT_IDENTIFIER, oid),
     ]
     .concat();
     let mut padded = vec![0; curve.field_len() - scalar.len()];
     padded.extend_from_slice(scalar);
-    let inner = tlv(0x30, &[&[2, 1, 1], &*tlv(4, &padded)].concat());
+    let inner = element(
+        tag::SEQUENCE,
+        &[&[2, 1, 1], &*element(tag::OCTET_STRING, &padded)].concat(),
+    );
     pkcs8(&algorithm, &inner)
 }
 
 /// An X25519 key from its 32 bytes.
 #[must_use]
 pub fn x25519_private_key(secret: &[u8; 32]) -> Vec<u8> {
-    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x6e], &tlv(4, secret))
+    pkcs8(
+        &[0x06, 0x03, 0x2b, 0x65, 0x6e],
+        &element(tag::OCTET_STRING, secret),
+    )
 }
 
 /// An Ed25519 key from its seed.
 #[must_use]
 pub fn ed25519_private_key(seed: &[u8; 32]) -> Vec<u8> {
-    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x70], &tlv(4, seed))
+    pkcs8(
+        &[0x06, 0x03, 0x2b, 0x65, 0x70],
+        &element(tag::OCTET_STRING, seed),
+    )
 }
 
 fn pkcs8(algorithm: &[u8], private_key: &[u8]) -> Vec<u8> {
-    let parts = [&[2, 1, 0], &*tlv(0x30, algorithm), &*tlv(4, private_key)];
-    tlv(0x30, &parts.concat())
+    let parts = [
+        &[2, 1, 0],
+        &*element(tag::SEQUENCE, algorithm),
+        &*element(tag::OCTET_STRING, private_key),
+    ];
+    element(tag::SEQUENCE, &parts.concat())
 }
 
 /// An ML-DSA key from its seed (RFC 9881 section 6).
 #[must_use]
 pub fn ml_dsa_seed_private_key(set: MlDsaSet, seed: &[u8]) -> Vec<u8> {
-    pkcs8(&ml_dsa_oid(set), &tlv(0x80, seed))
+    pkcs8(&ml_dsa_oid(set), &element(tag::CONTEXT_0_PRIMITIVE, seed))
 }
 
 /// An ML-DSA key from its expanded form (RFC 9881 section 6).
 #[must_use]
 pub fn ml_dsa_expanded_private_key(set: MlDsaSet, expanded: &[u8]) -> Vec<u8> {
-    pkcs8(&ml_dsa_oid(set), &tlv(4, expanded))
+    pkcs8(&ml_dsa_oid(set), &element(tag::OCTET_STRING, expanded))
 }
 
 fn ml_dsa_oid(set: MlDsaSet) -> [u8; 11] {
@@ -125,19 +139,6 @@ fn ml_dsa_oid(set: MlDsaSet) -> [u8; 11] {
     [
         0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc,
     ]
-}
-
-/// One DER element of fewer than 65536 bytes.
-fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
-    let [high, low] = u16::try_from(content.len())
-        .expect("a short element")
-        .to_be_bytes();
-    let header: &[u8] = match (high, low) {
-        (0, ..0x80) => &[tag, low],
-        (0, _) => &[tag, 0x81, low],
-        _ => &[tag, 0x82, high, low],
-    };
-    [header, content].concat()
 }
 
 macro_rules! good {

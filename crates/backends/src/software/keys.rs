@@ -17,6 +17,7 @@
 //! After the checks an RSA key does one private operation, which makes its Montgomery contexts
 //! and blinding, so that the first job is not slower than the others.
 
+use millrace_engine::der::{self, Reader, tag};
 use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
 use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType, MlDsaSet};
 use subtle::ConstantTimeEq;
@@ -24,7 +25,6 @@ use zeroize::Zeroizing;
 
 use super::operations::rsa_private;
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number, Rsa, RsaParts};
-use crate::der::{self, Reader, tag};
 use crate::padding;
 
 /// A key that is ready for use.

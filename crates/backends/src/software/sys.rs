@@ -114,30 +114,6 @@ pub(crate) fn hmac_sha256(
     Ok(out)
 }
 
-/// Splits the element with this tag off the front of `der`: its content, and what follows it.
-/// `None` if there is no such element, or its length is not minimal or too long.
-pub(crate) fn asn1_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    // AWS-LC keeps class and constructed bit in the top byte and the number in the rest.
-    let tag = (u32::from(tag & 0xe0) << aws::CBS_ASN1_TAG_SHIFT) | u32::from(tag & 0x1f);
-    let mut input = aws::CBS {
-        data: der.as_ptr(),
-        len: der.len(),
-    };
-    let mut content = aws::CBS {
-        data: ptr::null(),
-        len: 0,
-    };
-    // SAFETY: `input` describes `der`, which outlives the call; `content` is a valid place for the
-    // answer, which is a part of `input`.
-    let code = unsafe { aws::CBS_get_asn1(&raw mut input, &raw mut content, tag) };
-    if !succeeded(code) {
-        return None;
-    }
-    // The element ends where what is left of the input starts; its content is its tail.
-    let end = der.len() - input.len;
-    Some((&der[end - content.len..end], &der[end..]))
-}
-
 /// A number, zeroised when freed.
 pub(crate) struct Number(NonNull<aws::BIGNUM>);
 

@@ -14,8 +14,8 @@ use millrace_engine::operation::Operation;
 use millrace_wire::codec::SubmitWriter;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobCompletion, JobId,
-    KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Welcome,
-    version,
+    KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Vocabulary,
+    Welcome, version,
 };
 
 use crate::buffer::OutBuffer;
@@ -345,7 +345,12 @@ impl Connection {
         );
     }
 
-    /// Sends a job.
+    /// Whether the features in force have this operation. A node without them closes the connection over it.
+    pub(crate) fn can_name(&self, operation: &Operation) -> bool {
+        Vocabulary::new(self.features).has_operation(operation)
+    }
+
+    /// Sends a job, which [`Self::can_name`].
     pub(crate) fn send_job(
         &mut self,
         job: JobId,

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use millrace_engine::JobError;
 use millrace_wire::KeyHandle;
 
 use super::Dispatcher;
@@ -144,6 +145,12 @@ impl Dispatcher {
         let Some(connection) = node.connection() else {
             return;
         };
+        if !connection.can_name(operation) {
+            let node = attempt.node;
+            job.attempts[slot] = None;
+            let error = ClientError::Job(JobError::NotOffered);
+            return self.attempt_failed(id, slot, node, Retry::NotOffered, error, now);
+        }
         // 0 would mean the node's own bound.
         let budget = job.deadline.saturating_duration_since(now);
         let budget = budget.max(Duration::from_micros(1));

@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
 use millrace_engine::error::JobError;
-use millrace_wire::{FEATURE_REPORTS, JobCompletion, KeyHandle, KeyRefusal};
+use millrace_wire::{FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal};
 
 use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
@@ -290,8 +290,8 @@ impl Dispatcher {
     /// There is a socket to this node, connected or about to be.
     pub(crate) fn handle_connected(&mut self, node: usize, now: Instant) {
         let features = match self.reporter {
-            Some(_) => FEATURE_REPORTS,
-            None => 0,
+            Some(_) => FEATURES,
+            None => FEATURES & !FEATURE_REPORTS,
         };
         let connection = Connection::new(self.agent.clone(), features, self.timings, now);
         self.nodes[node].link = Link::Up(Box::new(connection));

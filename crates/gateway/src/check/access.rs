@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether a user may connect to a unix socket: search permission on every folder on the way, write
-//! permission on the socket. Permissions only: where an access control list may say otherwise, that is
-//! said instead of a verdict; security modules are not seen.
+//! Whether a user may connect to a unix socket: search permission on every folder of its path, write permission
+//! on the socket. Only permission bits are evaluated: an access control list is reported instead of a verdict,
+//! and security modules are not seen.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,33 +14,33 @@ use super::User;
 const READ_WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
-/// Where the kernel shows an access control list (acl(5)); there is none where permissions say it all.
+/// The extended attribute of an access control list (acl(5)). It does not exist where the permission bits suffice.
 const ACCESS_CONTROL_LIST: &str = "system.posix_acl_access";
 
-/// What stands in the way.
+/// Why a user cannot connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// There is no such file.
     Missing(PathBuf),
-    /// It is no socket.
+    /// The path is not a socket.
     NotASocket(PathBuf),
-    /// The user may not pass or use this one, whose permissions are these.
+    /// The permissions of this folder or socket exclude the user.
     Denied {
         /// The folder or the socket.
         path: PathBuf,
         /// Permissions, owner, group.
         owner: (u32, u32, u32),
     },
-    /// Permissions let him pass everywhere, but for this one, whose access control list decides.
+    /// Permissions suffice, except that here an access control list decides.
     Listed(PathBuf),
-    /// This process may not look.
+    /// This process may not read the permissions.
     Unseen(PathBuf),
 }
 
-/// Looks at every component of `socket` below `root`.
+/// Checks every component of `socket` below `root`.
 ///
 /// # Errors
-/// The first obstacle; a list only if there is nothing surer.
+/// The first obstacle; an access control list only if there is no certain obstacle.
 pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obstacle> {
     let inside = socket.strip_prefix("/").unwrap_or(socket);
     let full = root.join(inside);
@@ -73,7 +73,7 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
         _ => Obstacle::Missing(path.to_owned()),
     })?;
     let owner = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
-    // A list says of the owner what the permissions say, and root needs neither.
+    // For the owner a list equals the permission bits, and root needs neither.
     if ![0, metadata.uid()].contains(&user.uid) && has_list(path) {
         return Err(Obstacle::Listed(path.to_owned()));
     }
@@ -89,12 +89,12 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
 
 /// Whether there is an access control list.
 fn has_list(path: &Path) -> bool {
-    // No room for it: only its length is told.
+    // An empty buffer asks for the length only.
     let mut nothing = [0; 0];
     rustix::fs::getxattr(path, ACCESS_CONTROL_LIST, &mut nothing).is_ok()
 }
 
-/// The kernel's rule: the first of owner, group, others that applies decides.
+/// The kernel's rule: of owner, group and others the first class that applies decides.
 fn may(user: &User, (mode, uid, gid): (u32, u32, u32), wanted: u32) -> bool {
     if user.uid == 0 {
         return true;
@@ -116,7 +116,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn the_first_that_applies_decides() {
+    fn first_permission_class_that_applies_decides() {
         let user = User {
             uid: 33,
             gid: 33,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_on_the_way_counts() {
+    fn folder_without_search_permission_denies() {
         let dir = tempfile::tempdir().expect("folder");
         let inner = dir.path().join("run");
         fs::create_dir(&inner).expect("folder");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_list_decides_there_is_no_verdict() {
+    fn access_control_list_gives_no_verdict() {
         let dir = tempfile::tempdir().expect("folder");
         let folder = dir.path().join("run");
         fs::create_dir(&folder).expect("folder");
@@ -183,7 +183,7 @@ mod tests {
             let flags = rustix::fs::XattrFlags::empty();
             rustix::fs::setxattr(path, ACCESS_CONTROL_LIST, &list(permissions), flags)
         };
-        // Everybody but this one user.
+        // Everyone except this one user.
         if let Err(error) = put(&socket, [6, 0, 6, 6, 6]) {
             return eprintln!(
                 "SKIPPED: no access control lists in {}: {error}",
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(way(0), Ok(()), "root needs none");
         let owner = fs::metadata(&socket).expect("there").uid();
         assert_eq!(way(owner), Ok(()), "permissions are the owner's");
-        // What is sure comes first, wherever it is.
+        // A certain obstacle has priority wherever it is in the path.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("mode");
         assert!(matches!(way(60_001), Err(Obstacle::Denied { path, .. }) if path == folder));
         put(&folder, [7, 5, 0, 5, 0]).expect("a list");

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Collects what can be seen of a running server before anything is concluded from it.
+//! Collects everything that can be seen of a running server; conclusions are made elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -20,18 +20,18 @@ const MAX_CONFIG: usize = 1 << 20;
 /// Bound on files that include each other.
 const MAX_INCLUDES: usize = 32;
 
-/// Where OpenSSL looks if nobody says: Debian's, and what OpenSSL itself installs.
+/// Default paths of OpenSSL: of Debian, of Red Hat, and of OpenSSL's own installation.
 const SYSTEM_CNF: [&str; 3] = [
     "/etc/ssl/openssl.cnf",
     "/etc/pki/tls/openssl.cnf",
     "/usr/local/ssl/openssl.cnf",
 ];
 
-/// What was seen.
+/// Everything that was seen.
 pub(super) struct Evidence {
     pub(super) proc: Proc,
     pub(super) master: Process,
-    /// Those that have connections; the master itself if there is nobody else.
+    /// The processes that serve connections; the master if it has no workers.
     pub(super) workers: Vec<Process>,
     /// The file system as the master sees it.
     pub(super) root: Root,
@@ -41,11 +41,11 @@ pub(super) struct Evidence {
     pub(super) openssl_conf: Variable,
     /// `LD_PRELOAD` of the master.
     pub(super) preload: Variable,
-    /// What could not be read of the files that describe its environment.
+    /// Files that describe the environment and could not be read.
     pub(super) unread: Vec<String>,
-    /// What is mapped into a worker.
+    /// The files that are mapped into a worker.
     pub(super) mapped: ReadResult<Vec<MappedFile>>,
-    /// The `openssl.cnf` that counts, with its path.
+    /// The `openssl.cnf` in use, with its path.
     pub(super) cnf: Option<(PathBuf, ReadResult<Cnf>)>,
     /// The provider's own file, if there is one.
     pub(super) client: Option<(PathBuf, ReadResult<toml::Table>)>,
@@ -56,11 +56,11 @@ pub(super) struct Evidence {
 /// A variable of the server's environment.
 pub(super) struct Variable {
     pub(super) value: Option<String>,
-    /// Where it was seen, or looked for.
+    /// The place where it was found or searched.
     pub(super) source: String,
-    /// Whether a missing value means that there is none.
+    /// Whether a missing value means that the variable is not set.
     pub(super) certain: bool,
-    /// The unit file that takes it away.
+    /// The unit file that removes it.
     pub(super) unset_by: Option<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ impl Variable {
             }
             ServiceVariable::Unset(file) => {
                 let source = format!(
-                    "UnsetEnvironment= in {} takes it away from {unit}",
+                    "UnsetEnvironment= in {} removes it from {unit}",
                     file.display()
                 );
                 Self {
@@ -97,15 +97,15 @@ impl Variable {
             }
             ServiceVariable::Passed(file) => {
                 let source = format!(
-                    "PassEnvironment= in {} hands on what systemd itself has (systemctl show-environment), \
-                     which is not looked at, and in its environment it cannot be seen ({error})",
+                    "PassEnvironment= in {} passes it on from systemd itself (systemctl show-environment), \
+                     which is not read, and the environment of the process is not visible ({error})",
                     file.display()
                 );
                 Self::new(None, source, false)
             }
             ServiceVariable::NotNamed => {
                 let source = format!(
-                    "no unit file of {unit} sets it, and in its environment it cannot be seen ({error})"
+                    "no unit file of {unit} sets it, and the environment of the process is not visible ({error})"
                 );
                 Self::new(None, source, false)
             }
@@ -113,7 +113,7 @@ impl Variable {
     }
 }
 
-/// Nothing if there is no such server; the report says why.
+/// Returns `None` if no such server runs; the report says why.
 pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence> {
     let found = find(options).and_then(|(proc, master, workers)| {
         let (root, root_path) = root_of(&proc, master.pid)?;
@@ -246,8 +246,8 @@ fn is_named(server: Server, name: &str) -> bool {
     }
 }
 
-/// The file system of a process, if it can be looked into and the process has not confined itself since
-/// it read its files; else that of this process.
+/// The file system of a process if it is visible and the process has not changed its root since it read its
+/// files; else that of this process.
 fn root_of(proc: &Proc, pid: u32) -> Result<(Root, PathBuf), NotFound> {
     let whole = proc
         .link(pid, "root")

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Looks at a running nginx or HAProxy and says whether its handshakes are pooled and asynchronous, and
-//! if not, why.
+//! Checks whether the handshakes of a running nginx or HAProxy are pooled and asynchronous, and if not, why.
 //!
 //! ```text
 //! hostfs   processes, the environment of the service, openssl.cnf ┐
@@ -12,16 +11,14 @@
 //! tls      handshakes, with counters before and after              ┘
 //! ```
 //!
-//! **The proof.** Some handshakes are made at a time and held. The node's counters say how many were
-//! signed there. The provider gives a connection whose operation waits without blocking an eventfd
-//! that lives as long as the connection, so the workers' eventfds that go with the connections say how
-//! many were asynchronous. A node that is quick answers some before they have to wait; of those, and where
-//! descriptors are hidden, what the edge reports to the node says it, a second later, and also why an
-//! edge did something itself. One handshake comes before, so that what happens once per process is not
-//! counted.
+//! **The proof.** Concurrent handshakes are made and their connections held. The node's counters say how many
+//! were signed there. An operation that waits without blocking has an eventfd that lives as long as its
+//! connection, so the eventfds that disappear with the connections say how many were asynchronous. A fast node
+//! answers some operations before they wait; for those, and where descriptors are hidden, the edge's report to
+//! the node decides, a second later. It also says why an edge did an operation itself. One handshake comes
+//! first, so that work that happens once per process is not counted.
 //!
-//! Everything is read, nothing is changed. What cannot be seen (without root, most) is said to be
-//! unseen, and is neither good nor bad.
+//! Nothing is changed. What cannot be seen (without root, most) is reported as unseen, neither good nor bad.
 
 mod access;
 mod evidence;
@@ -52,45 +49,45 @@ pub enum Server {
     Haproxy,
 }
 
-/// What to check.
+/// The server to check, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The server.
     pub server: Server,
-    /// Its master; otherwise found by its name.
+    /// Process id of its master; by default found by name.
     pub pid: Option<u32>,
-    /// Where it serves TLS, `HOST:PORT`; otherwise from its configuration.
+    /// Address of its TLS listener, `HOST:PORT`; by default from its configuration.
     pub connect: Option<String>,
-    /// The name to ask for; otherwise from its configuration.
+    /// Server name (SNI) of the handshakes; by default from its configuration.
     pub server_name: Option<String>,
-    /// Its configuration file; otherwise from its command line.
+    /// Its configuration file; by default from its command line.
     pub config: Option<PathBuf>,
-    /// The `openssl.cnf` that it uses; otherwise from its environment, or that of its service.
+    /// Its `openssl.cnf`; by default from its environment or that of its service.
     pub openssl_conf: Option<PathBuf>,
-    /// Handshakes at a time; none: no proof.
+    /// Number of concurrent handshakes; 0: no proof.
     pub handshakes: usize,
-    /// Where processes are: `/proc`.
+    /// `/proc`, or a folder of the same form.
     pub proc: PathBuf,
 }
 
-/// What only a node, or a client of one, can say.
+/// Answers that only a node, or a client of one, has.
 pub trait Node {
-    /// Private-key operations that the node has completed since it came up. `socket` is where the
-    /// server's provider connects to, if that is known.
+    /// Number of private-key operations that the node has completed since its start. `socket` is the one that the
+    /// server's provider connects to, if it is known.
     ///
     /// # Errors
     /// No node answers this user.
     fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence>;
 
-    /// What the edges of this user (of all, if it is not known) have told the node; nothing if the node
-    /// does not say.
+    /// The reports of this user's edges (of all edges, if the user is not known); `None` if the node does not
+    /// answer.
     fn edges(&self, socket: Option<&Path>, uid: Option<u32>) -> Option<Edges>;
 
-    /// Whether a node lets this user use this key over this socket; nothing if it cannot be tried.
+    /// Whether a node lets this user use this key over this socket; `None` if it cannot be tried.
     fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), Refusal>>;
 }
 
-/// What edges have counted, all together. They tell it about once per second.
+/// The sum of the counters of edges, which report about once per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edges {
     /// Operations that waited without blocking.
@@ -101,57 +98,57 @@ pub struct Edges {
     pub fallbacks: BTreeMap<String, u64>,
 }
 
-/// Why a node says nothing; each with a sentence that says where it was looked for.
+/// Why a node does not answer; each with a sentence that names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// There is none.
+    /// There is no node.
     NoNode(String),
-    /// This user may not ask it.
+    /// This user may not ask the node.
     Hidden(String),
 }
 
 /// Why a user may not use a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody answers on the socket, for this reason.
+    /// The socket does not answer, for this reason.
     NoNode(String),
-    /// The node says no, for this reason.
+    /// The node refuses, for this reason.
     Refused(String),
 }
 
-/// How one thing is.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// As it should be.
     Ok,
-    /// It could not be looked at.
+    /// It is not visible to this user.
     Unseen,
-    /// It works, but not as well as it could, or not for long.
+    /// It works, but not as well as possible, or not for long.
     Warning,
     /// It does not work.
     Failure,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Which thing: a fixed word for programs.
+    /// A fixed identifier for programs.
     pub check: &'static str,
-    /// How it is.
+    /// The result.
     pub outcome: Outcome,
-    /// What was seen.
+    /// The evidence, in words.
     pub seen: String,
     /// What to do, if anything.
     pub remedy: Option<String>,
 }
 
-/// How many of how many.
+/// A count out of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// How many were so.
+    /// The count.
     pub count: u64,
-    /// Of how many.
+    /// The total.
     pub of: u64,
 }
 
@@ -161,23 +158,23 @@ impl fmt::Display for Share {
     }
 }
 
-/// All that was found.
+/// The result of all checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The server.
     pub server: Server,
-    /// Its master.
+    /// Process id of its master.
     pub pid: Option<u32>,
-    /// Handshakes that the pool signed; nothing if that was not seen.
+    /// Handshakes that the pool signed; `None` if that is not visible.
     pub pooled: Option<Share>,
-    /// Handshakes that waited without blocking; nothing if that was not seen.
+    /// Handshakes that waited without blocking; `None` if that is not visible.
     pub asynchronous: Option<Share>,
-    /// Everything that was looked at, in the order in which one thing needs another.
+    /// All checks, each after those that it depends on.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// How many findings are like this.
+    /// Number of findings with this result.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         let like = |finding: &&Finding| finding.outcome == outcome;
@@ -205,7 +202,7 @@ fn utf8(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
 
-/// Looks at everything.
+/// Runs all checks.
 #[must_use]
 pub fn run(options: &Options, node: &dyn Node) -> Report {
     let mut report = Report {

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The live proof: handshakes at a time, the node's counter and the workers' eventfds before and while
-//! they are held.
+//! The live proof: concurrent handshakes, with the node's counter and the workers' eventfds before and while the
+//! connections are held.
 
 use std::path::Path;
 use std::thread;
@@ -13,27 +13,27 @@ use super::{Edges, Node, Options, Outcome, Report, Share, Silence, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
-/// Edges report once per second, and one more second.
+/// Time to wait for reports of edges: they come once per second, plus one second.
 const REPORTS_TAKE: Duration = Duration::from_secs(2);
 
-/// On a machine that has much to do they come later; but they do come, if the pool was asked.
+/// Time to wait on a loaded machine for reports that must come, since the pool did the operations.
 const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
 
-/// A server sees at once that a client has gone; this is for a machine that has much to do.
+/// Time that a server on a loaded machine has to notice a closed connection.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 
-/// How often its descriptors are looked at meanwhile.
+/// Interval of looks at its descriptors during that time.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How often the node is asked meanwhile.
+/// Interval of questions to the node while reports are awaited.
 const ASK: Duration = Duration::from_millis(100);
 
-/// The node that is asked.
+/// The node and how to ask it.
 pub(super) struct Asked<'a> {
     pub(super) node: &'a dyn Node,
-    /// Where the server's provider connects to; nothing if its nodes are elsewhere.
+    /// The socket that the server's provider connects to; `None` if its nodes are elsewhere.
     pub(super) socket: Option<&'a Path>,
-    /// Who the workers are; nothing if that is not known.
+    /// User id of the workers, if it is known.
     pub(super) uid: Option<u32>,
 }
 
@@ -42,8 +42,8 @@ impl Asked<'_> {
         self.node.edges(self.socket, self.uid)
     }
 
-    /// What the edges counted since `before`, when it is about that many operations, or time is up. Of what
-    /// the node has `signed` they tell in the end; of the rest perhaps nobody does.
+    /// The counts of the edges since `before`, as soon as they cover `operations`, or when time is up. Operations
+    /// that the node has `signed` are certain to be reported, the others are not.
     fn since(&self, before: &Edges, operations: u64, signed: u64) -> Option<Edges> {
         let started = Instant::now();
         loop {
@@ -76,7 +76,7 @@ fn difference(before: &Edges, after: &Edges) -> Edges {
     }
 }
 
-/// Makes the handshakes, and adds what they show.
+/// Makes the handshakes and adds the findings about them.
 pub(super) fn prove(
     options: &Options,
     evidence: Option<&Evidence>,
@@ -87,7 +87,7 @@ pub(super) fn prove(
         return;
     }
     let Some((address, name)) = target(options, evidence) else {
-        // If the server was not found, that was said.
+        // A server that was not found is already in the report.
         if evidence.is_some() {
             let seen = "the configuration has no address that TLS is served at";
             report.add(
@@ -112,18 +112,18 @@ pub(super) fn prove(
     };
     let after = asked.node.completed(asked.socket);
     let of = handshakes(&address, &held, report);
-    let waited = evidence.and_then(|evidence| waited_aside(evidence, held, of));
+    let waited = evidence.and_then(|evidence| eventfds_released(evidence, held, of));
     if of == 0 {
         return;
     }
     pooled(before, after, of, asked.socket.is_some(), report);
     let signed = report.pooled.map_or(0, |share| share.count);
-    // Only if there is something left to say: it takes a second.
+    // Waiting takes a second, so only if it can add something.
     let told = match &edges {
         Some(edges) if waited != Some(of) || signed != of => asked.since(edges, of, signed),
         _ => None,
     };
-    // An answer that comes before the job has paused leaves no descriptor: then the edge knows better.
+    // An answer that comes before the job has paused leaves no descriptor: then the edge's count is right.
     let told_waited = told
         .as_ref()
         .map(|told| told.paused.min(of.saturating_sub(told.blocking)));
@@ -133,7 +133,7 @@ pub(super) fn prove(
     }
 }
 
-/// What the edges did themselves meanwhile, and why.
+/// The operations that the edges did themselves, by reason.
 fn fallbacks(told: &Edges, report: &mut Report) {
     let reasons: Vec<String> = told
         .fallbacks
@@ -147,7 +147,7 @@ fn fallbacks(told: &Edges, report: &mut Report) {
     }
 }
 
-/// Where to connect to, and which name to ask for.
+/// The address and the server name of the handshakes.
 fn target(options: &Options, evidence: Option<&Evidence>) -> Option<(String, String)> {
     let config = evidence.map(|evidence| &evidence.config);
     let listens = config.and_then(|config| config.listens.first());
@@ -207,7 +207,7 @@ fn pooled(
             return report.add(CHECK, outcome, error, remedy.to_owned());
         }
     };
-    // Others may have work done meanwhile: more than these handshakes are not theirs.
+    // The node serves others at the same time: at most `of` operations belong to these handshakes.
     let share = Share {
         count: after.saturating_sub(before).min(of),
         of,
@@ -223,9 +223,13 @@ fn pooled(
     }
 }
 
-/// How many of the connections had an eventfd: those that go when the connections do. (The workers have
-/// others, and make one for themselves when they first speak to the pool.)
-fn waited_aside(evidence: &Evidence, held: Vec<Result<tls::Held, String>>, of: u64) -> Option<u64> {
+/// The number of connections with an eventfd: eventfds that disappear with the connections. Workers have other
+/// eventfds, too, and create one when they first connect to the pool.
+fn eventfds_released(
+    evidence: &Evidence,
+    held: Vec<Result<tls::Held, String>>,
+    of: u64,
+) -> Option<u64> {
     let most = eventfds(evidence)?;
     drop(held);
     let started = Instant::now();
@@ -237,7 +241,7 @@ fn waited_aside(evidence: &Evidence, held: Vec<Result<tls::Held, String>>, of: u
     Some(gone)
 }
 
-/// The eventfds of all workers; nothing if they cannot be seen.
+/// The number of eventfds of all workers; `None` if they are not visible.
 fn eventfds(evidence: &Evidence) -> Option<u64> {
     let counts = evidence
         .workers
@@ -258,10 +262,10 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Repo
         let seen = "the descriptors of the workers are hidden from this user";
         return report.add(CHECK, Unseen, seen, "run this as root".to_owned());
     };
-    // Some that were answered at once leave no descriptor, and nobody told.
+    // An operation that was answered at once leaves no descriptor, and no edge has reported it.
     if waited < of && told.is_none() && like(report, Good) {
         let seen = format!(
-            "{waited} of {of} at least waited without blocking; what the others did, only the node is told"
+            "at least {waited} of {of} waited without blocking; only the node knows about the others"
         );
         return report.add(
             CHECK,
@@ -280,7 +284,7 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Repo
         return report.add(CHECK, Good, seen, None);
     }
     let remedy = "the others blocked, or did not go to the pool: see what is above".to_owned();
-    // `mode = sync` is a choice, of which it has been warned.
+    // `mode = sync` is a choice and already has a warning.
     let none = share.count == 0 && !like(report, Warning);
     let outcome = if none { Failure } else { Warning };
     report.add(CHECK, outcome, seen, remedy);

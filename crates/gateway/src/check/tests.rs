@@ -188,7 +188,7 @@ fn stub() -> String {
 }
 
 #[test]
-fn nothing_is_wrong_with_a_good_one() {
+fn correct_server_has_no_findings() {
     for server in [Server::Nginx, Server::Haproxy] {
         let report = Machine::new(server).report();
         let good = report
@@ -235,7 +235,7 @@ fn a_static_openssl_is_found_out() {
 }
 
 #[test]
-fn libraries_that_do_not_fit() {
+fn unsuitable_libraries_are_findings() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libcrypto.so.3", "libcrypto.so.1.1");
     machine.expect(Outcome::Failure, "openssl", "OpenSSL 1.1");
@@ -255,7 +255,7 @@ fn libraries_that_do_not_fit() {
 }
 
 #[test]
-fn a_missing_preload_blocks_nginx_and_not_haproxy() {
+fn missing_preload_fails_nginx_and_warns_haproxy() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
     machine.expect(Outcome::Failure, "waiting", "not in nginx");
@@ -329,7 +329,7 @@ fn what_systemd_does_to_the_environment_is_said() {
 }
 
 #[test]
-fn what_openssl_cnf_may_lack() {
+fn missing_parts_of_openssl_cnf_are_failures() {
     for (from, to, check, word) in [
         ("[m]\n", "[m]\nmode = off\n", "openssl.cnf", "mode = off"),
         (
@@ -403,7 +403,7 @@ fn plain_keys_need_the_property_query() {
 }
 
 #[test]
-fn the_socket_and_the_policy_are_the_workers_business() {
+fn socket_and_policy_are_checked_for_the_workers() {
     let machine = Machine::new(Server::Nginx);
     machine.mode("node.sock", 0o600);
     machine.expect(Outcome::Failure, "socket", "has mode 0600");
@@ -440,7 +440,7 @@ fn the_provider_may_have_a_file_of_its_own() {
 }
 
 #[test]
-fn an_upgrade_of_the_binary_needs_the_variables() {
+fn nginx_without_env_directives_is_warned_about() {
     let machine = Machine::new(Server::Nginx);
     machine.change(
         "nginx.conf",
@@ -451,7 +451,7 @@ fn an_upgrade_of_the_binary_needs_the_variables() {
 }
 
 #[test]
-fn descriptors_are_counted() {
+fn descriptors_are_compared_with_connections() {
     let machine = Machine::new(Server::Nginx);
     machine.change(
         "nginx.conf",
@@ -471,7 +471,7 @@ fn descriptors_are_counted() {
 }
 
 #[test]
-fn a_limit_of_haproxys_own_is_no_table() {
+fn haproxy_ulimit_n_is_warned_about_and_does_not_size_the_table() {
     let machine = Machine::new(Server::Haproxy);
     machine.change("haproxy.cfg", "maxconn 800", "maxconn 800\n ulimit-n 3000");
     machine.expect(Outcome::Warning, "descriptors", "ulimit-n 3000 in `global`");
@@ -484,7 +484,7 @@ fn a_limit_of_haproxys_own_is_no_table() {
             .and_then(|finding| finding.remedy.clone())
             .expect("what to do")
     };
-    assert!(remedy(&machine).contains("be at least 766"));
+    assert!(remedy(&machine).contains("to at least 766"));
     machine.change("haproxy.cfg", "listen a\n maxconn 500", "listen a");
     assert!(remedy(&machine).contains("one and a half times"));
     machine.change("haproxy.cfg", "ulimit-n", "# ulimit-n");
@@ -492,10 +492,10 @@ fn a_limit_of_haproxys_own_is_no_table() {
 }
 
 #[test]
-fn a_haproxy_that_forbids_itself_threads_is_found_out() {
+fn haproxy_without_the_right_to_threads_is_a_failure() {
     let machine = Machine::new(Server::Haproxy);
     machine.put("proc/101/limits", "Max processes   0   0   processes\n");
-    machine.expect(Outcome::Failure, "threads", "may start no threads");
+    machine.expect(Outcome::Failure, "threads", "may not start threads");
     machine.change("proc/101/status", "Uid:\t33\t33", "Uid:\t0\t0");
     assert_eq!(machine.report().count(Outcome::Failure), 0, "root may");
 }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Handshakes with the server, all at a time. Any certificate will do, since it is the server that is
-//! checked and not its name; but its signature has to be right.
+//! Concurrent handshakes with the server. Every certificate is accepted, since the check is about the server and
+//! not about its name; its signature is verified.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,21 +16,20 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-/// A handshake that takes longer failed. The provider's default deadline is 2 s; a server that has much to
-/// do is slow, and is not at fault for that.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of a handshake. The provider's default deadline is 2 s; a loaded server is slow without a fault.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A handshake that is done, with its connection.
+/// A finished handshake; its connection closes on drop.
 #[derive(Debug)]
 pub(super) struct Held {
     _stream: TcpStream,
     _connection: ClientConnection,
 }
 
-/// Makes `count` handshakes at a time, and holds what comes of them.
+/// Makes `count` concurrent handshakes and holds their connections.
 ///
 /// # Errors
-/// The server cannot be reached at all; the reason. A single handshake fails with its own.
+/// The server cannot be reached at all. A single handshake fails with its own error.
 pub(super) fn handshakes(
     address: &str,
     name: &str,
@@ -68,9 +67,9 @@ fn connect(address: &str) -> Result<TcpStream, String> {
         .collect();
     let mut last = format!("{address} has no address");
     for address in addresses {
-        let connected = TcpStream::connect_timeout(&address, PATIENCE).and_then(|stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+        let connected = TcpStream::connect_timeout(&address, HANDSHAKE_LIMIT).and_then(|stream| {
+            stream.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
+            stream.set_write_timeout(Some(HANDSHAKE_LIMIT))?;
             Ok(stream)
         });
         match connected {
@@ -102,7 +101,7 @@ fn handshake(
 fn said(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("no answer within {} s", PATIENCE.as_secs())
+            format!("no answer within {} s", HANDSHAKE_LIMIT.as_secs())
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "the server closed the connection".to_owned()
@@ -124,7 +123,7 @@ fn config() -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// Believes every certificate, and checks that its owner signed.
+/// Accepts every certificate, and verifies that its owner signed.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use super::Application;
 use super::parts::{self, OPENSSL_CNF};
 
-/// One file that can be redirected.
+/// One file, so that the output can be redirected to it.
 pub(super) fn openssl(settings: &Settings) -> Plan {
     Plan {
         application: Application::Openssl,
@@ -21,7 +21,7 @@ pub(super) fn openssl(settings: &Settings) -> Plan {
     }
 }
 
-/// curl blocks while the pool works, as it does in every handshake.
+/// curl blocks during every handshake anyway.
 pub(super) fn curl(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let before = if settings.plain_keys {

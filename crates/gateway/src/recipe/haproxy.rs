@@ -83,9 +83,8 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     }
 }
 
-/// What `global` has to say so that HAProxy's table of descriptors is large enough for three of each
-/// connection: it has a place for two, and no limit of the process makes it larger. The rest is for what
-/// HAProxy opens besides.
+/// The global `maxconn` with which HAProxy's table of descriptors holds three per connection: the table has two
+/// entries per connection, and no limit of the process enlarges it. 16 are for HAProxy's other descriptors.
 pub(crate) fn global_maxconn(connections: u64) -> u64 {
     connections.div_ceil(2).saturating_mul(3).saturating_add(16)
 }
@@ -96,7 +95,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn the_socket_is_visible_inside_the_chroot() {
+    fn node_socket_is_bound_into_the_chroot() {
         let text = plan(&settings(&["unix:/run/millrace/node.sock"])).text();
         assert!(text.contains("\nBindPaths=/run/millrace:/var/lib/haproxy/run/millrace\n"));
         assert!(text.contains("\n    ssl-mode-async\n"));
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocking_one_is_told_so() {
+    fn sync_mode_has_no_async_directive_and_no_preload() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         settings.mode = Mode::Sync;
         let text = plan(&settings).text();

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock nginx. It has no asynchronous handshakes of its own; with our library preloaded it has.
+//! Stock nginx. The preload library makes its handshakes asynchronous.
 
 use crate::plan::{Plan, PlannedFile, Snippet, Step};
 use crate::settings::{Mode, Settings};
@@ -16,11 +16,11 @@ const CONF: &str = include_str!("../../templates/nginx.conf");
 const INCLUDE: &str = "/etc/nginx/millrace.conf";
 const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-/// Workers per core where each waits for the pool: an operation takes the pool some milliseconds, and
-/// the gateway's own part of a handshake well under one.
+/// Workers per core where handshakes block: an operation takes the pool some milliseconds, and the gateway's
+/// part of a handshake well under one.
 const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 
-/// The least of them.
+/// Lower bound on blocking workers.
 const FEWEST_BLOCKING_WORKERS: u32 = 16;
 
 pub(super) fn plan(settings: &Settings) -> Plan {

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Servers without asynchronous handshakes: whoever handles a connection waits for the pool. They save
-//! the CPU time and keep no key; for throughput they want more workers than cores.
+//! Servers without asynchronous handshakes: the process or thread of a connection waits for the pool. They save
+//! CPU time and hold no key; for throughput they need more workers than cores.
 
 use crate::plan::{Plan, Snippet};
 use crate::settings::Settings;
@@ -55,7 +55,7 @@ fn test(name: &'static str, program: &'static str, arguments: &[&'static str]) -
     }
 }
 
-/// Apache httpd: a process or thread per connection, so others go on while one waits.
+/// Apache httpd has a process or thread per connection: a waiting handshake blocks only itself.
 pub(super) fn apache(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let contents = format!(
@@ -113,7 +113,7 @@ pub(super) fn lighttpd(settings: &Settings) -> Plan {
     )
 }
 
-/// stunnel: a thread per connection, so others go on while one waits.
+/// stunnel has a thread per connection: a waiting handshake blocks only itself.
 pub(super) fn stunnel(settings: &Settings) -> Plan {
     let Settings { key, .. } = settings;
     let contents = format!(

@@ -1,30 +1,29 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Resolves a path inside a root by hand, part by part: what `openat2` with `RESOLVE_IN_ROOT` does,
-//! for kernels before 5.6 and for containers whose filter refuses the call.
+//! Resolves a path inside a root part by part, as `openat2` with `RESOLVE_IN_ROOT` does: for kernels before 5.6
+//! and for containers whose filter refuses the call.
 //!
-//! No part is ever followed by the kernel (`O_NOFOLLOW`), so a link that changes meanwhile can lead to
-//! another place inside the root, never out of it. `..` pops what was walked; it never asks the kernel
-//! for a parent.
+//! The kernel follows no part (`O_NOFOLLOW`), so a link that changes during the walk can lead to another place
+//! inside the root, never out of it. `..` pops the walked folders; the kernel is never asked for a parent.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Links in one path: the kernel's own bound.
+/// Bound on links in one path: the kernel's own.
 const MAX_LINKS: usize = 40;
-/// Parts of one path, links included: more than fits into the longest path.
+/// Bound on parts of one path, links included: more than fit into the longest path.
 const MAX_PARTS: usize = 4_096;
 
-/// Opens what `path` means inside `top`.
+/// Opens a path inside `top`.
 ///
 /// # Errors
 /// As `openat2`: `NOENT`, `NOTDIR`, `ACCESS`, `LOOP` for links in circles, and others.
 pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let follow_last = !flags.contains(OFlags::NOFOLLOW);
-    // What is still to be walked, the next part last.
+    // The parts that are still to be walked, the next one last.
     let mut ahead: Vec<String> = parts(path);
     let mut behind: Vec<OwnedFd> = Vec::new();
     let (mut links, mut walked) = (0, 0);
@@ -67,7 +66,7 @@ fn parts(path: &str) -> Vec<String> {
     parts.rev().map(str::to_owned).collect()
 }
 
-/// Opens what was found with the flags that were asked for.
+/// Opens the found file with the requested flags.
 fn reopen(top: BorrowedFd<'_>, mut behind: Vec<OwnedFd>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let Some(found) = behind.pop() else {
         return rustix::fs::openat(top, ".", flags, Mode::empty());
@@ -78,7 +77,7 @@ fn reopen(top: BorrowedFd<'_>, mut behind: Vec<OwnedFd>, flags: OFlags) -> Resul
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory {
         return rustix::fs::openat(found.as_fd(), ".", flags, Mode::empty());
     }
-    // The one way to read from a file that is held by path: it cannot be exchanged meanwhile.
+    // The only way to read a file that is open by path; it is sure to be the same file.
     let name = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::fs::open(name, flags, Mode::empty())
 }

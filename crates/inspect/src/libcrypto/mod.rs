@@ -36,7 +36,7 @@ pub use self::processes::User;
 pub use self::report::OwnReport;
 pub use self::timed::{CLEAR_RATIO, Timed, timed};
 use crate::cpu::{Architecture, Cpu};
-use crate::elf::Elf;
+use crate::elf::{Elf, ElfError};
 use crate::report::{Section, SectionReader};
 use millrace_hostfs::{Root, Unavailable};
 
@@ -150,7 +150,7 @@ fn describe(
         // A linker script, or another file with a library's name.
         Err(reason) => {
             if !program {
-                reader.note(path, Unavailable::malformed(reason));
+                reader.note(path, Unavailable::malformed(reason.to_string()));
             }
             return None;
         }
@@ -170,13 +170,13 @@ fn describe(
 /// no crypto library in it. `path` matters because some libraries are recognised by their file name.
 ///
 /// # Errors
-/// It is no ELF file that can be read, in words.
+/// [`ElfError`] if it is not a readable ELF file.
 pub fn examine(
     bytes: &[u8],
     path: &str,
     program: bool,
     cpu: Option<&Cpu>,
-) -> Result<Option<Library>, String> {
+) -> Result<Option<Library>, ElfError> {
     let elf = Elf::parse(bytes)?;
     let Some((identity, build)) = identify::identify(bytes, path, &elf, program) else {
         return Ok(None);

@@ -3,8 +3,8 @@
 
 //! Conversations with a session, without a socket, a clock or an engine.
 
-use millrace_engine::{Curve, Hash as Digest, HashSet as Digests, KeyType};
-use millrace_wire::EdgeCounter;
+use millrace_engine::{Curve, Hash as Digest, HashSet as Digests, KeyType, MlDsaInput, MlDsaSet};
+use millrace_wire::{EdgeCounter, FEATURE_ML_DSA, FEATURES};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -91,6 +91,12 @@ impl Client {
             entry("mine", "key-mine", p256, &["uid:1"]),
             entry("theirs", "key-theirs", p256, &["uid:2"]),
             entry("rsa", "key-rsa", KeyType::Rsa { bits: 2048 }, &["*"]),
+            entry(
+                "ml-dsa",
+                "key-ml-dsa",
+                KeyType::MlDsa(MlDsaSet::MlDsa65),
+                &["*"],
+            ),
         ];
         Self {
             state: SessionState::new(
@@ -500,7 +506,7 @@ fn reporting() -> Client {
     let [NodeMessage::Welcome(welcome)] = &effects.replies[..] else {
         panic!("{effects:?}")
     };
-    assert_eq!(welcome.features, FEATURE_REPORTS);
+    assert_eq!(welcome.features, FEATURES);
     client
 }
 
@@ -577,4 +583,53 @@ fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
     let effects = client.say(submit((0..4).map(|id| job(id, mine, SIGN))));
     assert_eq!(effects.jobs.len(), 3);
     assert_eq!(effects.refused, [(3, JobError::OverQuota)]);
+}
+
+const ML_DSA: Operation = Operation::MlDsaSign {
+    input: MlDsaInput::Message,
+};
+
+/// Replies to an `OpenKey` and to an `ImportKey` of an ML-DSA key, after a hello with these features.
+fn ml_dsa_replies(features: u64) -> (Client, NodeMessage, NodeMessage) {
+    let mut client = Client::silent(rules());
+    client.say(ClientMessage::Hello(Hello {
+        min_version: 1,
+        max_version: 1,
+        features,
+        agent: "test".to_owned(),
+    }));
+    let opened = client.say(open("ml-dsa")).replies.remove(0);
+    client.say(import());
+    let mut effects = Effects::default();
+    let key = ("key-imported", info(KeyType::MlDsa(MlDsaSet::MlDsa44)));
+    client.state.imported(8, Ok(key), &mut effects);
+    (client, opened, effects.replies.remove(0))
+}
+
+#[test]
+fn ml_dsa_keys_are_hidden_from_a_client_without_the_feature() {
+    let (mut client, opened, imported) = ml_dsa_replies(FEATURE_REPORTS);
+    let refused = |message, expected| matches!(message, NodeMessage::KeyRefused { reason, .. } if reason == expected);
+    assert!(refused(opened, KeyRefusal::NoSuchKey));
+    assert!(refused(imported, KeyRefusal::Key(KeyError::NotOffered)));
+    // The session goes on, and a job that names the operation anyway ends alone.
+    let handle = client.handle("mine");
+    let effects = client.say(submit([job(1, handle, ML_DSA)]));
+    assert_eq!(effects.refused, [(1, JobError::NotOffered)]);
+}
+
+#[test]
+fn ml_dsa_keys_are_opened_for_a_client_with_the_feature() {
+    let (mut client, opened, imported) = ml_dsa_replies(FEATURE_ML_DSA);
+    for message in [opened, imported] {
+        let NodeMessage::KeyOpened {
+            handle, operations, ..
+        } = message
+        else {
+            panic!("{message:?}")
+        };
+        assert!(operations.iter().eq([OperationKind::MlDsaSign]));
+        let effects = client.say(submit([job(u64::from(handle), handle, ML_DSA)]));
+        assert_eq!((effects.jobs.len(), effects.refused.len()), (1, 0));
+    }
 }

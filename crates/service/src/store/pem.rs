@@ -8,6 +8,7 @@
 //! the key. Only the outermost structure is looked at; the engine checks the rest when it loads it.
 
 use millrace_engine::PrivateKey;
+use millrace_engine::der::{MAX_HEADER_LEN, Reader, push_header, tag};
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
@@ -72,7 +73,7 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pkcs8.len() > MAX_PRIVATE_KEY_LEN {
         return Err(PemError::TooLarge);
     }
-    if pkcs8.first() != Some(&SEQUENCE) {
+    if pkcs8.first() != Some(&tag::SEQUENCE) {
         return Err(PemError::Malformed);
     }
     Ok(PrivateKey::from_pkcs8(pkcs8))
@@ -81,11 +82,11 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
 /// `PrivateKeyInfo ::= SEQUENCE { INTEGER 0, AlgorithmIdentifier, OCTET STRING }` (RFC 5208).
 fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut header = Vec::new();
-    push_header(&mut header, OCTET_STRING, key.len());
+    push_header(&mut header, tag::OCTET_STRING, key.len());
     let body = VERSION_0.len() + algorithm.len() + header.len() + key.len();
     // Room for everything at once: growing would leave copies of the key behind.
     let mut out = Zeroizing::new(Vec::with_capacity(body + MAX_HEADER_LEN));
-    push_header(&mut out, SEQUENCE, body);
+    push_header(&mut out, tag::SEQUENCE, body);
     out.extend_from_slice(VERSION_0);
     out.extend_from_slice(algorithm);
     out.extend_from_slice(&header);
@@ -96,66 +97,30 @@ fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
 /// `ECPrivateKey ::= SEQUENCE { INTEGER 1, OCTET STRING, [0] parameters OPTIONAL, [1] … }`
 /// (RFC 5915). Without parameters, the length of the scalar tells the curve.
 fn wrap_sec1(key: &[u8]) -> Result<Zeroizing<Vec<u8>>, PemError> {
-    let (outer, rest) = read_value(key, SEQUENCE).ok_or(PemError::Malformed)?;
-    let (version, inner) = read_value(outer, INTEGER).ok_or(PemError::Malformed)?;
-    let (scalar, inner) = read_value(inner, OCTET_STRING).ok_or(PemError::Malformed)?;
-    if !rest.is_empty() || version != [1] {
+    let mut outer = Reader::new(key);
+    let mut fields = Reader::new(outer.take(tag::SEQUENCE).ok_or(PemError::Malformed)?);
+    let version = fields.take(tag::INTEGER).ok_or(PemError::Malformed)?;
+    let scalar = fields.take(tag::OCTET_STRING).ok_or(PemError::Malformed)?;
+    if !outer.is_empty() || version != [1] {
         return Err(PemError::Malformed);
     }
-    let curve = match read_value(inner, PARAMETERS) {
-        Some((oid, _)) => EC_CURVES.iter().find(|(known, _)| *known == oid),
+    let curve = match fields.take(tag::CONTEXT_0) {
+        Some(oid) => EC_CURVES.iter().find(|(known, _)| *known == oid),
         None => EC_CURVES.iter().find(|(_, len)| *len == scalar.len()),
     };
     let (oid, _) = curve.ok_or(PemError::Curve)?;
     let mut algorithm = Vec::new();
-    push_header(&mut algorithm, SEQUENCE, EC_PUBLIC_KEY.len() + oid.len());
+    push_header(
+        &mut algorithm,
+        tag::SEQUENCE,
+        EC_PUBLIC_KEY.len() + oid.len(),
+    );
     algorithm.extend_from_slice(EC_PUBLIC_KEY);
     algorithm.extend_from_slice(oid);
     Ok(wrap(&algorithm, key))
 }
 
-/// Splits `bytes` into the contents of a leading value with this tag, and what follows it.
-fn read_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81 | 0x82 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (
-                digits
-                    .iter()
-                    .fold(0, |len, digit| len << 8 | usize::from(*digit)),
-                rest,
-            )
-        }
-        _ => return None,
-    };
-    if found != tag {
-        None
-    } else {
-        rest.split_at_checked(len)
-    }
-}
-
-/// Tag and length of a DER value; lengths are below 64 KiB because [`MAX_PEM_LEN`] is.
-fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
-    out.push(tag);
-    let [.., high, low] = len.to_be_bytes();
-    match len {
-        0..=0x7f => out.push(low),
-        0x80..=0xff => out.extend([0x81, low]),
-        _ => out.extend([0x82, high, low]),
-    }
-}
-
-/// Tag, and a length in three bytes.
-const MAX_HEADER_LEN: usize = 4;
-const INTEGER: u8 = 0x02;
-const OCTET_STRING: u8 = 0x04;
-const SEQUENCE: u8 = 0x30;
-const PARAMETERS: u8 = 0xa0;
-const VERSION_0: &[u8] = &[INTEGER, 1, 0];
+const VERSION_0: &[u8] = &[tag::INTEGER, 1, 0];
 /// `AlgorithmIdentifier` of rsaEncryption, with its NULL (RFC 8017 appendix A.1).
 const RSA_ALGORITHM: &[u8] = &[
     0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
@@ -200,8 +165,9 @@ mod tests {
     fn a_sec1_key_becomes_pkcs8_around_the_same_bytes() {
         // OpenSSL drops the parameters inside; both forms are valid (RFC 5915 section 3).
         let ours = der(SEC1);
-        let (body, rest) = read_value(&ours, SEQUENCE).unwrap();
-        assert!(rest.is_empty());
+        let mut outer = Reader::new(&ours);
+        let body = outer.take(tag::SEQUENCE).unwrap();
+        assert!(outer.is_empty());
         assert!(body.starts_with(VERSION_0));
         let theirs = der(SEC1_AS_PKCS8);
         let scalar = &theirs[36..68];

@@ -12,12 +12,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use millrace_engine::key::{KeyInfo, KeyType};
-use millrace_engine::operation::{Hash, Operation};
+use millrace_engine::operation::{Hash, MlDsaInput, Operation};
 use millrace_engine::policy::OperationSet;
 use millrace_engine::{Curve, Output};
 use millrace_wire::{
-    ClientMessage, Decoder, EdgeCounter, EdgeReport, KeySelector, Message, NodeMessage,
-    SubmittedJob, Welcome,
+    ClientMessage, Decoder, EdgeCounter, EdgeReport, FEATURE_ML_DSA, KeySelector, Message,
+    NodeMessage, SubmittedJob, Welcome,
 };
 
 use super::*;
@@ -84,9 +84,18 @@ impl Pool {
     }
 
     fn submit(&mut self, number: u32, millis: u64) -> Result<JobRef, ClientError> {
+        let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
+        self.submit_operation(number, millis, operation)
+    }
+
+    fn submit_operation(
+        &mut self,
+        number: u32,
+        millis: u64,
+        operation: Operation,
+    ) -> Result<JobRef, ClientError> {
         let tell = self.tell.clone();
         let owner = Owner::Callback(Box::new(move |result| drop(tell.send((number, result)))));
-        let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
         let request = Request::Operation {
             operation,
             input: vec![0; 32],
@@ -522,4 +531,39 @@ fn node_without_the_feature_gets_no_report() {
     count(&counts, EdgeCounter::Pooled);
     pool.tick(1000);
     assert!(pool.reports(at).is_empty());
+}
+
+const ML_DSA: Operation = Operation::MlDsaSign {
+    input: MlDsaInput::Message,
+};
+
+#[test]
+fn operation_without_its_feature_is_not_sent_and_the_connection_stays() {
+    let mut pool = Pool::new(1);
+    pool.submit_operation(1, 1000, ML_DSA).expect("taken");
+    let at = pool.connect();
+    assert!(pool.serve_keys(at).is_empty());
+    assert_eq!(
+        pool.ends(),
+        [(1, Err(ClientError::Job(JobError::NotOffered)))]
+    );
+    assert_eq!(pool.serve_one(2), at);
+}
+
+#[test]
+fn operation_goes_to_the_node_that_has_its_feature() {
+    let mut pool = Pool::new(2);
+    pool.submit_operation(0, 1000, ML_DSA).expect("taken");
+    let old = pool.connect();
+    pool.features = FEATURE_ML_DSA;
+    let new = pool.connect();
+    for number in 0..4 {
+        if number > 0 {
+            pool.submit_operation(number, 1000, ML_DSA).expect("taken");
+        }
+        assert!(pool.serve_keys(old).is_empty());
+        let job = pool.serve_keys(new).pop().expect("the job");
+        pool.answer(new, &job, good());
+        assert_eq!(pool.ends(), [(number, Ok(()))]);
+    }
 }

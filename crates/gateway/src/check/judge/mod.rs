@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From evidence to findings, in the order in which one thing needs another: the first failure is
-//! usually the cause of those below it.
+//! From evidence to findings, each after those that it depends on: the first failure is usually the cause of
+//! the next.
 
 mod provider;
 mod reach;
@@ -19,7 +19,7 @@ use millrace_hostfs::maps::MappedFile;
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 use provider::Provider;
 
-/// Looks at all of it. Returns the first socket of a node, as this process sees it.
+/// Adds all findings. Returns the first socket of a node, as this process sees it.
 pub(super) fn judge(
     options: &Options,
     evidence: &Evidence,

@@ -49,14 +49,14 @@ pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut
     limits(options, evidence, report);
 }
 
-/// The provider starts a thread at the first operation, which HAProxy forbids itself unless it is told.
+/// The provider starts a thread at the first operation; HAProxy forbids that without `insecure-fork-wanted`.
 fn threads(evidence: &Evidence, report: &mut Report) {
     let forbids = |worker: &&Process| {
         worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
     };
     if let Some(worker) = evidence.workers.iter().find(forbids) {
         let seen = format!(
-            "process {} may start no threads, and so does not reach the pool",
+            "process {} may not start threads, so it does not reach the pool",
             worker.pid
         );
         let remedy =
@@ -94,21 +94,21 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
     }
 }
 
-/// HAProxy has places for two descriptors per connection of the global `maxconn`. Limits of the process
-/// make descriptors possible, but no places.
+/// HAProxy's table has two entries per connection of the global `maxconn`. Limits of the process do not enlarge
+/// the table.
 fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
     const CHECK: &str = "descriptors";
     let needed = config.connections.map(global_maxconn);
     if let Some(allowed) = config.descriptors {
         let seen = format!(
-            "ulimit-n {allowed} in `global`: a descriptor that HAProxy's table has no place for ends or damages it"
+            "ulimit-n {allowed} in `global`: a descriptor beyond HAProxy's table ends the process or corrupts its memory"
         );
         let enough = needed.map_or_else(
             || "one and a half times the frontends' together, plus 16".to_owned(),
             |needed| format!("at least {needed}"),
         );
         let remedy = format!(
-            "remove ulimit-n, and let maxconn of `global`, which the table is made by, be {enough}"
+            "remove ulimit-n, and set maxconn of `global`, which sizes the table, to {enough}"
         );
         report.add(CHECK, Warning, seen, remedy);
     }
@@ -129,7 +129,7 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
     }
 }
 
-/// The key files; the names of the keys that are in the pool.
+/// Adds the findings about key files; returns the names of the keys that are in the pool.
 pub(super) fn key_files(
     evidence: &Evidence,
     provider: Option<&Provider>,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is in the server's memory: OpenSSL, the provider, the preload library.
+//! The libraries in the server's memory: OpenSSL, the provider, the preload library.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use millrace_hostfs::openssl_cnf;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
-/// OpenSSL 3, dynamically linked, with ASYNC_JOBs.
+/// OpenSSL has to be version 3, a shared library, and to have asynchronous jobs.
 pub(super) fn openssl(evidence: &Evidence, report: &mut Report) {
     let Ok(mapped) = &evidence.mapped else {
         return report.add(
@@ -184,7 +184,7 @@ pub(super) fn loaded(
     }
 }
 
-/// Whether a handshake that waits blocks a worker, as far as that shows without one.
+/// Whether a waiting handshake blocks its worker, judged without a handshake.
 pub(super) fn waiting(
     options: &Options,
     evidence: &Evidence,
@@ -219,7 +219,7 @@ pub(super) fn waiting(
     }
 }
 
-/// HAProxy frees a connection without ending the job that waits on it; the library does.
+/// HAProxy frees a connection without ending its waiting job; the preload library ends it.
 fn memory_kept(evidence: &Evidence, report: &mut Report) {
     if let Ok(mapped) = &evidence.mapped
         && library(mapped, PRELOAD).is_none()

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Configuration of HAProxy: lines of words in sections, as far as certificates and listeners go.
+//! The directives of HAProxy's configuration that matter here: certificates, listeners, limits.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use millrace_hostfs::{FileKind, Root};
 use super::{ServerConfig, reachable};
 use crate::check::utf8;
 
-/// What stands beside a certificate and is none.
+/// Extensions of files beside a certificate that are not certificates.
 const NO_CERTIFICATE: [&str; 5] = ["key", "ocsp", "issuer", "sctl", "dh"];
 
-/// What begins a section that has to do with connections of clients, or ends one.
+/// First words of the sections that matter here; each also ends the section before it.
 const SECTIONS: [&str; 5] = ["global", "defaults", "frontend", "listen", "backend"];
 
-/// Where packages have it.
+/// The path in packages.
 pub(in crate::check) const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 
 /// Reads the files, or the files in the folders, that `-f` names.
@@ -51,7 +51,7 @@ pub(in crate::check) fn read(root: &Root, files: &[PathBuf]) -> ServerConfig {
     config
 }
 
-/// Connections of frontends add up; those of `defaults` count for none in particular, and are left out.
+/// Connections of frontends add up; a `maxconn` in `defaults` is not counted.
 fn limit(section: &str, words: &[String], config: &mut ServerConfig) {
     let [name, number, ..] = words else {
         return;

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a server's own configuration files say, as far as the pool is concerned. They are read, not
-//! asked for: running `nginx -T` as root would run whatever calls itself nginx.
+//! The settings of a server's own configuration that matter to the pool. The files are read; `nginx -T` as root
+//! would run any program of that name.
 
 pub(super) mod haproxy;
 pub(super) mod nginx;
@@ -19,36 +19,36 @@ const MAX_FILE: usize = 4 << 20;
 /// Bound on the files of a configuration: sites of a hosting provider, one each.
 const MAX_FILES: usize = 10_000;
 
-/// What is in a configuration.
+/// The settings of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::check) struct ServerConfig {
-    /// Files that private keys are expected in.
+    /// Paths of files with private keys.
     pub(in crate::check) keys: Vec<PathBuf>,
-    /// Addresses that TLS is served at, as a client would write them.
+    /// Addresses of TLS listeners, as a client on this machine connects to them.
     pub(in crate::check) listens: Vec<String>,
     /// Names of servers, without wildcards.
     pub(in crate::check) names: Vec<String>,
-    /// Variables that nginx hands on, by name.
+    /// Names of variables that nginx keeps (`env`).
     pub(in crate::check) environment: Vec<String>,
-    /// Whether HAProxy is told to wait asynchronously.
+    /// Whether HAProxy has `ssl-mode-async`.
     pub(in crate::check) mode_async: bool,
     /// Connections of a worker (nginx), or of all frontends (HAProxy).
     pub(in crate::check) connections: Option<u64>,
-    /// Connections that HAProxy counts its descriptors by.
+    /// HAProxy's global `maxconn`, which sizes its table of descriptors.
     pub(in crate::check) global_connections: Option<u64>,
-    /// Descriptors that HAProxy is told to allow itself (`ulimit-n`).
+    /// HAProxy's `ulimit-n`.
     pub(in crate::check) descriptors: Option<u64>,
-    /// The folder that HAProxy confines itself to.
+    /// HAProxy's `chroot`.
     pub(in crate::check) chroot: Option<PathBuf>,
-    /// What could not be read or understood.
+    /// What could not be read or is not valid.
     pub(in crate::check) problems: Vec<String>,
-    /// How many files were read.
+    /// Number of files that were read.
     pub(in crate::check) files: usize,
 }
 
 impl ServerConfig {
     fn problem(&mut self, text: String) {
-        /// More would drown what matters.
+        /// More would hide what matters.
         const MAX_PROBLEMS: usize = 20;
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(text);
@@ -88,8 +88,8 @@ impl ServerConfig {
     }
 }
 
-/// An address that is bound as one that a client on this machine connects to: any address becomes
-/// loopback. Nothing for sockets of other families and for ranges of ports.
+/// The address at which a client on this machine reaches a listener: a wildcard address becomes loopback. `None`
+/// for other socket families and for port ranges.
 fn reachable(bound: &str) -> Option<String> {
     if bound.starts_with("unix") || bound.contains('@') || bound.contains('/') {
         return None;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Configuration of nginx: its syntax, its `include`, and the directives that matter here.
+//! The directives of nginx's configuration that matter here, with its `include`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::check::utf8;
 /// Bound on files that include each other.
 const MAX_DEPTH: usize = 32;
 
-/// What nginx takes if nothing is said.
+/// nginx's default of `worker_connections`.
 const DEFAULT_CONNECTIONS: u64 = 512;
 
-/// Where builds look if nothing is said.
+/// Default paths of common builds.
 pub(in crate::check) const DEFAULT_FILES: [&str; 4] = [
     "/etc/nginx/nginx.conf",
     "/usr/local/nginx/conf/nginx.conf",

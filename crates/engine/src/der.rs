@@ -1,0 +1,229 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The part of DER (X.690 section 10) that key and signature formats need.
+//!
+//! Not a general ASN.1 library: tags are single bytes, lengths have at most four, and what is read is borrowed from
+//! the input. Reading accepts only the minimal encoding. A caller that must tell defects apart, as key parsers do,
+//! asks field by field.
+
+/// Tags that occur in keys and signatures.
+pub mod tag {
+    /// `INTEGER`
+    pub const INTEGER: u8 = 0x02;
+    /// `BIT STRING`
+    pub const BIT_STRING: u8 = 0x03;
+    /// `OCTET STRING`
+    pub const OCTET_STRING: u8 = 0x04;
+    /// `NULL`
+    pub const NULL: u8 = 0x05;
+    /// `OBJECT IDENTIFIER`
+    pub const OBJECT_IDENTIFIER: u8 = 0x06;
+    /// `UTF8String`
+    pub const UTF8_STRING: u8 = 0x0c;
+    /// `SEQUENCE`
+    pub const SEQUENCE: u8 = 0x30;
+    /// `[0]`, primitive.
+    pub const CONTEXT_0_PRIMITIVE: u8 = 0x80;
+    /// `[1]`, primitive.
+    pub const CONTEXT_1_PRIMITIVE: u8 = 0x81;
+    /// `[0]`, constructed.
+    pub const CONTEXT_0: u8 = 0xa0;
+    /// `[1]`, constructed.
+    pub const CONTEXT_1: u8 = 0xa1;
+}
+
+/// A position in DER bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the first byte.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Takes the next element, which must have this tag, and returns its content.
+    pub fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let [found, first, rest @ ..] = self.rest else {
+            return None;
+        };
+        let (len, rest) = match first {
+            0..=0x7f => (usize::from(*first), rest),
+            0x81..=0x84 => {
+                let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+                let len = digits
+                    .iter()
+                    .fold(0, |len, digit| len << 8 | usize::from(*digit));
+                // The shortest form: no leading zero, and the long form only where it is needed.
+                (digits[0] != 0 && len >= 0x80).then_some((len, rest))?
+            }
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(len)?;
+        (*found == tag).then(|| self.rest = rest)?;
+        Some(content)
+    }
+
+    /// Takes the next element if it has this tag.
+    ///
+    /// `None` is a malformed element; `Some(None)` is the end or another tag.
+    #[expect(
+        clippy::option_option,
+        reason = "malformed, absent and present are three answers"
+    )]
+    pub fn take_optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
+        if self.peek() == Some(tag) {
+            self.take(tag).map(Some)
+        } else {
+            Some(None)
+        }
+    }
+
+    /// Takes the next element and returns it whole, with its tag and length, and its content.
+    pub fn take_whole(&mut self, tag: u8) -> Option<(&'a [u8], &'a [u8])> {
+        let before = self.rest;
+        let content = self.take(tag)?;
+        Some((&before[..before.len() - self.rest.len()], content))
+    }
+
+    /// Takes an `INTEGER` that is not negative, and returns its big-endian magnitude without leading zeros (empty for
+    /// zero).
+    pub fn take_unsigned(&mut self) -> Option<&'a [u8]> {
+        match self.take(tag::INTEGER)? {
+            [0] => Some(&[]),
+            [0, magnitude @ ..] if magnitude[0] & 0x80 != 0 => Some(magnitude),
+            [] | [0 | 0x80..=0xff, ..] => None,
+            magnitude => Some(magnitude),
+        }
+    }
+
+    /// Whether everything has been read.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The tag of the next element, if there is one.
+    #[must_use]
+    pub fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+}
+
+/// The most bytes that [`push_header`] appends.
+pub const MAX_HEADER_LEN: usize = 6;
+
+/// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets, whose
+/// buffers must not grow: see [`MAX_HEADER_LEN`].
+pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
+    let bytes = len.to_be_bytes();
+    let digits = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
+    out.push(tag);
+    match digits {
+        [] => out.push(0),
+        [short @ 0..=0x7f] => out.push(*short),
+        // At most eight, so the count fits the low seven bits.
+        long => {
+            out.push(0x80 | u8::try_from(long.len()).unwrap_or(8));
+            out.extend_from_slice(long);
+        }
+    }
+}
+
+/// One element. Not for secrets: nothing here is zeroised.
+#[must_use]
+pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(MAX_HEADER_LEN + content.len());
+    push_header(&mut out, tag, content.len());
+    out.extend_from_slice(content);
+    out
+}
+
+/// An `INTEGER` from a big-endian magnitude.
+#[must_use]
+pub fn integer(magnitude: &[u8]) -> Vec<u8> {
+    let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
+    let significant = &magnitude[zeros..];
+    let mut content = Vec::with_capacity(significant.len() + 1);
+    if significant.first().is_none_or(|first| first & 0x80 != 0) {
+        content.push(0);
+    }
+    content.extend_from_slice(significant);
+    element(tag::INTEGER, &content)
+}
+
+/// A `SubjectPublicKeyInfo` from a whole `AlgorithmIdentifier` and the encoded public key.
+#[must_use]
+pub fn subject_public_key_info(algorithm: &[u8], public_key: &[u8]) -> Vec<u8> {
+    // The leading zero says that no bits are unused.
+    let bits = element(tag::BIT_STRING, &[&[0], public_key].concat());
+    element(tag::SEQUENCE, &[algorithm, &bits].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_written_and_read_in_their_shortest_form() {
+        for (len, header) in [
+            (0_usize, &[4, 0][..]),
+            (127, &[4, 127]),
+            (128, &[4, 0x81, 128]),
+            (255, &[4, 0x81, 255]),
+            (256, &[4, 0x82, 1, 0]),
+            (65_536, &[4, 0x83, 1, 0, 0]),
+        ] {
+            let der = element(tag::OCTET_STRING, &vec![7; len]);
+            assert!(der.starts_with(header));
+            let mut reader = Reader::new(&der);
+            assert_eq!(reader.take(tag::OCTET_STRING), Some(&vec![7; len][..]));
+            assert!(reader.is_empty());
+        }
+        for bad in [
+            &[4, 0x81, 1, 7][..],
+            &[4, 0x82, 0, 0x80],
+            &[4, 2, 7],
+            &[4, 0x80, 7, 0, 0],
+            &[4, 0x85, 0, 0, 0, 0, 1, 7],
+            &[4, 0xff],
+            &[4],
+            &[],
+            &[5, 1, 7],
+        ] {
+            let mut reader = Reader::new(bad);
+            assert_eq!(reader.take(tag::OCTET_STRING), None, "{bad:?}");
+            assert_eq!(reader.peek(), bad.first().copied(), "nothing was taken");
+        }
+    }
+
+    #[test]
+    fn integers_are_minimal_and_not_negative() {
+        let read = |der: &'static [u8]| Reader::new(der).take_unsigned();
+        assert_eq!(read(&[2, 1, 0]), Some(&[][..]));
+        assert_eq!(read(&[2, 1, 0x7f]), Some(&[0x7f][..]));
+        assert_eq!(read(&[2, 2, 0, 0x80]), Some(&[0x80][..]));
+        assert_eq!(read(&[2, 2, 0, 1]), None);
+        assert_eq!(read(&[2, 1, 0x80]), None);
+        assert_eq!(read(&[2, 0]), None);
+        assert_eq!(integer(&[0, 0, 0x80]), [2, 2, 0, 0x80]);
+        assert_eq!(integer(&[]), [2, 1, 0]);
+    }
+
+    #[test]
+    fn optional_elements_are_present_absent_or_malformed() {
+        let mut reader = Reader::new(&[0xa0, 1, 7, 4, 0]);
+        assert_eq!(reader.take_optional(tag::CONTEXT_1), Some(None));
+        assert_eq!(reader.take_optional(tag::CONTEXT_0), Some(Some(&[7][..])));
+        assert_eq!(
+            reader.take_whole(tag::OCTET_STRING),
+            Some((&[4, 0][..], &[][..]))
+        );
+        assert_eq!(reader.take_optional(tag::NULL), Some(None));
+        assert_eq!(Reader::new(&[5, 9]).take_optional(tag::NULL), None);
+    }
+}
