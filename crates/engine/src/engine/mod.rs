@@ -63,7 +63,6 @@ pub trait Placement: Send + Sync + fmt::Debug {
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct EngineConfig {
     /// Worker threads per class. Default: the cores available to this process.
     pub workers: usize,
