@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a client sees of a device that fails: nothing but right results, from somebody else.
+//! What a client sees of a device that fails: nothing but right results, from another backend.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
         .map(|(completion, input)| {
             let output = completion.result.as_ref().expect("a result");
             assert_eq!(&verify::rsa_public(&key.info().spki, output), input);
-            completion.served_by.expect("somebody")
+            completion.served_by.expect("a backend")
         })
         .collect();
     (served, engine)
