@@ -11,7 +11,7 @@ coded_enum! {
     /// Why a job ended without a result. A small closed set: this is what a remote caller learns.
     #[derive(Error)]
     pub enum JobError {
-        /// Caller: no such key handle in this session (also the answer for somebody else's).
+        /// Caller: no such key handle in this session (also the answer for a handle of another session).
         #[error("no such key")]
         NoSuchKey = 0x01 "no-such-key",
         /// Caller: the key cannot do this operation, or nothing here implements it.

@@ -306,7 +306,7 @@ impl PrivateKey {
         Self { pkcs8 }
     }
 
-    /// The DER bytes. Whoever calls this holds key material and must not copy it anywhere that is
+    /// The DER bytes. The caller holds key material and must not copy it anywhere that is
     /// not zeroised.
     #[must_use]
     pub fn dangerous_pkcs8(&self) -> &[u8] {

@@ -1002,8 +1002,9 @@ mod tests {
                                 let newest = waiting.iter().rfind(|held| held.session == refused.session);
                                 prop_assert_eq!(newest, Some(&refused));
                                 let owner_of = |held: &&Item| held.owner.id == refused.owner.id;
-                                let had = waiting.iter().filter(owner_of).count() as u32;
-                                prop_assert!(had * sum > limit as u32 * refused.owner.weight);
+                                let had = waiting.iter().filter(owner_of).count();
+                                let weight = refused.owner.weight as usize;
+                                prop_assert!(had * sum as usize > limit * weight);
                             }
                             left.push(refused);
                         }

@@ -16,7 +16,7 @@ use millrace_engine::backend::{
 };
 use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey};
 
-/// What a [`FakeBackend`] is told to be.
+/// The behaviour of a [`FakeBackend`].
 #[derive(Clone, Debug)]
 pub struct FakeOptions {
     /// The kind it claims.

@@ -58,9 +58,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     fault: Option<Fault>,
-    /// The fault hits every so many tasks; 0 is every one.
+    /// Interval, in tasks, at which the fault hits; 0 is every task.
     every: u64,
-    /// The fault hits so many more tasks; without a number, all.
+    /// How many more tasks the fault hits; `None` is all.
     remaining: Option<u64>,
     seen: u64,
     injected: u64,

@@ -189,7 +189,7 @@ good! {
     dh_ffdhe2048: KeyType::Dh { bits: 2048 },
     /// PKCS#3 Diffie-Hellman on the named group ffdhe8192: the largest.
     dh_ffdhe8192: KeyType::Dh { bits: 8192 },
-    /// PKCS#3 Diffie-Hellman on a safe prime that nobody has named.
+    /// PKCS#3 Diffie-Hellman on a safe prime of no named group.
     dh_explicit_2048: KeyType::Dh { bits: 2048 },
     /// X9.42 Diffie-Hellman with a subgroup order, on a prime that is not safe.
     dhx_2048: KeyType::Dh { bits: 2048 },

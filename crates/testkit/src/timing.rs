@@ -29,7 +29,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// So many as fit into an ordinary test run, or with `MILLRACE_LONG` as many as show small leaks.
+    /// As many as fit into an ordinary test run, or with `MILLRACE_LONG` as many as show small leaks.
     #[must_use]
     pub fn from_environment() -> Self {
         let long = crate::is_long();

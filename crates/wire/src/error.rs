@@ -130,7 +130,7 @@ impl WireError {
     }
 }
 
-/// What a peer speaks that is not Millrace, as far as its first bytes tell.
+/// Another protocol, recognised by the first bytes of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A TLS record: one end expects TLS, the other does not.

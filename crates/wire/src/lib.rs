@@ -47,7 +47,7 @@ pub use version::{
 /// frame header itself; everything else is negotiated by `Hello` and `Welcome`.
 pub const ALPN: &[u8] = b"millrace/1";
 
-/// First bytes of the payload of `Hello` and `Welcome`: whoever speaks something else is found out
+/// First bytes of the payload of `Hello` and `Welcome`: another protocol is recognised
 /// at the first message.
 pub const MAGIC: [u8; 8] = *b"MILLRACE";
 

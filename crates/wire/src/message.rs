@@ -205,7 +205,7 @@ pub struct JobCompletion {
     pub id: JobId,
     /// What came of it.
     pub result: Result<Output, JobError>,
-    /// Who served it; nobody if it never reached a backend.
+    /// The backend that served it; `None` if it never reached one.
     pub served_by: Option<BackendKind>,
     /// Time it waited in the node.
     pub queue_time: Duration,

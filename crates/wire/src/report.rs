@@ -4,7 +4,7 @@
 //! What an edge tells a node about itself: how many operations it gave to the pool, how it waited for
 //! them, and what it did itself instead and why. Numbers only.
 //!
-//! A node sees only the jobs that reach it. Whether the application's threads were blocked meanwhile,
+//! A node sees only the jobs that reach it. Whether the application's threads were blocked,
 //! and what was never asked of the pool, the edge alone knows.
 
 use millrace_engine::coded_enum;
@@ -24,7 +24,7 @@ coded_enum! {
         HedgeLost = 0x05 "hedge-lost",
         /// Operations that ended as an error of the application.
         Failed = 0x06 "failed",
-        /// Operations that nobody waited for any more.
+        /// Operations that the application stopped waiting for.
         Abandoned = 0x07 "abandoned",
         /// Jobs that the application took back.
         Cancelled = 0x08 "cancelled",

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Frames of earlier releases still mean what they meant, and a peer of an earlier release is told nothing that it
-//! does not know.
+//! Frames of earlier releases still mean what they meant, and a peer of an earlier release is sent only what it
+//! knows.
 
 use std::collections::BTreeMap;
 

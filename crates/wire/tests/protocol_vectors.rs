@@ -80,7 +80,7 @@ fn table(marker: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// The first cells of the rows of a table, so many as `expected` has.
+/// The first cells of the rows of a table, as many as `expected` has.
 fn assert_table<const N: usize>(marker: &str, expected: impl IntoIterator<Item = [String; N]>) {
     let documented: Vec<Vec<String>> = table(marker)
         .into_iter()

@@ -50,7 +50,7 @@ pub trait Device: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Memory for so many keys and pairs, zeroed. The first of each is for the spare groups of a launch.
+    /// Memory for this number of keys and pairs, zeroed. The first of each is for the spare groups of a launch.
     ///
     /// # Errors
     /// Mostly [`DeviceError::OutOfMemory`].

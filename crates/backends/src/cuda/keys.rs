@@ -184,7 +184,7 @@ impl<'a> Image<'a> {
         self.bytes
     }
 
-    /// Bits of R for numbers of so many digits.
+    /// Bits of R for numbers of this number of digits.
     fn radix(&self, digits: usize) -> usize {
         digits * self.variant.digit_bits()
     }
@@ -200,7 +200,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Puts a number into so many digits of the kernel.
+    /// Puts a number into this number of digits of the kernel.
     fn number(&mut self, at: usize, digits: usize, number: &[u64]) {
         for digit in 0..digits {
             let bits = self.variant.digit_bits();

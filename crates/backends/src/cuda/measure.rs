@@ -195,7 +195,7 @@ mod tests {
     use super::super::variants::{Arithmetic, VARIANTS};
     use super::*;
 
-    /// A device that computes nothing: launches end after so many questions whether they have.
+    /// A device that computes nothing: launches end after this number of polls.
     #[derive(Debug)]
     struct Idle {
         facts: Facts,

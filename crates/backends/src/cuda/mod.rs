@@ -181,7 +181,7 @@ impl Cuda {
         self
     }
 
-    /// Uses the device from so many tasks on, whatever was measured; with 1 even for a task alone.
+    /// Uses the device from this number of tasks on, whatever was measured; with 1 even for a task alone.
     #[must_use]
     pub fn device_from(mut self, tasks: usize) -> Self {
         self.device_from = Some(tasks);

@@ -33,7 +33,7 @@ const STREAMS: usize = 4;
 /// How many tasks a queue holds: what its streams take, for one size of key.
 pub(super) const CAPACITY: usize = STREAMS * LAUNCH_TASKS;
 
-/// Every so many results one is verified once more on this machine, which also covers its way from the device.
+/// Interval, in results, at which one is verified once more on this machine, which also covers its way from the device.
 const SAMPLE: u64 = 64;
 
 /// A task with the key that its name had when it came, so that closing it does not hurt the task.
@@ -156,7 +156,7 @@ impl CudaQueue {
             .iter()
             .filter(|other| other.group() == Some(group));
         if company.take(size.device_from).count() < size.device_from {
-            // With launches under way there will soon be more results to collect; one task meanwhile.
+            // With launches under way there will soon be more results to collect; until then one task.
             self.alone(done);
             return false;
         }

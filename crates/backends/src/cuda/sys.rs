@@ -202,7 +202,7 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: retained once by whoever made this.
+        // SAFETY: retained once when this was made.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
@@ -522,7 +522,7 @@ impl Pinned {
     /// All of it. No launch may be under way.
     fn words(&mut self) -> &mut [u32] {
         let end = positions(self.tasks, self.words, Part::Tasks).end;
-        // SAFETY: allocated with this length, zeroed at first, and nobody else has it: launches under way are
+        // SAFETY: allocated with this length, zeroed at first, and no other code has it: launches under way are
         // excluded by the stream, which calls this before a launch and after its end.
         unsafe { std::slice::from_raw_parts_mut(self.base, end) }
     }

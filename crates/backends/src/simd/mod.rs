@@ -130,7 +130,7 @@ impl Simd {
         Self::of(Some(implementation))
     }
 
-    /// Uses lanes from so many tasks on; with 1 even for a task alone.
+    /// Uses lanes from this number of tasks on; with 1 even for a task alone.
     #[must_use]
     pub fn lanes_from(mut self, tasks: usize) -> Self {
         self.lanes_from = tasks;

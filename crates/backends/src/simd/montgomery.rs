@@ -196,7 +196,7 @@ fn load<L: Lanes>(l: L, block: &Block) -> [L::Word; BLOCK] {
     [l.load(a), l.load(b), l.load(c), l.load(d), l.load(e)]
 }
 
-/// What takes the biases of all products in a column out of its sum, for numbers of so many digits.
+/// What takes the biases of all products in a column out of its sum, for numbers of this number of digits.
 #[inline(always)]
 fn without_bias<L: Lanes>(column: usize, digits: usize) -> u64 {
     // Pairs of digits whose positions add up to `sum`; twice, since the reduction has as many
@@ -251,7 +251,7 @@ impl<L: Lanes> Columns<L> {
     ) {
         let n = load(l, &modulus.digits[0]);
         let negative_inverse = l.load(modulus.negative_inverse);
-        // The low half of q·n₀ takes a sum up to the next multiple of 2^52, whatever it is; so it need
+        // The low half of q·n₀ takes a sum up to the next multiple of 2^52 in any case; so it need
         // not be computed, only its bias be made up for.
         let missing = l.splat(DIGIT_MASK.wrapping_add(L::LOW_BIAS));
         each_digit!(I => {

@@ -47,7 +47,7 @@ fn bits_at(digits: &[u64], position: usize, count: usize) -> u64 {
     (low | high) & ((1 << count) - 1)
 }
 
-/// An exponent of so many bits in windows of `width` bits, most significant first.
+/// An exponent of `bits` bits in windows of `width` bits, most significant first.
 pub(super) fn windows(exponent: &[u64], bits: usize, width: usize) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(vec![0; bits.div_ceil(width)]);
     for (at, window) in out.iter_mut().rev().enumerate() {
@@ -159,7 +159,7 @@ pub(super) fn montgomery(a: &[u64], b: &[u64], n: &[u64], negative_inverse: u64)
     out
 }
 
-/// `R mod n` and `R² mod n` for R = 2^(52·digits) and an odd n of so many bits.
+/// `R mod n` and `R² mod n` for R = 2^(52·digits) and an odd n of this size.
 pub(super) fn montgomery_constants(n: &[u64], bits: usize) -> (Digits, Digits) {
     let r_bits = DIGIT_BITS * n.len();
     // 2^(bits-1) is below n, and R is reached by doubling.

@@ -210,7 +210,7 @@ impl<L: Lanes> Queue for SimdQueue<L> {
     }
 }
 
-/// A blinding pair for each key: from its store as far as that goes, the others fresh.
+/// A blinding pair for each key: from its store while that lasts, then fresh.
 fn blindings<L: Lanes>(
     workspace: &mut Workspace,
     lanes: L,

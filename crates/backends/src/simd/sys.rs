@@ -4,7 +4,7 @@
 //! The instructions: AVX-512 as [`Lanes`], in two ways to multiply. The only `unsafe` of this backend.
 //!
 //! Each type is a token that [`detect`](Ifma::detect) alone makes, after it saw the processor's
-//! features; so whoever holds one may execute its instructions. [`Lanes::run`] enters a function that
+//! features; so the holder of one may execute its instructions. [`Lanes::run`] enters a function that
 //! is compiled for them, and everything inside is inlined into it.
 
 use std::arch::x86_64::{

@@ -4,7 +4,7 @@
 //! Private keys: parsed, checked, and held ready for use.
 //!
 //! A key is taken apart here rather than by AWS-LC's PKCS#8 parser, because that answers every
-//! defect alike, and the person who has the key needs to know which it is:
+//! defect alike, and the owner of the key needs to know which it is:
 //!
 //! | defect | answer |
 //! |---|---|

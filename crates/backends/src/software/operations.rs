@@ -149,7 +149,7 @@ fn ecdsa_sign(key: &EcKey, digest: &[u8]) -> Result<Output, BackendError> {
 }
 
 fn ecdh(key: &EcKey, peer: &[u8]) -> Result<Output, BackendError> {
-    // Only the uncompressed form has this length, but for the hybrid one, which nobody sends.
+    // Only the uncompressed form has this length, but for the hybrid one, which no known peer sends.
     if peer.first() != Some(&4) {
         return Err(BackendError::BadInput);
     }

@@ -165,7 +165,7 @@ impl Number {
     }
 
     /// Whether it is prime, by as many rounds of Miller-Rabin as AWS-LC does for a number that
-    /// nobody chose to deceive. `None` if there is no memory.
+    /// was not chosen to deceive. `None` if there is no memory.
     pub(crate) fn is_probably_prime(&self) -> Option<bool> {
         let context = NumberContext::new()?;
         // SAFETY: number and context are valid; no callback is given.
@@ -212,7 +212,7 @@ impl Number {
         self.0.as_ptr()
     }
 
-    /// Gives the number to somebody who frees it.
+    /// Gives the number to a callee that frees it.
     fn into_raw(self) -> *mut aws::BIGNUM {
         let pointer = self.0.as_ptr();
         std::mem::forget(self);

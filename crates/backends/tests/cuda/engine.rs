@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a client sees of a device that fails: nothing but right results, from somebody else.
+//! What a client sees of a device that fails: nothing but right results, from another backend.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,10 @@ use super::{Random, on};
 fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
-    let mut config = EngineConfig::default();
-    config.workers = 1;
+    let config = EngineConfig {
+        workers: 1,
+        ..EngineConfig::default()
+    };
     let engine =
         Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
     let sink = Arc::new(Collector::default());
@@ -56,7 +58,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
         .map(|(completion, input)| {
             let output = completion.result.as_ref().expect("a result");
             assert_eq!(&verify::rsa_public(&key.info().spki, output), input);
-            completion.served_by.expect("somebody")
+            completion.served_by.expect("a backend")
         })
         .collect();
     (served, engine)

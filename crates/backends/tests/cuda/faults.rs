@@ -169,7 +169,7 @@ fn without_memory_on_the_device_tasks_run_here() {
             assert_eq!(cuda.tally().alone, 6);
             assert_eq!(cuda.probe(), Ok(()));
         } else {
-            // The first finds out, and the rest are somebody else's.
+            // The first finds out, and the rest go to another backend.
             assert!(
                 done.values()
                     .all(|done| matches!(done.result, Ok(_) | Err(BackendError::Failed)))

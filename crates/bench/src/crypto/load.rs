@@ -150,8 +150,10 @@ impl<'a> Driver<'a> {
         requests: &'a Requests<'a>,
         serving: &ServingBackends,
     ) -> Result<Self, BenchError> {
-        let mut config = EngineConfig::default();
-        config.workers = 1;
+        let config = EngineConfig {
+            workers: 1,
+            ..EngineConfig::default()
+        };
         let backends = serving.0.iter().map(|subject| subject.make()).collect();
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;

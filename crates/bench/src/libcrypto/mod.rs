@@ -201,7 +201,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibraryError::Failed`].
-    pub(crate) fn derive(&mut self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
+    pub(crate) fn derive(&self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
         let peer = self.peer.as_ref();
         peer.and_then(|peer| self.own.derive(peer, self.is_padded(), secret))
             .ok_or_else(|| failed("agreement"))
@@ -211,7 +211,7 @@ impl Key {
     ///
     /// # Errors
     /// [`LibraryError::Failed`].
-    pub(crate) fn derive_as_peer(&mut self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
+    pub(crate) fn derive_as_peer(&self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
         let peer = self.peer.as_ref();
         peer.and_then(|peer| peer.derive(&self.own, self.is_padded(), secret))
             .ok_or_else(|| failed("agreement"))
@@ -240,7 +240,7 @@ impl Key {
     /// # Errors
     /// [`LibraryError::Failed`].
     pub(crate) fn encapsulate(
-        &mut self,
+        &self,
         capsule: &mut Vec<u8>,
         secret: &mut Vec<u8>,
     ) -> Result<(), LibraryError> {
@@ -254,7 +254,7 @@ impl Key {
     /// # Errors
     /// [`LibraryError::Failed`].
     pub(crate) fn decapsulate(
-        &mut self,
+        &self,
         capsule: &[u8],
         secret: &mut Vec<u8>,
     ) -> Result<(), LibraryError> {
@@ -316,7 +316,7 @@ mod tests {
             assert!(!key.verify(b"massage", &signature), "{kind:?}");
         }
         for kind in [BenchKey::P256, BenchKey::X25519, BenchKey::Dh2048] {
-            let mut key = lib.key(kind).expect("key");
+            let key = lib.key(kind).expect("key");
             let (mut here, mut there) = (Vec::new(), Vec::new());
             key.derive(&mut here).expect("secret");
             key.derive_as_peer(&mut there).expect("secret");

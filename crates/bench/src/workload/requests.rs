@@ -174,7 +174,7 @@ impl<'a> Requests<'a> {
                 }
                 (OperationKind::DhDerive, Library::OpenSsl(key)) => {
                     let mut agreed = Vec::new();
-                    let mut key = key.borrow_mut();
+                    let key = key.borrow();
                     key.derive(&mut agreed)?;
                     known(key.peer_public()?, agreed)
                 }

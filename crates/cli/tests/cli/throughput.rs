@@ -176,10 +176,11 @@ fn workers(id: u32) -> Vec<String> {
             line.unwrap_or_default().trim().to_owned()
         };
         let name = field("Name:");
-        if ["mr-fast-", "mr-medium-", "mr-slow-"]
+        // A class's extra thread for newcomers (`mr-CLASS-new`) stays with no core.
+        let number = ["mr-fast-", "mr-medium-", "mr-slow-"]
             .iter()
-            .any(|class| name.starts_with(class))
-        {
+            .find_map(|class| name.strip_prefix(class));
+        if number.is_some_and(|number| number.parse::<usize>().is_ok()) {
             workers.push(field("Cpus_allowed_list:"));
         }
     }

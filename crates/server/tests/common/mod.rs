@@ -119,8 +119,10 @@ impl Setup {
 }
 
 pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
-    let mut config = EngineConfig::default();
-    config.workers = 1;
+    let config = EngineConfig {
+        workers: 1,
+        ..EngineConfig::default()
+    };
     Engine::start(config, vec![backend]).unwrap()
 }
 

@@ -170,8 +170,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
 #[test]
 fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root, to give a directory away");
-        return;
+        millrace_testkit::skip!("needs root, to give a directory away");
     }
     const OTHER_USER: u32 = 65_534;
     let directory = TempDir::new().unwrap();
@@ -180,8 +179,7 @@ fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
     let listed = || KeyStore::open(&keys, &KekSource::Absent).map(drop);
 
     if let Err(error) = chown(&keys, Some(OTHER_USER), None) {
-        eprintln!("skipped: this root may not give files away: {error}");
-        return;
+        millrace_testkit::skip!("this root may not give files away: {error}");
     }
     let error = listed().unwrap_err();
     assert!(matches!(
