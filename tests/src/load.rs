@@ -55,13 +55,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The latency that a share `quantile` of the jobs stayed below, in microseconds.
+    /// The latency in microseconds that `percent` of a hundred jobs stayed below.
     ///
     /// # Panics
     /// If nothing was measured.
     #[must_use]
-    pub fn latency(&self, quantile: f64) -> u64 {
-        let rank = (self.latencies_us.len() as f64 * quantile) as usize;
+    pub fn latency(&self, percent: usize) -> u64 {
+        let rank = self.latencies_us.len() * percent / 100;
         let last = self
             .latencies_us
             .len()

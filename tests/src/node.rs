@@ -82,6 +82,13 @@ impl Node {
              [metrics]\naddress = \"127.0.0.1:0\"\nsocket = \"{at}/status.sock\"\n\
              [store]\ndirectory = \"{at}/state/keys\"\nkek = \"{at}/state/kek\"\ncreate-kek = true\n"
         );
+        // The previous version has no such socket, and refuses unknown keys.
+        if options
+            .programs
+            .is_none_or(|programs| std::ptr::eq(programs, artifacts()))
+        {
+            let _ = write!(text, "[admin]\nsocket = \"{at}/admin.sock\"\n");
+        }
         if let Some(port) = tcp {
             let tls = dir.join("state/tls");
             let made = || {
@@ -133,8 +140,15 @@ impl Node {
     }
 
     /// From the next start on, the node is this version, over the same files.
+    ///
+    /// # Panics
+    /// If its configuration cannot be changed.
     pub fn change_version(&mut self, programs: &'static Artifacts) {
         self.programs = programs;
+        // Only the new version has an administration socket; each refuses what it does not know.
+        let text = fs::read_to_string(&self.config).expect("node.toml");
+        let text = text.replace("[admin]\nsocket", "# [admin]\n# socket");
+        fs::write(&self.config, text).expect("node.toml");
     }
 
     /// Ends the node with SIGTERM, as an operator does.

@@ -111,14 +111,14 @@ fn single_job_does_not_wait_for_the_queue_of_a_flood() {
         let flood = if is_long() { (1_000, 100) } else { (80, 100) };
         let (beside, served) = setup.beside_a_flood(flood, (1, 1));
         assert_eq!((beside.busy, beside.failed), (0, 0), "{beside:?}");
-        let ratio = |quantile| beside.latency(quantile) as f64 / alone.latency(quantile) as f64;
+        let ratio = |percent| beside.latency(percent) as f64 / alone.latency(percent) as f64;
         println!(
             "round {round}: alone p50 {} p99 {} µs, ratio beside a flood p50 {:.2} p90 {:.2} p99 {:.2}",
-            alone.latency(0.5),
-            alone.latency(0.99),
-            ratio(0.5),
-            ratio(0.9),
-            ratio(0.99),
+            alone.latency(50),
+            alone.latency(99),
+            ratio(50),
+            ratio(90),
+            ratio(99),
         );
         // First come first served, each job would wait for all that wait: 8,000.
         let others = served / beside.served.max(1);

@@ -13,6 +13,11 @@
 //! victim. A job is a fixed amount of arithmetic that takes MICROSECONDS (default 500) on an idle core.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts and ranks that are small and positive"
+)]
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -237,7 +242,7 @@ fn quantile(latencies: &mut [Duration], quantile: f64) -> f64 {
     let rank = (latencies.len() as f64 * quantile) as usize;
     latencies
         .get(rank)
-        .or(latencies.last())
+        .or_else(|| latencies.last())
         .map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
 }
 

@@ -71,10 +71,6 @@ impl<'a> Reader<'a> {
     /// Takes the next element if it has this tag.
     ///
     /// `None` is a malformed element; `Some(None)` is the end or another tag.
-    #[expect(
-        clippy::option_option,
-        reason = "malformed, absent and present are three answers"
-    )]
     pub fn take_optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
         if self.peek() == Some(tag) {
             self.take(tag).map(Some)

@@ -199,9 +199,11 @@ fn each_worker_of_each_class_is_placed_once() {
         }
     }
     let recorder = Arc::new(Recorder::default());
-    let mut config = EngineConfig::default();
-    config.workers = 3;
-    config.placement = Some(Arc::clone(&recorder) as Arc<dyn millrace_engine::Placement>);
+    let config = EngineConfig {
+        workers: 3,
+        placement: Some(Arc::clone(&recorder) as Arc<dyn millrace_engine::Placement>),
+        ..EngineConfig::default()
+    };
     let backend = Arc::new(Shared(Scripted::new(BackendKind::Software)));
     let engine = Engine::start(config, vec![backend]).unwrap();
     // Ends the workers, each of which has begun with being placed.

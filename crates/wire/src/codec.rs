@@ -486,7 +486,7 @@ fn completion(r: &mut Reader<'_>) -> Result<JobCompletion, WireError> {
     let id = r.u64("job")?;
     let (status, server) = (r.u8("status")?, r.u8("served_by")?);
     let served_by = match server {
-        codes::SERVED_BY_NOBODY => None,
+        codes::SERVED_BY_NONE => None,
         code => Some(known("served_by", code, BackendKind::from_code(code))?),
     };
     let queue_time = Duration::from_nanos(r.u32("queue_time")?.into());

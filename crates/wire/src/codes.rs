@@ -72,7 +72,7 @@ pub const SELECT_SPKI_SHA256: u8 = 0x02;
 /// [`JobError`](millrace_engine::error::JobError).
 pub const STATUS_OK: u8 = 0x00;
 /// `served_by` of a job that no backend served.
-pub const SERVED_BY_NOBODY: u8 = 0x00;
+pub const SERVED_BY_NONE: u8 = 0x00;
 
 impl KeyRefusal {
     /// Code and name of every refusal. `key-error` comes with a [`KeyError`] code, the others with 0.

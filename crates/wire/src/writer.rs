@@ -149,7 +149,7 @@ impl<'a> CompleteWriter<'a> {
         };
         out.extend_from_slice(&id.to_le_bytes());
         out.push(status);
-        out.push(served_by.map_or(codes::SERVED_BY_NOBODY, BackendKind::code));
+        out.push(served_by.map_or(codes::SERVED_BY_NONE, BackendKind::code));
         out.extend_from_slice(&nanos(queue_time).to_le_bytes());
         out.extend_from_slice(&nanos(service_time).to_le_bytes());
         put_bytes(out, output);

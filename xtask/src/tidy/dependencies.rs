@@ -5,6 +5,7 @@
 //! library, licences.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,40 +14,37 @@ use serde_json::Value;
 
 use super::licences;
 
-/// Who may depend on whom. A crate that is not listed may not exist: a new crate or edge needs an
-/// architecture decision record and a row here.
-const DIRECTIONS: &[(&str, &[&str])] = &[
-    ("engine", &[]),
-    ("wire", &["engine"]),
-    ("backends", &["engine"]),
-    ("client", &["wire", "engine"]),
-    ("service", &["wire", "engine"]),
-    ("server", &["service", "wire", "engine"]),
-    ("provider", &["client", "engine"]),
-    ("hostfs", &[]),
-    ("inspect", &["hostfs"]),
-    ("sampler", &[]),
-    ("gateway", &["hostfs"]),
-    (
-        "bench",
-        &[
-            "backends", "client", "engine", "hostfs", "inspect", "sampler",
-        ],
-    ),
-    ("preload", &[]),
-    ("testkit", &["engine"]),
-    // The whole system from outside: real processes, the vocabulary to check them with.
-    ("tests", &["wire", "engine", "testkit"]),
-    (
-        "cli",
-        &[
-            "engine", "backends", "wire", "client", "service", "server", "bench", "hostfs",
-            "inspect", "sampler", "gateway",
-        ],
-    ),
-];
+/// The page whose code map is the table of directions.
+const MAP: &str = "ARCHITECTURE.md";
 
-/// Edges that only tests have. Everybody may test with the testkit; the others have their reason.
+/// Crates that each crate may depend on, from the column "may depend on" of the code map in ARCHITECTURE.md. A crate
+/// without a row may not exist: a new crate or edge needs an architecture decision record and a row there.
+#[derive(Debug)]
+struct Directions(BTreeMap<String, BTreeSet<String>>);
+
+impl Directions {
+    fn load(root: &Path) -> Result<Self> {
+        let page = fs::read_to_string(root.join(MAP)).with_context(|| format!("reading {MAP}"))?;
+        Ok(Self::parse(&page))
+    }
+
+    /// Rows like ``| `crates/wire` | frames | engine | forbidden |``.
+    fn parse(page: &str) -> Self {
+        let rows = page.lines().filter_map(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            let folder = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
+            let folder = folder.strip_prefix("crates/").unwrap_or(folder);
+            let targets = cells
+                .nth(1)?
+                .split(',')
+                .map(|target| target.trim().to_owned());
+            Some((folder.to_owned(), targets.collect()))
+        });
+        Self(rows.collect())
+    }
+}
+
+/// Edges that only tests have. Every crate may test with the testkit; the other edges have their reason.
 const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     (
         "gateway",
@@ -162,7 +160,11 @@ impl Metadata {
     }
 
     /// Edges between crates of ours that the table does not allow.
-    pub(crate) fn check_directions(&self) -> Vec<String> {
+    pub(crate) fn check_directions(&self, root: &Path) -> Result<Vec<String>> {
+        Ok(self.against(&Directions::load(root)?))
+    }
+
+    fn against(&self, directions: &Directions) -> Vec<String> {
         let mut complaints = Vec::new();
         for package in self.packages.iter().filter(|package| package.ours) {
             let Some(folder) = package.name.strip_prefix("millrace-") else {
@@ -171,12 +173,12 @@ impl Metadata {
                 }
                 continue;
             };
-            let Some((_, allowed)) = DIRECTIONS.iter().find(|(name, _)| *name == folder) else {
-                complaints.push(format!("crate {folder}: not in the table of directions"));
+            let Some(allowed) = directions.0.get(folder) else {
+                complaints.push(format!("crate {folder}: no row in the code map of {MAP}"));
                 continue;
             };
             for target in &package.normal {
-                if !allowed.contains(&target.as_str()) {
+                if !allowed.contains(target) {
                     complaints.push(format!("crate {folder}: may not depend on {target}"));
                 }
             }
@@ -184,7 +186,7 @@ impl Metadata {
                 let listed = TEST_DIRECTIONS
                     .iter()
                     .any(|(from, to, _)| *from == folder && to == target);
-                if !allowed.contains(&target.as_str()) && target != "testkit" && !listed {
+                if !allowed.contains(target) && target != "testkit" && !listed {
                     complaints.push(format!("crate {folder}: tests may not depend on {target}"));
                 }
             }
@@ -299,17 +301,18 @@ mod tests {
 
     #[test]
     fn edges_against_the_table_are_refused() {
+        let map = "| `crates/engine` | pure | – | forbidden |\n| `crates/client` | speaks | wire, engine | – |";
         let packages = vec![
             package("millrace-engine", "1.0.0", &["wire"], &["testkit"]),
             package("millrace-client", "1.0.0", &["wire", "engine"], &["server"]),
             package("millrace-common", "1.0.0", &[], &[]),
         ];
         assert_eq!(
-            Metadata { packages }.check_directions(),
+            Metadata { packages }.against(&Directions::parse(map)),
             [
                 "crate engine: may not depend on wire",
                 "crate client: tests may not depend on server",
-                "crate common: not in the table of directions",
+                "crate common: no row in the code map of ARCHITECTURE.md",
             ]
         );
     }

@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let files = files(root)?;
     let metadata = dependencies::Metadata::load(root)?;
     let mut complaints = Vec::new();
-    complaints.extend(metadata.check_directions());
+    complaints.extend(metadata.check_directions(root)?);
     complaints.extend(metadata.check_duplicates());
     complaints.extend(metadata.check_licences());
     complaints.extend(sources::check(root, &files)?);

@@ -20,7 +20,7 @@ const LOOK_LINES: usize = 800;
 const LONG_BECAUSE: &str = "Long because:";
 
 /// Files that may open a room for `unsafe`, each with the room. The compiler holds the rule: the workspace
-/// denies `unsafe_code`, and only `#[expect(unsafe_code, …)]` on a module lifts that.
+/// denies `unsafe_code`, and only an `expect` attribute on a module lifts that.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/backends/src/cuda/mod.rs", "sys.rs"),
     ("crates/backends/src/simd/mod.rs", "sys.rs"),

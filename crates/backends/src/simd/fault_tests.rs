@@ -122,8 +122,10 @@ fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
         lanes: Mutex::new(l),
         strike,
     };
-    let mut config = EngineConfig::default();
-    config.workers = 1;
+    let config = EngineConfig {
+        workers: 1,
+        ..EngineConfig::default()
+    };
     let engine = Engine::start(config, vec![Arc::new(backend), Arc::new(Software::new())])
         .expect("an engine");
     let sink = Arc::new(Collector::default());

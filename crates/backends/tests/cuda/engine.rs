@@ -19,8 +19,10 @@ use super::{Random, on};
 fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
-    let mut config = EngineConfig::default();
-    config.workers = 1;
+    let config = EngineConfig {
+        workers: 1,
+        ..EngineConfig::default()
+    };
     let engine =
         Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
     let sink = Arc::new(Collector::default());

@@ -267,10 +267,12 @@ impl Fixture {
         workers: usize,
         queue_limit: usize,
     ) -> Self {
-        let mut config = millrace_engine::EngineConfig::default();
-        config.workers = workers;
-        config.queue_limit = queue_limit;
-        config.session_queue_limit = queue_limit / 2;
+        let config = millrace_engine::EngineConfig {
+            workers,
+            queue_limit,
+            session_queue_limit: queue_limit / 2,
+            placement: None,
+        };
         let backends = backends
             .iter()
             .map(|scripted| Arc::new(Shared(Arc::clone(scripted))) as Arc<dyn Backend>)

@@ -41,6 +41,7 @@ pub struct Identity {
     pub class: &'static str,
     /// The kernel driver that binds it.
     pub driver: &'static str,
+    /// The hardware generation, which decides the counters and telemetry that exist.
     pub generation: Generation,
     /// Whether the kernel's tree has a driver; otherwise only Intel's package does.
     pub in_tree: bool,

@@ -109,14 +109,16 @@ impl Bench {
 
     /// Starts the node; keys have to be in its store before.
     pub(crate) fn start(&mut self, backend: Arc<dyn Backend>) {
-        let mut config = NodeConfig::default();
-        config.name = "node-under-test".to_owned();
-        config.unix = Some(UnixConfig::at(self.socket()));
-        config.metrics = None;
-        config.status_socket = None;
-        config.admin = None;
+        let mut config = NodeConfig {
+            name: "node-under-test".to_owned(),
+            unix: Some(UnixConfig::at(self.socket())),
+            metrics: None,
+            status_socket: None,
+            admin: None,
+            store: self.store_config(),
+            ..NodeConfig::default()
+        };
         config.settings.allow_import = true;
-        config.store = self.store_config();
         let store = KeyStore::open(&config.store.directory, &config.store.kek).expect("store");
         let (started, wait) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -48,18 +48,20 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new() -> Self {
         let directory = TempDir::new().unwrap();
-        let mut config = NodeConfig::default();
-        config.name = "node-under-test".to_owned();
-        config.unix = Some(UnixConfig::at(directory.path().join("run/node.sock")));
-        config.metrics = None;
-        config.status_socket = None;
-        config.admin = None;
-        config.store = StoreConfig {
-            directory: directory.path().join("keys"),
-            kek: KekSource::File {
-                path: directory.path().join("kek"),
-                create: true,
+        let config = NodeConfig {
+            name: "node-under-test".to_owned(),
+            unix: Some(UnixConfig::at(directory.path().join("run/node.sock"))),
+            metrics: None,
+            status_socket: None,
+            admin: None,
+            store: StoreConfig {
+                directory: directory.path().join("keys"),
+                kek: KekSource::File {
+                    path: directory.path().join("kek"),
+                    create: true,
+                },
             },
+            ..NodeConfig::default()
         };
         Self { directory, config }
     }
@@ -119,8 +121,10 @@ impl Setup {
 }
 
 pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
-    let mut config = EngineConfig::default();
-    config.workers = 1;
+    let config = EngineConfig {
+        workers: 1,
+        ..EngineConfig::default()
+    };
     Engine::start(config, vec![backend]).unwrap()
 }
 

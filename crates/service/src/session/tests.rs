@@ -539,7 +539,7 @@ fn a_report_needs_the_feature() {
 #[test]
 fn a_minute_of_reports_may_come_at_once_and_not_one_more() {
     let mut client = reporting();
-    for n in 1..=u64::from(REPORTS_AHEAD) {
+    for n in 1..=REPORTS_AHEAD {
         client.say(report(&[(EdgeCounter::Paused, n)]));
     }
     client.now += Duration::from_secs(1);
