@@ -47,6 +47,6 @@ fuzz_target!(|text: &str| {
     }
     for finding in examine(&Facts::new(nothing(), &system), |_| true) {
         assert!(!finding.title.is_empty() && !finding.evidence.is_empty());
-        assert!(!finding.consequence.is_empty() && !finding.remedy.is_empty());
+        assert!(!finding.impact.is_empty() && !finding.remedy.is_empty());
     }
 });

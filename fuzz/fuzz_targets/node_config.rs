@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use millrace_server::NodeConfig;
-use millrace_server::config::{MAX_CONNECTIONS, MAX_NODE_NAME_LEN};
+use millrace_server::config::MAX_NODE_NAME_LEN;
+use millrace_service::settings::MAX_CONNECTIONS;
 
 fuzz_target!(|text: &str| {
     let config = match NodeConfig::from_toml(text) {
@@ -23,7 +24,7 @@ fuzz_target!(|text: &str| {
     assert!(config.unix.is_some() || config.tcp.is_some());
     assert!(config.unix.is_none_or(|unix| unix.mode <= 0o777 && unix.path.is_absolute()));
     assert!(config.metrics.is_none_or(|address| address.ip().is_loopback()));
-    let limits = config.limits;
+    let limits = config.settings.limits;
     assert!((1..=MAX_CONNECTIONS).contains(&limits.connections));
     assert!(limits.in_flight > 0 && limits.keys > 0 && limits.connections_per_identity > 0);
     assert!(config.engine.workers > 0 && config.engine.queue_limit > 0);

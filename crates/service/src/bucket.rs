@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 /// Highest rate, in tokens per second. At 10^12 the interval of one token is 4 × 10^6 units of
-/// [`FRACTION_BITS`], so that rounding it changes the rate by less than one part in a million.
+/// `FRACTION_BITS`, so that rounding it changes the rate by less than one part in a million.
 pub const MAX_RATE: u64 = 1_000_000_000_000;
 
 /// Times are counted in nanoseconds with this many binary places: whole nanoseconds would double the rate of

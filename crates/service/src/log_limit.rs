@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 const RATE: u64 = 1;
 const BURST: u64 = 10;
 
-/// Lets [`BURST`] lines pass and [`RATE`] more each second, and counts the rest.
+/// Lets `BURST` lines pass and `RATE` more each second, and counts the rest.
 #[derive(Debug, Default)]
 pub struct RateLimit(Mutex<Lines>);
 

@@ -8,7 +8,7 @@
 //! - [`keys`]: fixed private keys, good and bad.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
-//! - [`skip`]: tests that cannot run here, recorded, and failing in CI unless listed.
+//! - [`mod@skip`]: tests that cannot run here, recorded, and failing in CI unless listed.
 //! - [`timing`]: whether two classes of secrets take the same time.
 //! - [`vectors`]: known answers, Wycheproof's above all.
 //! - `conformance` (feature of that name): the one suite that every backend passes.

@@ -3,7 +3,7 @@
 
 //! Skipped tests, visible. libtest hides the output of a test that passes, so a line on stderr
 //! followed by `return` counts as a pass that no reader sees. A test that cannot run here calls
-//! [`skip!`](crate::skip) instead:
+//! [`skip!`](macro@crate::skip) instead:
 //!
 //! - the skip goes to the file `$MILLRACE_SKIPPED`, which `make test` prints at its end;
 //! - with `CI=true` the test fails, unless `tests/allowed-skips.tsv` lists the reason.
@@ -33,7 +33,7 @@ macro_rules! skip {
     }};
 }
 
-/// Records that the calling test, or a part of it, is skipped; [`skip!`](crate::skip) also returns.
+/// Records that the calling test, or a part of it, is skipped; [`skip!`](macro@crate::skip) also returns.
 ///
 /// # Panics
 /// With `CI=true`, if the list of allowed skips does not have the reason.
