@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The key store under real conditions: a disk that is full.
+//! The key store on a full disk.
 
 use std::process::Command;
 
@@ -11,8 +11,9 @@ use millrace_tests::pki::KeyKind;
 use millrace_tests::process::{run, text_of};
 use millrace_tests::world::World;
 
-/// In a mount namespace of its own, so that the small disk goes with the shell: import a key, fill the
-/// disk, import another, look at the first, make room, import the other again.
+/// The script runs in a separate mount namespace, so that the small disk disappears with the shell. It
+/// imports a key, fills the disk, imports another, inspects the first, makes room, and imports the other
+/// again.
 const SCRIPT: &str = r#"
 set -eu
 millrace=$1 disk=$2 first=$3 second=$4

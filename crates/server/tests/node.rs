@@ -42,7 +42,7 @@ fn verify(algorithm: &'static dyn VerificationAlgorithm, spki: &[u8], signature:
         .unwrap();
 }
 
-/// A backend that can be held up. Its jobs must be RSA: lone fast ones run within the connection.
+/// A backend that a test can block. Its jobs must be RSA: lone fast jobs run within the connection's task.
 fn gated() -> (Arc<FaultyBackend>, Controls) {
     let backend = Arc::new(FaultyBackend::new(Arc::new(Software::new())));
     let controls = backend.controls();
@@ -139,7 +139,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
     extended[0] += 1;
     extended.push(0);
 
-    // Before hello: other protocols, and messages out of order.
+    // Before the hello: other protocols, and messages out of order.
     for bytes in [
         b"GET / HTTP/1.1\r\n\r\n".as_slice(),
         &[0x16, 3, 1, 2, 0, 1, 0, 1],
@@ -149,7 +149,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
         client.write(bytes);
         assert_eq!(client.fault(), Fault::Protocol);
     }
-    // After it.
+    // After the hello.
     for (bytes, fault) in [
         (&unknown, Fault::Protocol),
         (&oversized, Fault::TooLarge),
@@ -165,7 +165,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
     client.write(&ping[..HEADER_LEN + 3]);
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.fault(), Fault::Protocol);
-    // One byte at a time is fine.
+    // A client may send one byte at a time.
     let mut client = node.connect();
     for byte in &ping {
         client.write(&[*byte]);
@@ -199,14 +199,14 @@ fn who_stays_silent_is_cut() {
     let node = setup.start();
     assert_eq!(node.silent().fault(), Fault::TimedOut);
     let mut half = node.silent();
-    // It may be cut already, on a busy machine.
+    // On a busy machine the node may have closed the connection already.
     let _ = half.stream.write_all(&[0; 3]);
     assert_eq!(half.fault(), Fault::TimedOut);
 }
 
 #[test]
 fn who_does_nothing_is_cut_if_so_configured() {
-    // Not before it has said hello, on a busy machine.
+    // Long enough that a busy machine does not close the connection before the hello.
     let setup = Setup::new().limits(|limits| limits.idle_timeout = Duration::from_secs(1));
     let node = setup.start();
     assert_eq!(node.connect().fault(), Fault::TimedOut);
@@ -221,7 +221,7 @@ fn a_foreign_key_or_handle_is_answered_with_the_bytes_of_none() {
     let mut one = node.connect();
     let handle = one.open("mine");
 
-    // The whole answer, byte by byte, as it comes from the socket.
+    // The whole answer, byte by byte, from the socket.
     let raw = |name: &str| {
         let mut client = node.connect();
         let selector = KeySelector::Name(name.to_owned());
@@ -342,7 +342,7 @@ fn a_waiting_job_can_be_cancelled() {
 
 #[test]
 fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
-    // Not before the first one is at the gate, on a busy machine.
+    // Long enough that, on a busy machine, the first job reaches the gate.
     let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -433,7 +433,7 @@ fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
 #[test]
 fn a_drain_does_not_wait_for_ever() {
     let mut setup = Setup::new();
-    // Long enough for the connection to hear of it, on a busy machine.
+    // Long enough that, on a busy machine, the connection learns of the drain.
     setup.config.drain_timeout = Duration::from_secs(1);
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -475,7 +475,7 @@ fn changes_in_the_store_reach_open_sessions() {
     eventually(|| outcome() == Some(JobError::NoSuchKey));
     assert!(matches!(client.ask("www"), NodeMessage::KeyRefused { .. }));
 
-    // Another key under the same name is not what the old handle was opened for.
+    // The old handle does not refer to another key under the same name.
     node.setup
         .import("www", &keys::p_256(), KeyPolicy::signing());
     node.until(|status| status.keys == 1);
@@ -502,7 +502,7 @@ fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
         .import("www", &keys::ed25519(), KeyPolicy::signing());
     assert_eq!(node.handle.reload().unwrap().broken, 0);
     client.open("www");
-    // A file that breaks while its key is in service does not take it out of service.
+    // If the file of a key in service breaks, the key stays in service.
     let file = node.setup.config.store.directory.join("good.key");
     std::fs::write(&file, b"rubbish").unwrap();
     node.handle.reload().unwrap();
@@ -529,7 +529,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
             .collect();
         let mut bytes = Vec::new();
         millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
-        // Reading stops before all are taken, and the connection may be cut during the write.
+        // The node stops reading before it has all jobs, and may close the connection during the write.
         client.stream.set_nonblocking(true).unwrap();
         if client.stream.write_all(&bytes).is_err() {
             break;
@@ -559,7 +559,7 @@ fn connections_are_capped_in_all_and_per_identity() {
         ClientMessage::Ping { token: 1 }.encode(&mut ping);
         eventually(|| {
             let mut client = node.silent();
-            // A client above the bound may be cut before.
+            // The node may close a connection above the bound before this write.
             let _ = client.stream.write_all(&ping);
             matches!(
                 client.try_receive(),
@@ -632,7 +632,7 @@ async fn what_is_taken_is_named() {
         error.contains(&address.to_string()) && error.contains("metrics"),
         "{error}"
     );
-    // Nothing is left behind by a node that did not start.
+    // A node that failed to start leaves no files.
     assert!(!setup.config.unix.as_ref().unwrap().path.exists());
     setup.config.metrics = Some("192.0.2.1:1".parse().unwrap());
     assert!(bind(&setup).unwrap_err().to_string().contains("loopback"));

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A node over TCP: who gets in, as whom, and who does not.
+//! A node over TCP: admitted clients, their identities, and refused clients.
 
 mod common;
 
@@ -167,7 +167,7 @@ fn plain_text_and_silence_are_cut() {
         .start();
     let mut rest = Vec::new();
     let mut plain = tcp(node.tcp.unwrap());
-    // It may be cut already, on a busy machine.
+    // On a busy machine the node may have closed the connection already.
     let _ = plain.write_all(b"GET / HTTP/1.1\r\n\r\n");
     let _ = plain.read_to_end(&mut rest);
     assert!(

@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// How a single job is refused; none if it is not.
+    /// The refusal of a single job; `None` if it is accepted.
     fn refusal(&mut self, key: KeyHandle, operation: Operation) -> Option<JobError> {
         let effects = self.say(submit([job(99, key, operation)]));
         if effects.jobs.len() == 1 {
@@ -235,7 +235,7 @@ fn somebody_elses_key_and_handle_are_like_none() {
         refused(client.say(open("nothing")))
     );
     assert!(refused(client.say(open("theirs"))).contains("NoSuchKey"));
-    // Another connection's handle is a number that this one does not know.
+    // Another connection's handle is a number that this connection does not know.
     let mut other = Client::greeted();
     let foreign = other.handle("mine");
     assert_eq!(client.refusal(foreign, SIGN), Some(JobError::NoSuchKey));
@@ -264,7 +264,7 @@ fn jobs_above_the_bound_are_answered_busy_and_reading_pauses() {
     assert!(!client.state.wants_more());
     client.state.completed(0);
     assert!(client.state.wants_more());
-    // A refused id was never in flight and may be used again.
+    // A refused id was never in flight, so the client may use it again.
     assert_eq!(client.say(submit([job(4, handle, SIGN)])).jobs.len(), 1);
 }
 
@@ -426,7 +426,7 @@ fn a_policy_that_changes_while_a_key_is_opened_counts() {
     let mut client = Client::greeted();
     let theirs = Arc::clone(&client.entries[1]);
     let mut effects = Effects::default();
-    // As if it had been found while the policy still admitted this client.
+    // Simulates a key that was found while the policy still admitted this client.
     client.state.open(7, theirs, false, &mut effects);
     assert!(matches!(
         effects.replies[..],
@@ -456,7 +456,7 @@ fn a_draining_node_says_so_once_and_refuses_what_is_new() {
     assert!(!client.state.idle());
     assert!(client.state.completed(1));
     assert!(client.state.idle());
-    // One who comes now learns it with the welcome.
+    // A client that connects now learns of the drain with the welcome.
     let mut late = Client::silent(rules());
     late.state.drain(&mut Effects::default());
     let replies = late.say(hello()).replies;
@@ -520,7 +520,7 @@ fn a_report_is_what_is_new_in_it() {
     };
     assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [5, 1, 0]);
     assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [0, 0, 0]);
-    // Backwards is not believed, and does not make room for counting the same again.
+    // A total that decreases is ignored, and the same events do not count again.
     assert_eq!(news(&[(Paused, 2), (FallbackBusy, 3)]), [0, 0, 3]);
     assert_eq!(news(&[(Paused, 6), (Blocking, 2)]), [1, 1, 0]);
     assert_eq!(news(&[(Paused, u64::MAX)]), [u64::MAX - 6, 0, 0]);
@@ -578,7 +578,7 @@ fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
     client.now += Duration::from_millis(1);
     assert_eq!(client.refusal(mine, SIGN), None);
     assert_eq!(client.refusal(mine, SIGN), Some(JobError::OverQuota));
-    // In a batch the first ones fit.
+    // In a batch the first jobs fit the quota.
     client.now += Duration::from_secs(1);
     let effects = client.say(submit((0..4).map(|id| job(id, mine, SIGN))));
     assert_eq!(effects.jobs.len(), 3);
@@ -612,7 +612,7 @@ fn ml_dsa_keys_are_hidden_from_a_client_without_the_feature() {
     let refused = |message, expected| matches!(message, NodeMessage::KeyRefused { reason, .. } if reason == expected);
     assert!(refused(opened, KeyRefusal::NoSuchKey));
     assert!(refused(imported, KeyRefusal::Key(KeyError::NotOffered)));
-    // The session goes on, and a job that names the operation anyway ends alone.
+    // The session continues; a job that names the operation anyway is refused alone.
     let handle = client.handle("mine");
     let effects = client.say(submit([job(1, handle, ML_DSA)]));
     assert_eq!(effects.refused, [(1, JobError::NotOffered)]);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The store on a real directory, and on a disk that is full.
+//! The store on the file system, and on a simulated full disk.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::thread;
@@ -192,7 +192,7 @@ fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
     ));
     assert!(error.to_string().contains("chown"), "{error}");
 
-    // The thread changes its user and ends without changing back.
+    // Only this thread changes its user, and it ends without changing back.
     set_mode(directory.path(), 0o755);
     let as_user = |id: u32| {
         let become_user = || {
