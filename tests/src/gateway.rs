@@ -26,7 +26,7 @@ pub enum Server {
     Haproxy,
     /// HAProxy with `ssl-mode-async`, a master and a worker that it replaces when it reloads.
     HaproxyMaster,
-    /// nginx, master and workers; as root, the workers are `nobody`.
+    /// nginx, master and workers; started by root, the workers run as the user `nobody`.
     Nginx,
 }
 

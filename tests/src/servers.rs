@@ -40,7 +40,7 @@ pub enum Daemon {
     Apache,
     /// lighttpd with `mod_openssl`; as root, it becomes `www-data`.
     Lighttpd,
-    /// stunnel in front of a plain server of ours; as root, it becomes `nobody`.
+    /// stunnel in front of a plain server of ours; started by root, it changes to the user `nobody`.
     Stunnel,
 }
 

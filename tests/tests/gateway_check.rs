@@ -111,7 +111,7 @@ impl Setup {
             ..HaproxyOptions::asynchronous(edge, sections)
         };
         let haproxy = Haproxy::start(self.world.dir(), &options, &[port]);
-        wait::until("whoever serves is who he will be", || {
+        wait::until("the serving processes have dropped root", || {
             let serving = if master {
                 children(haproxy.process.id())
             } else {

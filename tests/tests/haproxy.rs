@@ -3,7 +3,7 @@
 
 //! HAProxy at its limits: descriptors that it does not count, reloads under load (the new process takes over
 //! the listening sockets), clients that disconnect, and HAProxy's own timeouts.
-//! ||
+//!
 //! HAProxy reserves two descriptors per connection (the client's and the server's socket), makes its table of
 //! descriptors that large, and lowers the process's limit to it. A connection whose handshake has waited for
 //! the pool has a third descriptor until the connection ends.
@@ -205,7 +205,7 @@ fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> 
     pool.proxy.set(Fault::None);
     let all = CONNECTIONS as u64;
     wait::until(
-        "each has got to the application, or was told that it cannot",
+        "each has reached the application or has been refused",
         || application.asked() + crowd.answered() >= all,
     );
     application.go();

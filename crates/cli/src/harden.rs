@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a process that holds keys does before it reads the first one: no core dumps, no debugger of
-//! the same user, and on request no swap.
+//! Hardens a process before it reads the first key: no core dumps, no debugger of the same user, and on
+//! request no swap.
 
 use std::io;
 

@@ -12,7 +12,7 @@ use crate::support::Place;
 /// A command that spins until it is killed.
 const SPIN: [&str; 4] = ["--", "/bin/sh", "-c", "while :; do :; done"];
 
-/// Whether sampling is forbidden here; then the message must name the permission, and the test ends.
+/// Whether sampling is forbidden here. If so, checks that the message names the missing permission.
 fn not_permitted(place: &Place) -> bool {
     let args = [&["inspect", "ceiling", "--seconds", "1"], &SPIN[..]].concat();
     let outcome = place.run(&args);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the binary says about itself: help, manual pages, reference pages, samples.
+//! The documentation that the binary generates: help, manual pages, reference pages, samples.
 
 use std::fs;
 

@@ -250,15 +250,14 @@ fn a_stub_names_the_key_and_is_written_where_asked() {
         .failed(4, &["no key named gone"]);
 }
 
-/// Runs an import under a limit on the size of files, which fails like a full disk, half-way
-/// through the write.
+/// Runs an import under a limit on file sizes, which fails halfway through the write, like a full disk.
 #[test]
 fn a_write_that_fails_leaves_the_store_as_it_was() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let file = place.write("rsa.pem", &rsa_key(4096));
-    // A block of `ulimit -f` has 512 or 1024 bytes: an RSA-4096 key is larger either way. The
-    // signal must be ignored, or it ends the process before the error is seen.
+    // A block of `ulimit -f` has 512 or 1024 bytes: an RSA-4096 key is larger either way. The shell ignores
+    // the signal, which would end the process before it sees the error.
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
     let original = place.command(["key", "import", "www", file.to_str().unwrap(), "--replace"]);
@@ -287,7 +286,7 @@ fn a_write_that_fails_leaves_the_store_as_it_was() {
     );
 }
 
-/// A file system that can be filled, unmounted when dropped.
+/// A small file system, unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -318,7 +317,7 @@ fn a_full_disk_at_import_is_told_and_changes_nothing() {
         return;
     };
     import(&place, "www", &p256_key(), &[]).done();
-    // Until the disk takes no more.
+    // Fills the disk completely.
     let filler = fs::write(disk.0.join("filler"), vec![0; 1 << 20]);
     assert!(filler.is_err());
     import(&place, "second", &rsa_key(4096), &[])
@@ -373,7 +372,7 @@ fn keys_that_root_imports_belong_to_the_owner_of_the_store() {
     let state = place.path("state");
     fs::create_dir(&state).unwrap();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
-    // The folder above must let that user through.
+    // The other user must be able to traverse the folder above.
     fs::set_permissions(state.parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
     std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).unwrap();
     import(&place, "www", &p256_key(), &[]).done();
@@ -410,7 +409,7 @@ fn a_systemd_credential_comes_first() {
     fs::create_dir(&folder).unwrap();
     let credential = folder.join("millrace-kek");
     fs::write(&credential, [9; 32]).unwrap();
-    // What systemd makes where it grants the service's user access with an ACL.
+    // The mode that systemd sets when it grants the service's user access with an ACL.
     fs::set_permissions(&credential, fs::Permissions::from_mode(0o440)).unwrap();
     let pem = place.write("key.pem", &p256_key());
     let with_credential = |args: &[&str]| {
@@ -421,7 +420,7 @@ fn a_systemd_credential_comes_first() {
     with_credential(&["key", "import", "www", pem.to_str().unwrap()]).done();
     assert!(!place.path("state/kek").exists());
     with_credential(&["key", "show", "www"]).done();
-    // By hand, outside of the service, with the file that the credential was made from.
+    // Run outside of the service, with the file from which the credential was made.
     let file = place.path("kek");
     fs::write(&file, [9; 32]).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();

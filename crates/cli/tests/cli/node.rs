@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace up` and what talks to it: real processes in a folder of their own.
+//! `millrace up` and the commands that connect to it: real processes in a separate folder.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Place, p256_key, repository, rsa_key};
 
-/// How many keys the node has loaded.
+/// The number of keys that the node has loaded.
 fn keys(status: &Value) -> u64 {
     status["keys"].as_u64().expect("the status counts the keys")
 }
@@ -85,7 +85,7 @@ fn the_status_has_its_fields() {
 fn without_a_node_the_status_says_what_to_do() {
     let place = Place::new();
     place.run(&["status"]).failed(5, &["millrace up"]);
-    // A file without a listener is the same.
+    // A socket file without a listener gives the same error.
     fs::write(place.path("status.sock"), "").unwrap();
     place.run(&["status", "--json"]).failed(5, &["millrace up"]);
 }
@@ -96,10 +96,10 @@ fn a_second_node_on_the_same_socket_is_refused() {
     let first = place.up(&[]);
     let second = place.run(&["up"]);
     second.failed(1, &["node.sock"]);
-    // The first one noticed nothing.
+    // The first node continues to serve.
     assert_eq!(place.status()["state"], "ready");
     drop(first);
-    // A socket that a killed node left behind is no obstacle.
+    // A new node replaces the socket that a killed node left behind.
     assert!(fs::symlink_metadata(place.path("node.sock")).is_ok());
     let _third = place.up(&[]);
 }
@@ -145,7 +145,7 @@ fn sighup_applies_changed_settings_and_keeps_the_old_ones_if_any_is_wrong() {
     node.signal(Signal::HUP);
     let status = place.wait_for_status("the change", |status| revision(status) == 2);
     assert_ne!(status["node"], "renamed");
-    // What changed is logged, and also what changes only with a restart.
+    // The log lists the changes, including those that need a restart.
     for part in [
         "limits.quota-ops-per-second: 0 → 7",
         "log-filter",
@@ -202,7 +202,7 @@ fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
 fn the_sample_configuration_starts_a_node() {
     let place = Place::new();
     let sample = fs::read_to_string(repository().join("deploy/node.toml")).unwrap();
-    // Only what a test may not touch is changed: the fixed port and the system's folders.
+    // The test replaces only the fixed port and the system's folders.
     let sample = sample
         .replace("127.0.0.1:9464", "127.0.0.1:0")
         .replace("/var/lib/millrace", place.path("var").to_str().unwrap())
@@ -237,7 +237,7 @@ fn a_node_cannot_be_dumped_or_traced() {
         .unwrap();
     let fields: Vec<&str> = core.split_whitespace().collect();
     assert_eq!(fields[4..6], ["0", "0"], "{core}");
-    // Files in /proc of an undumpable process belong to root, whichever user runs it.
+    // Root owns the /proc files of an undumpable process, whichever user runs it.
     assert_eq!(
         fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(),
         0

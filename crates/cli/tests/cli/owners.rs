@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whose the key store is: root looks after the store of a node that runs as another user, and a node
-//! uses none but its own.
+//! Owners of the key store: root manages the store of a node that runs as another user, and a node refuses a
+//! store that it does not own.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,7 +12,7 @@ use crate::support::{Place, p256_key};
 
 const OTHER_USER: u32 = 65_534;
 
-/// A place whose state belongs to another user; only root can make one.
+/// A place whose state belongs to another user; only root can create one.
 fn foreign() -> Option<Place> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, to give a folder away");
@@ -22,7 +22,7 @@ fn foreign() -> Option<Place> {
     let state = place.path("state");
     fs::create_dir(&state).unwrap();
     set_mode(&state, 0o700);
-    // The folder above must let that user through.
+    // The other user must be able to traverse the folder above.
     set_mode(state.parent().unwrap(), 0o711);
     if let Err(error) = chown(&state, Some(OTHER_USER), Some(OTHER_USER)) {
         eprintln!("skipped: this root may not give files away: {error}");
@@ -65,13 +65,13 @@ fn a_node_takes_no_store_of_another_user() {
     place
         .run(&["key", "import", "www", pem.to_str().unwrap()])
         .done();
-    // An address of no machine: a node that gets that far ends, too, but says something else.
+    // The address belongs to no machine: a node that passes the check fails, too, but with another error.
     let up = || place.run(&["up", "--listen-tcp", "192.0.2.1:1"]);
     up().failed(1, &["belongs to uid 65534", "run millrace as its owner"]);
     for folder in ["state", "state/keys"] {
         chown(place.path(folder), Some(0), Some(0)).unwrap();
     }
-    // The key-encryption key as well.
+    // The check covers the key-encryption key as well.
     up().failed(1, &["kek belongs to uid 65534"]);
     chown(place.path("state/kek"), Some(0), Some(0)).unwrap();
     drop(place.up(&[]));

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A machine as files: a `/proc` with a server in it, its configuration, a socket. Each test takes one
-//! thing away and expects the one finding that says so. (The proof needs a running server; see the
-//! whole-system tests.)
+//! A machine as files: a `/proc` with a server in it, its configuration, a socket. Each test removes one
+//! thing and expects exactly the finding about it. (The proof needs a running server; see the whole-system
+//! tests.)
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -39,7 +39,7 @@ impl Node for Machine {
 impl Machine {
     fn new(server: Server) -> Self {
         let dir = tempfile::tempdir().expect("folder");
-        // Others look through it, too.
+        // Other users search the folder, too.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let socket = UnixListener::bind(dir.path().join("node.sock")).expect("a socket");
         let machine = Self {
@@ -157,7 +157,7 @@ impl Machine {
         run(&self.options(), self)
     }
 
-    /// The one finding that is so, about this check.
+    /// Asserts that the only finding with this outcome is about this check.
     #[track_caller]
     fn expect(&self, outcome: Outcome, check: &str, word: &str) {
         let report = self.report();
@@ -294,7 +294,7 @@ fn without_openssl_conf_the_provider_is_not_there() {
     );
 }
 
-/// What unit files say is read from the root of the machine, so it is put in here.
+/// Unit files are read from the root of the machine, so this test passes their content directly.
 #[test]
 fn what_systemd_does_to_the_environment_is_said() {
     let machine = Machine::new(Server::Nginx);
@@ -358,7 +358,7 @@ fn missing_parts_of_openssl_cnf_are_failures() {
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\nmode = sync\n");
     machine.expect(Outcome::Warning, "waiting", "mode = sync");
-    // The same by an include, and a section of nginx's own.
+    // The same through an include, and a separate section for nginx.
     let machine = Machine::new(Server::Nginx);
     machine.put("more.cnf", &machine.cnf().replace("openssl_conf", "nginx"));
     machine.put(

@@ -228,7 +228,7 @@ fn names_that_are_not_utf8_are_counted() {
     assert_eq!(root.list("a/b"), Err(Unavailable::Missing));
 }
 
-/// Root may read everything, so the test runs itself again as an unprivileged user.
+/// Root may read everything, so the test starts itself again as an unprivileged user.
 #[test]
 fn file_without_read_permission_is_denied() {
     const NAME: &str = "root::tests::file_without_read_permission_is_denied";
@@ -323,7 +323,7 @@ fn bundle_answers_as_its_machine_did() {
         Err(Unavailable::NotCollected)
     );
 
-    // Unpacked with an ordinary tar, too.
+    // A bundle unpacked with an ordinary tar gives the same answers.
     let unpacked = tempfile::tempdir().unwrap();
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&bundle).unwrap()));
     archive.unpack(unpacked.path()).unwrap();

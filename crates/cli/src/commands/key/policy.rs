@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From flags to a key policy.
+//! Converts flags to a key policy.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use millrace_engine::{KeyPolicy, KeyType, OperationKind};
 use crate::args::PolicyArgs;
 use crate::exit::{Failure, fail};
 
-/// `base` with what the flags name in place of what it says.
+/// `base` with the parts that the flags name replaced.
 ///
 /// # Errors
 /// A user that does not exist here, or an operation that no stored key may have.
@@ -54,7 +54,7 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
     Ok(policy)
 }
 
-/// A policy under which a key could do nothing is a mistake.
+/// Refuses a policy under which the key could do nothing.
 ///
 /// # Errors
 /// None of the allowed operations exists for this type of key.
