@@ -607,7 +607,7 @@ const VALID: (i32, i32) = (2020, 2099);
 const EXPIRED: (i32, i32) = (2020, 2021);
 
 #[test]
-fn foreign_and_expired_certificates_are_refused_alone() {
+fn only_foreign_and_expired_certificates_are_refused() {
     let tcp = OverTcp::start();
     let good = tcp.world.authority.client("gateway", VALID.0, VALID.1);
     assert!(tcp.serves(&good), "a good certificate is accepted");

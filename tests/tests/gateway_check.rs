@@ -202,7 +202,7 @@ impl Report {
 }
 
 #[test]
-fn good_ones_are_proved_good() {
+fn correct_servers_pass_the_check() {
     let setup = Setup::new();
     let site = setup.pooled();
     let edge = setup.edge().write(setup.world.dir());
@@ -216,7 +216,7 @@ fn good_ones_are_proved_good() {
 }
 
 #[test]
-fn a_haproxy_without_the_preload_library_is_warned_of() {
+fn haproxy_without_the_preload_library_gets_a_warning() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let haproxy = setup.haproxy(&setup.pooled(), &edge, false, false);
@@ -234,7 +234,7 @@ fn a_haproxy_without_the_preload_library_is_warned_of() {
 }
 
 #[test]
-fn plain_keys_are_good_with_the_property_query() {
+fn plain_keys_with_the_property_query_pass_the_check() {
     let setup = Setup::new();
     let edge = setup.edge().preferred().write(setup.world.dir());
     let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
@@ -242,7 +242,7 @@ fn plain_keys_are_good_with_the_property_query() {
 }
 
 #[test]
-fn plain_keys_without_the_property_query_are_not() {
+fn plain_keys_without_the_property_query_fail_the_check() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
@@ -260,7 +260,7 @@ fn plain_keys_without_the_property_query_are_not() {
 }
 
 #[test]
-fn without_the_preload_library_nginx_blocks() {
+fn nginx_without_the_preload_library_blocks() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, false);
@@ -272,7 +272,7 @@ fn without_the_preload_library_nginx_blocks() {
 }
 
 #[test]
-fn without_openssl_conf_there_is_no_provider() {
+fn missing_openssl_conf_is_reported() {
     let setup = Setup::new();
     let nginx = setup.nginx(&setup.plain(), None, 1, true);
     let report = setup.check_nginx(&nginx, None);
@@ -282,7 +282,7 @@ fn without_openssl_conf_there_is_no_provider() {
 }
 
 #[test]
-fn a_module_that_is_not_there_is_named() {
+fn missing_module_is_reported() {
     let setup = Setup::new();
     let edge = setup.edge().preferred().write(setup.world.dir());
     let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
@@ -296,7 +296,7 @@ fn a_module_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_socket_that_workers_may_not_use_is_named() {
+fn socket_that_workers_may_not_use_is_reported() {
     if !is_root() {
         return eprintln!("SKIPPED: workers are other users than this one only for root");
     }
@@ -312,7 +312,7 @@ fn a_socket_that_workers_may_not_use_is_named() {
 }
 
 #[test]
-fn a_policy_that_refuses_the_workers_is_named() {
+fn policy_that_refuses_the_workers_is_reported() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.pooled_for("--allow-uid 4242"), Some(&edge), 1, true);
@@ -323,7 +323,7 @@ fn a_policy_that_refuses_the_workers_is_named() {
 }
 
 #[test]
-fn a_node_that_is_down_is_named() {
+fn node_that_is_down_is_reported() {
     let mut setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let port = free_port();

@@ -111,7 +111,7 @@ fn nginx_accepts(machine: &Machine) {
 }
 
 #[test]
-fn nginx_accepts_what_is_printed_for_it() {
+fn nginx_accepts_the_printed_configuration() {
     let machine = Machine::new();
     for words in [
         &[][..],
@@ -136,7 +136,7 @@ fn nginx_accepts_what_is_printed_for_it() {
 }
 
 #[test]
-fn haproxy_accepts_what_is_printed_for_it() {
+fn haproxy_accepts_the_printed_configuration() {
     let machine = Machine::new();
     for words in [&[][..], &["--mode", "sync"], &["--plain-keys"]] {
         let plan = machine.plan("haproxy", words);
@@ -173,7 +173,7 @@ fn written(machine: &Machine) -> Vec<PathBuf> {
 }
 
 #[test]
-fn writing_is_planned_tested_and_done_once() {
+fn write_shows_tests_and_applies_changes_once() {
     if release::root().is_some() {
         return eprintln!("SKIPPED: the servers' own tests are those of this machine");
     }
@@ -218,7 +218,7 @@ fn writing_is_planned_tested_and_done_once() {
 }
 
 #[test]
-fn what_a_server_does_not_accept_is_taken_back() {
+fn files_that_the_server_rejects_are_restored() {
     if release::root().is_some() {
         return eprintln!("SKIPPED: the servers' own tests are those of this machine");
     }
@@ -258,7 +258,7 @@ fn what_a_server_does_not_accept_is_taken_back() {
 }
 
 #[test]
-fn files_of_others_are_left_alone() {
+fn foreign_files_are_not_overwritten() {
     let machine = Machine::new();
     machine.put("etc/nginx/millrace.conf", "env MINE;\n");
     let refused = write(&machine, &[]);

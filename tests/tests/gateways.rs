@@ -113,22 +113,22 @@ fn completed_in(metrics: &str) -> u64 {
 }
 
 #[test]
-fn haproxy_serves_everybody_with_keys_in_the_pool() {
+fn haproxy_serves_every_client_with_keys_in_the_pool() {
     everybody_is_served(Server::Haproxy, Keys::InThePool);
 }
 
 #[test]
-fn haproxy_serves_everybody_with_keys_on_the_gateway() {
+fn haproxy_serves_every_client_with_keys_on_the_gateway() {
     everybody_is_served(Server::Haproxy, Keys::OnTheGateway);
 }
 
 #[test]
-fn nginx_serves_everybody_with_keys_in_the_pool() {
+fn nginx_serves_every_client_with_keys_in_the_pool() {
     everybody_is_served(Server::Nginx, Keys::InThePool);
 }
 
 #[test]
-fn nginx_serves_everybody_with_keys_on_the_gateway() {
+fn nginx_serves_every_client_with_keys_on_the_gateway() {
     everybody_is_served(Server::Nginx, Keys::OnTheGateway);
 }
 
@@ -187,7 +187,7 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
 /// A gateway without the private key serves TLS with it through a node reached over mutual TLS. The client
 /// certificate is the identity that the policy names.
 #[test]
-fn a_pool_over_tcp_serves_whom_its_policy_names() {
+fn pool_over_tcp_serves_only_identities_in_the_policy() {
     let world = World::new();
     let options = NodeOptions {
         tcp: true,

@@ -217,7 +217,7 @@ fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> 
 /// Shows that the rule below is needed: HAProxy, configured for two descriptors per connection, runs out of
 /// descriptors and refuses clients.
 #[test]
-fn descriptors_for_two_per_connection_are_too_few() {
+fn haproxy_with_two_descriptors_per_connection_fails_clients() {
     let failures = crowd_through(CONNECTIONS, CONNECTIONS);
     assert!(!failures.is_empty(), "then the rule is not needed any more");
     for failure in failures {
@@ -228,7 +228,7 @@ fn descriptors_for_two_per_connection_are_too_few() {
 /// The rule: the global `maxconn`, from which HAProxy derives its descriptors, is one and a half times the
 /// sum of the frontends' `maxconn`, plus a reserve.
 #[test]
-fn descriptors_for_three_per_connection_are_enough() {
+fn haproxy_with_three_descriptors_per_connection_fails_none() {
     let failures = crowd_through(CONNECTIONS * 3 / 2 + 16, CONNECTIONS);
     assert_eq!(failures, [""; 0]);
 }
@@ -236,7 +236,7 @@ fn descriptors_for_three_per_connection_are_enough() {
 /// With a low descriptor limit, HAProxy derives `maxconn` from it, accepts waiting handshakes up to that
 /// number, and leaves further clients in the listen queue. Every client is served.
 #[test]
-fn at_the_limit_of_descriptors_clients_wait() {
+fn haproxy_at_its_descriptor_limit_makes_clients_wait() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -266,7 +266,7 @@ fn at_the_limit_of_descriptors_clients_wait() {
 /// Without the setting that allows the provider its thread, HAProxy signs with its local keys: at once, in
 /// every handshake.
 #[test]
-fn without_the_right_to_start_threads_its_own_keys_are_used() {
+fn haproxy_that_may_not_start_threads_signs_with_its_local_keys() {
     let world = World::new();
     let node = world.node("node-1");
     let identity = world.identity(KeyKind::Rsa2048);
@@ -301,7 +301,7 @@ const CLIENTS: usize = 8;
 const RELOADS: usize = 100;
 
 #[test]
-fn successors_that_take_the_sockets_over_fail_nobody() {
+fn haproxy_socket_takeover_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -322,7 +322,7 @@ fn successors_that_take_the_sockets_over_fail_nobody() {
 }
 
 #[test]
-fn reloads_of_a_master_under_load_fail_nobody() {
+fn haproxy_master_reload_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -449,7 +449,7 @@ fn reset(sockets: Vec<TcpStream>) {
 }
 
 #[test]
-fn clients_that_end_their_side_cost_nothing() {
+fn haproxy_frees_handshakes_of_clients_that_shut_down_sending() {
     let (pool, port) = (Pool::new(), free_port());
     given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::Fin);
 }
@@ -457,7 +457,7 @@ fn clients_that_end_their_side_cost_nothing() {
 /// HAProxy without the preload library loses the job of a connection that it closes while the job is paused.
 /// If the deadline ends operations before HAProxy's timeout (30 s here), nothing is lost.
 #[test]
-fn a_deadline_below_the_timeout_of_haproxy_leaves_nothing_behind() {
+fn haproxy_with_a_deadline_below_its_timeout_frees_all_jobs() {
     let pool = Pool::with(|edge| edge.with("deadline_ms", 200));
     let port = free_port();
     given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::TimedOut);
@@ -465,7 +465,7 @@ fn a_deadline_below_the_timeout_of_haproxy_leaves_nothing_behind() {
 
 /// With the preload library no job is lost, whether the client, HAProxy or the operation ends first.
 #[test]
-fn clients_that_are_gone_cost_nothing_with_the_library() {
+fn haproxy_with_preload_frees_handshakes_of_reset_clients() {
     let (pool, port) = (Pool::new(), free_port());
     let options = HaproxyOptions {
         preload: true,
@@ -475,7 +475,7 @@ fn clients_that_are_gone_cost_nothing_with_the_library() {
 }
 
 #[test]
-fn timeouts_of_haproxy_cost_nothing_with_the_library() {
+fn haproxy_with_preload_frees_handshakes_that_time_out() {
     let (pool, port) = (Pool::new(), free_port());
     let options = HaproxyOptions {
         preload: true,

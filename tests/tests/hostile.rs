@@ -174,7 +174,7 @@ fn start() -> Setup {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
+fn protocol_violation_ends_only_its_own_connection() {
     let Setup {
         world,
         node,
@@ -226,7 +226,7 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_crowd_that_says_nothing_locks_nobody_out() {
+fn silent_connections_do_not_block_other_clients() {
     let Setup {
         world,
         node,
@@ -249,7 +249,7 @@ fn a_crowd_that_says_nothing_locks_nobody_out() {
 }
 
 #[test]
-fn a_foreign_key_is_like_one_that_does_not_exist() {
+fn foreign_key_is_answered_like_a_missing_key() {
     let Setup {
         world,
         node,
@@ -274,7 +274,7 @@ fn a_foreign_key_is_like_one_that_does_not_exist() {
 }
 
 #[test]
-fn a_handle_of_another_connection_is_nothing() {
+fn handle_of_another_connection_is_unknown() {
     let Setup {
         world: _world,
         node,
@@ -313,7 +313,7 @@ fn a_handle_of_another_connection_is_nothing() {
 }
 
 #[test]
-fn keys_that_are_none_are_refused_with_the_reason() {
+fn invalid_keys_are_refused_with_the_reason() {
     let Setup {
         world: _world,
         node,

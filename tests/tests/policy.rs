@@ -48,7 +48,7 @@ fn wait_for_reports(handshakes: &mut u64, reported: impl Fn() -> u64, mut handsh
 }
 
 #[test]
-fn an_edge_tells_its_node_how_its_application_waits() {
+fn client_reports_how_its_application_waits() {
     for server in Server::ALL {
         let world = World::new();
         let node = world.node("node-1");
@@ -86,7 +86,7 @@ fn an_edge_tells_its_node_how_its_application_waits() {
 }
 
 #[test]
-fn a_handshake_whose_node_sits_on_its_job_is_served_by_another() {
+fn handshake_with_a_stalled_node_is_hedged_to_another() {
     for stub in [false, true] {
         let world = World::new();
         let (one, two) = (world.node("node-1"), world.node("node-2"));

@@ -534,7 +534,7 @@ fn regions(id: u32, permissions: &str, size: u64) -> usize {
 const SAYS: &str = "millrace-preload: ";
 
 #[test]
-fn other_program_is_left_alone_with_one_message() {
+fn other_program_runs_unchanged_with_one_message() {
     let pool = Pool::new(KeyKind::P256);
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
@@ -592,7 +592,7 @@ fn other_program_is_left_alone_with_one_message() {
 }
 
 #[test]
-fn nginx_without_the_provider_works_as_before() {
+fn nginx_with_preload_but_no_provider_works_unchanged() {
     let pool = Pool::with(KeyKind::Rsa2048, false, |edge| edge);
     let port = free_port();
     let options = NginxOptions {

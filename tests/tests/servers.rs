@@ -194,12 +194,12 @@ fn handshakes_wait_in_threads_of_their_own(daemon: Daemon, package: &str) {
 }
 
 #[test]
-fn handshakes_of_apache_wait_in_threads_of_their_own() {
+fn handshakes_of_apache_wait_in_separate_threads() {
     handshakes_wait_in_threads_of_their_own(Daemon::Apache, "apache2");
 }
 
 #[test]
-fn handshakes_of_stunnel_wait_in_threads_of_their_own() {
+fn handshakes_of_stunnel_wait_in_separate_threads() {
     handshakes_wait_in_threads_of_their_own(Daemon::Stunnel, "stunnel4");
 }
 

@@ -32,7 +32,7 @@ key show second
 "#;
 
 #[test]
-fn a_full_disk_at_import_loses_nothing() {
+fn full_disk_at_import_loses_no_key() {
     if !is_root() {
         eprintln!("SKIPPED: only root mounts a small disk");
         return;

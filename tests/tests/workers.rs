@@ -142,7 +142,7 @@ fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
 }
 
 #[test]
-fn stopped_nginx_leaves_nothing_at_the_node() {
+fn stopped_nginx_leaves_no_connection_at_the_node() {
     let (world, node, gateway) = start(Server::Nginx, true);
     world
         .client

@@ -68,12 +68,10 @@ mod tests {
     fn files_belong_to_the_owner_of_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         if !geteuid().is_root() {
-            eprintln!("skipped: only root can act for others");
-            return;
+            millrace_testkit::skip!("only root can act as another user");
         }
         if let Err(error) = std::os::unix::fs::chown(folder.path(), Some(65_534), Some(65_534)) {
-            eprintln!("skipped: this root may not give files away: {error}");
-            return;
+            millrace_testkit::skip!("this root may not change the owner of files: {error}");
         }
         let file = folder.path().join("file");
         as_owner_of(&file, || fs::write(&file, b"x"))

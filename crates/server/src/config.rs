@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_pinned_as_said() {
+    fn pin_values_are_parsed() {
         for (value, pin) in [("auto", Pin::Auto), ("core", Pin::Core), ("off", Pin::Off)] {
             let config = NodeConfig::from_toml(&format!("[engine]\npin = {value:?}\n")).unwrap();
             assert_eq!(config.pin, pin);
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_files_come_together() {
+    fn tls_files_must_be_given_together() {
         let text = problems("[tcp]\naddress = \"127.0.0.1:0\"\nkey = \"/x\"\n");
         assert!(text.contains("belong together"), "{text}");
         let config = NodeConfig::from_toml("[tcp]\naddress = \"[::]:7400\"\n").unwrap();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_encryption_key_may_be_a_credential() {
+    fn key_encryption_key_may_be_a_systemd_credential() {
         let config = NodeConfig::from_toml("[store]\nkek = \"credential\"\n").unwrap();
         assert_eq!(config.store.kek, KekSource::Credential);
     }

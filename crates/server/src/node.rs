@@ -246,7 +246,7 @@ impl Node {
         }
         info!(node = name, "ready");
         shutdown.await;
-        // The listeners close before clients are told to leave, so that they do not reconnect here.
+        // The listeners close before the node asks its clients to leave, so that they do not reconnect here.
         accepting.shutdown().await;
         inner.service.drain();
         inner.drain(drain_timeout).await;

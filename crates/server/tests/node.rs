@@ -100,7 +100,7 @@ fn a_key_is_found_by_its_public_key() {
 }
 
 #[test]
-fn a_pipelined_batch_ends_completely_and_says_who_served() {
+fn pipelined_batch_completes_and_names_its_backend() {
     let setup = Setup::new();
     setup.import("www", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();
@@ -123,7 +123,7 @@ fn a_pipelined_batch_ends_completely_and_says_who_served() {
 }
 
 #[test]
-fn what_is_no_protocol_ends_its_connection_and_no_other() {
+fn protocol_violation_ends_only_its_own_connection() {
     let setup = Setup::new();
     setup.import("www", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();
@@ -194,7 +194,7 @@ fn a_duplicate_job_id_ends_the_connection() {
 }
 
 #[test]
-fn who_stays_silent_is_cut() {
+fn silent_client_is_disconnected() {
     let setup = Setup::new().limits(|limits| limits.handshake_timeout = Duration::from_millis(50));
     let node = setup.start();
     assert_eq!(node.silent().fault(), Fault::TimedOut);
@@ -205,7 +205,7 @@ fn who_stays_silent_is_cut() {
 }
 
 #[test]
-fn who_does_nothing_is_cut_if_so_configured() {
+fn idle_client_is_disconnected_if_configured() {
     // Long enough that a busy machine does not close the connection before the hello.
     let setup = Setup::new().limits(|limits| limits.idle_timeout = Duration::from_secs(1));
     let node = setup.start();
@@ -213,7 +213,7 @@ fn who_does_nothing_is_cut_if_so_configured() {
 }
 
 #[test]
-fn a_foreign_key_or_handle_is_answered_with_the_bytes_of_none() {
+fn foreign_key_or_handle_is_answered_like_a_missing_one() {
     let setup = Setup::new();
     setup.import("theirs", &keys::p_256(), only("uid:4294967294"));
     setup.import("mine", &keys::p_256(), only(&my_uid()));
@@ -275,7 +275,7 @@ fn policy_denies_and_input_is_checked() {
 }
 
 #[test]
-fn bad_keys_and_too_many_are_refused_and_imports_can_be_off() {
+fn invalid_excess_and_disabled_imports_are_refused() {
     let mut setup = Setup::new().limits(|limits| limits.keys = 2);
     let node = setup.start();
     let mut client = node.connect();
@@ -341,7 +341,7 @@ fn a_waiting_job_can_be_cancelled() {
 }
 
 #[test]
-fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
+fn waiting_job_ends_at_its_deadline() {
     // Long enough that, on a busy machine, the first job reaches the gate.
     let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
@@ -362,7 +362,7 @@ fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
 }
 
 #[test]
-fn jobs_above_the_bound_are_busy() {
+fn jobs_above_the_bound_are_answered_busy() {
     let setup = Setup::new().limits(|limits| limits.in_flight = 2);
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -380,7 +380,7 @@ fn jobs_above_the_bound_are_busy() {
 }
 
 #[test]
-fn jobs_of_a_client_that_is_gone_are_dropped() {
+fn jobs_of_a_disconnected_client_are_dropped() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -403,7 +403,7 @@ fn jobs_of_a_client_that_is_gone_are_dropped() {
 }
 
 #[test]
-fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
+fn drain_finishes_jobs_in_flight_and_refuses_new_ones() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -431,7 +431,7 @@ fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_drain_does_not_wait_for_ever() {
+fn drain_ends_at_its_timeout() {
     let mut setup = Setup::new();
     // Long enough that, on a busy machine, the connection learns of the drain.
     setup.config.drain_timeout = Duration::from_secs(1);
@@ -488,7 +488,7 @@ fn changes_in_the_store_reach_open_sessions() {
 }
 
 #[test]
-fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
+fn broken_key_file_is_skipped_until_it_is_repaired() {
     let setup = Setup::new();
     setup.import("good", &keys::p_256(), KeyPolicy::signing());
     let broken = setup.config.store.directory.join("www.key");
@@ -510,7 +510,7 @@ fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_cut_and_others_are_served() {
+fn client_that_does_not_read_is_disconnected_others_are_served() {
     let options = FakeOptions {
         key_type: KeyType::Rsa { bits: 2048 },
         output: vec![0; 8000],
@@ -541,7 +541,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
 }
 
 #[test]
-fn connections_are_capped_in_all_and_per_identity() {
+fn connections_are_capped_in_total_and_per_identity() {
     for per_identity in [false, true] {
         let setup = Setup::new().limits(|limits| {
             if per_identity {

@@ -24,7 +24,7 @@ fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
 }
 
 #[test]
-fn who_has_more_than_are_left_gets_no_more() {
+fn identity_with_more_connections_than_are_free_is_refused() {
     let node = setup()
         .limits(|limits| {
             limits.connections = 12;

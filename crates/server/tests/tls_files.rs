@@ -49,7 +49,7 @@ async fn a_key_that_others_can_read_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_not_reloaded() {
+fn key_readable_by_others_is_not_reloaded() {
     let node = setup().start();
     let papers = Papers::of(&issue(&node, "gateway-1"));
     set_mode(key(&node.setup), 0o604);
@@ -97,7 +97,7 @@ fn a_revoked_client_is_refused_from_the_next_reload_on() {
 }
 
 #[test]
-fn a_list_that_cannot_be_used_is_not_taken() {
+fn unusable_revocation_list_is_not_loaded() {
     let node = with_list().start();
     let one = issue(&node, "gateway-1");
     let list = tls(&node.setup).join("ca.crl");
@@ -133,7 +133,7 @@ fn list(directory: &Path, end: OffsetDateTime) -> String {
 }
 
 #[test]
-fn without_a_good_list_of_its_ca_nobody_gets_in() {
+fn client_of_a_ca_without_a_valid_list_is_refused() {
     let node = with_list().start();
     let one = issue(&node, "gateway-1");
     let directory = tls(&node.setup);

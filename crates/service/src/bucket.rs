@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_that_stands_or_goes_back_grants_nothing() {
+    fn clock_that_stops_or_goes_back_grants_no_tokens() {
         let start = Instant::now() + Duration::from_secs(10);
         let mut bucket = Bucket::new(5, 5, start);
         assert_eq!(taken(&mut bucket, start, 10), 5);

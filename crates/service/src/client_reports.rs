@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_goes_with_its_last_connection_and_the_totals_stay() {
+    fn row_ends_with_its_last_connection_and_totals_stay() {
         let (edges, metrics) = (ClientReports::default(), Metrics::default());
         let (identity, agent) = (Arc::from("uid:1"), Arc::from("millrace-provider/1"));
         let news = report(&[(EdgeCounter::Paused, 3), (EdgeCounter::FallbackBusy, 2)]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_lies_moves_a_total_by_so_much_and_the_rows_are_bounded() {
+    fn false_reports_and_rows_are_bounded() {
         let (edges, metrics) = (ClientReports::default(), Metrics::default());
         for n in 0..2 * MAX_SHOWN as u64 {
             let identity = Arc::from(format!("uid:{n}"));

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_only_by_those_whom_its_policy_admits() {
+    fn key_is_found_only_by_identities_in_its_policy() {
         let set: KeySet<u32> = [entry("a", 1, &["uid:1"])].into_iter().collect();
         for selector in [KeySelector::Name("a".to_owned()), by_spki(1)] {
             assert!(set.find(&selector, "uid:1").is_some());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_key_is_gone_and_a_new_policy_moves_the_revision() {
+    fn revoked_key_and_changed_policy_change_the_revision() {
         let entry = entry("a", 1, &["*"]);
         let before = entry.revision();
         entry.set_policy(KeyPolicy::signing());

@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_declared_once_and_says_its_unit() {
+    fn every_metric_is_declared_once_with_its_unit() {
         let text = text();
         let mut names: Vec<_> = text
             .lines()

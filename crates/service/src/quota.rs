@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_an_identity_share_its_quota_and_reconnecting_does_not_renew_it() {
+    fn quota_is_shared_and_not_renewed_by_reconnecting() {
         let start = Instant::now();
         let (quotas, settings) = (Quotas::default(), settings(Some(10)));
         let (one, two): (Arc<str>, Arc<str>) = ("uid:1".into(), "uid:2".into());

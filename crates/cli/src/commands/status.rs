@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_them_is_what_100_percent_means() {
+    fn percentage_is_rounded_down() {
         assert_eq!(percentage(0, 0), "-");
         assert_eq!(percentage(999, 1000), "99 %");
         assert_eq!(percentage(1000, 1000), "100 %");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_ends_up_where_it_belongs() {
+    fn worker_runs_on_its_place() {
         let last = *usable().last().expect("a processor");
         let placed = thread::spawn(move || {
             Places(vec![vec![last]]).place(3);

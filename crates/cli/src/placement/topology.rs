@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_one_node() {
+    fn inconsistent_topology_is_one_node() {
         let usable = [0, 1, 2];
         let one = vec![usable.to_vec()];
         for lists in [

@@ -71,7 +71,7 @@ fn short_help_fits_a_terminal_and_long_help_has_an_example() {
 }
 
 #[test]
-fn the_reference_pages_are_what_the_binary_says() {
+fn reference_pages_match_the_binary() {
     let place = Place::new();
     let fresh = place.path("reference");
     place.run(&["reference", fresh.to_str().unwrap()]).done();

@@ -33,7 +33,7 @@ fn keys_come_and_go_while_the_node_runs() {
 }
 
 #[test]
-fn the_status_has_its_fields() {
+fn status_has_all_fields() {
     let place = Place::new();
     let pem = place.write("key.pem", &rsa_key(2048));
     place
@@ -82,7 +82,7 @@ fn the_status_has_its_fields() {
 }
 
 #[test]
-fn without_a_node_the_status_says_what_to_do() {
+fn status_without_a_node_names_the_remedy() {
     let place = Place::new();
     place.run(&["status"]).failed(5, &["millrace up"]);
     // A socket file without a listener gives the same error.
@@ -213,7 +213,7 @@ fn the_sample_configuration_starts_a_node() {
 }
 
 #[test]
-fn the_socket_has_the_mode_that_was_asked_for() {
+fn socket_has_the_requested_mode() {
     let place = Place::new();
     let node = place.up(&[]);
     let socket = fs::symlink_metadata(place.path("node.sock")).unwrap();

@@ -12,11 +12,10 @@ use crate::support::{Place, p256_key};
 
 const OTHER_USER: u32 = 65_534;
 
-/// A place whose state belongs to another user; only root can create one.
-fn foreign() -> Option<Place> {
+/// A place whose state belongs to another user, or the reason for which this process cannot create one.
+fn foreign() -> Result<Place, String> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root, to give a folder away");
-        return None;
+        return Err("only root can change the owner of files".to_owned());
     }
     let place = Place::new();
     let state = place.path("state");
@@ -25,10 +24,11 @@ fn foreign() -> Option<Place> {
     // The other user must be able to traverse the folder above.
     set_mode(state.parent().unwrap(), 0o711);
     if let Err(error) = chown(&state, Some(OTHER_USER), Some(OTHER_USER)) {
-        eprintln!("skipped: this root may not give files away: {error}");
-        return None;
+        return Err(format!(
+            "this root may not change the owner of files: {error}"
+        ));
     }
-    Some(place)
+    Ok(place)
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -36,8 +36,11 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
-    let Some(place) = foreign() else { return };
+fn kek_may_belong_to_root_and_the_store_to_the_node() {
+    let place = match foreign() {
+        Ok(place) => place,
+        Err(reason) => millrace_testkit::skip!("{reason}"),
+    };
     let kek = place.write("kek", &"k".repeat(32));
     set_mode(&kek, 0o600);
     let pem = place.write("key.pem", &p256_key());
@@ -59,8 +62,11 @@ fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
 }
 
 #[test]
-fn a_node_takes_no_store_of_another_user() {
-    let Some(place) = foreign() else { return };
+fn node_refuses_a_store_of_another_user() {
+    let place = match foreign() {
+        Ok(place) => place,
+        Err(reason) => millrace_testkit::skip!("{reason}"),
+    };
     let pem = place.write("key.pem", &p256_key());
     place
         .run(&["key", "import", "www", pem.to_str().unwrap()])

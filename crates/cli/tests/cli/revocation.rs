@@ -29,7 +29,7 @@ fn verdict(place: &Place, name: &str) -> String {
 }
 
 #[test]
-fn a_revoked_certificate_is_one_for_openssl_too() {
+fn openssl_accepts_the_revocation_list() {
     let place = Place::new();
     issue(&place, "gateway-1");
     issue(&place, "gateway-2");
@@ -49,7 +49,7 @@ fn a_revoked_certificate_is_one_for_openssl_too() {
 }
 
 #[test]
-fn a_node_takes_the_list_of_the_private_authority() {
+fn node_uses_the_revocation_list_of_its_authority() {
     let place = Place::new();
     issue(&place, "gateway-1");
     place.run(&["cert", "revoke", "gateway-1"]).done();

@@ -146,7 +146,7 @@ fn bench_pool_measures_a_victim_under_a_flood() {
 }
 
 #[test]
-fn bench_crypto_says_what_it_cannot_measure() {
+fn bench_crypto_reports_what_it_cannot_measure() {
     let place = Place::new();
     place
         .run(&["bench", "crypto", "--operation", "sing"])
@@ -188,7 +188,7 @@ fn workers(id: u32) -> Vec<String> {
 }
 
 #[test]
-fn workers_stay_on_their_cores_if_asked_to() {
+fn workers_are_pinned_to_cores_if_requested() {
     let place = Place::new();
     let node = place.up(&["--pin", "core"]);
     let started = Instant::now();
@@ -204,7 +204,7 @@ fn workers_stay_on_their_cores_if_asked_to() {
 }
 
 #[test]
-fn a_node_without_pinning_leaves_its_workers_to_the_system() {
+fn node_without_pinning_lets_the_system_place_workers() {
     let place = Place::new();
     let node = place.up(&["--pin", "off"]);
     let own = fs::read_to_string("/proc/self/status").unwrap();

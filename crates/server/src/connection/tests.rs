@@ -174,7 +174,7 @@ async fn requests_cost_no_more_than_their_answers_may_wait() {
 }
 
 #[test]
-fn a_client_that_drips_does_not_move_its_deadline() {
+fn slow_reader_does_not_extend_its_deadline() {
     let mut buffer = SendBuffer::default();
     let start = Instant::now();
     buffer.bytes.extend_from_slice(&[1; 100]);
@@ -190,7 +190,7 @@ fn a_client_that_drips_does_not_move_its_deadline() {
 }
 
 #[test]
-fn what_is_sent_makes_room_although_something_is_always_left() {
+fn send_buffer_that_never_empties_reuses_sent_space() {
     let mut buffer = SendBuffer::default();
     for _ in 0..1000 {
         buffer.bytes.extend_from_slice(&[1; 1000]);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_issued_once_and_never_over_the_ca() {
+    fn client_certificate_is_issued_once_and_never_overwrites_the_ca() {
         let directory = TempDir::new().unwrap();
         let issue = |name| issue_client_certificate(directory.path(), name);
         assert!(matches!(issue("a"), Err(CertificateError::Io { .. })));

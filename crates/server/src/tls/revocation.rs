@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grows_and_names_are_free_again() {
+    fn revocation_extends_the_list_and_frees_the_name() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_client_is_not_revoked() {
+    fn name_without_a_client_certificate_is_not_revoked() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_list_is_not_replaced() {
+    fn invalid_revocation_list_is_not_replaced() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();

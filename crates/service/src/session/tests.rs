@@ -194,7 +194,7 @@ fn hello_comes_first_and_once() {
 }
 
 #[test]
-fn without_a_common_version_there_is_no_session() {
+fn hello_without_a_common_version_is_refused() {
     let hello = Hello {
         min_version: 2,
         max_version: 9,
@@ -227,7 +227,7 @@ fn a_job_gets_its_key_and_a_bounded_deadline() {
 }
 
 #[test]
-fn somebody_elses_key_and_handle_are_like_none() {
+fn foreign_key_and_handle_are_answered_like_missing_ones() {
     let mut client = Client::greeted();
     let refused = |effects: Effects<Key>| format!("{:?}", effects.replies);
     assert_eq!(
@@ -298,7 +298,7 @@ fn policy_counts_operation_hash_and_mask_hash() {
 }
 
 #[test]
-fn raw_rsa_is_for_imported_keys_whatever_a_policy_says() {
+fn raw_rsa_needs_an_imported_key_whatever_the_policy() {
     let mut client = Client::greeted();
     client.entries[2].set_policy(KeyPolicy::session_owned());
     let NodeMessage::KeyOpened {
@@ -322,7 +322,7 @@ fn raw_rsa_is_for_imported_keys_whatever_a_policy_says() {
 }
 
 #[test]
-fn a_removed_key_and_a_policy_that_excludes_us_take_effect_on_open_handles() {
+fn removed_key_and_changed_policy_affect_open_handles() {
     let mut client = Client::greeted();
     let (mine, rsa) = (client.handle("mine"), client.handle("rsa"));
     client.entries[0].revoke();
@@ -368,7 +368,7 @@ fn keys_are_bounded_and_those_being_imported_count() {
 }
 
 #[test]
-fn a_node_may_take_no_keys_from_clients() {
+fn imports_are_refused_if_disabled() {
     let mut client = Client::silent(Rules {
         allow_import: false,
         ..rules()
@@ -383,7 +383,7 @@ fn a_node_may_take_no_keys_from_clients() {
 }
 
 #[test]
-fn a_closed_handle_is_gone_but_its_jobs_end() {
+fn closed_handle_is_unknown_but_its_jobs_end() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -408,7 +408,7 @@ fn only_jobs_in_flight_are_cancelled() {
 }
 
 #[test]
-fn a_job_is_cancelled_once_however_often_that_is_asked() {
+fn repeated_cancel_requests_cancel_a_job_once() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -422,7 +422,7 @@ fn a_job_is_cancelled_once_however_often_that_is_asked() {
 }
 
 #[test]
-fn a_policy_that_changes_while_a_key_is_opened_counts() {
+fn policy_changed_during_open_is_applied() {
     let mut client = Client::greeted();
     let theirs = Arc::clone(&client.entries[1]);
     let mut effects = Effects::default();
@@ -438,7 +438,7 @@ fn a_policy_that_changes_while_a_key_is_opened_counts() {
 }
 
 #[test]
-fn a_draining_node_says_so_once_and_refuses_what_is_new() {
+fn draining_node_announces_it_once_and_refuses_new_work() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -511,7 +511,7 @@ fn reporting() -> Client {
 }
 
 #[test]
-fn a_report_is_what_is_new_in_it() {
+fn report_counts_only_the_increase() {
     use EdgeCounter::{Blocking, FallbackBusy, Paused};
     let mut client = reporting();
     let mut news = |counts: &[(EdgeCounter, u64)]| {
@@ -537,7 +537,7 @@ fn a_report_needs_the_feature() {
 }
 
 #[test]
-fn a_minute_of_reports_may_come_at_once_and_not_one_more() {
+fn reports_are_limited_to_a_minute_at_once() {
     let mut client = reporting();
     for n in 1..=u64::from(REPORTS_AHEAD) {
         client.say(report(&[(EdgeCounter::Paused, n)]));
@@ -557,7 +557,7 @@ fn a_draining_node_still_takes_reports() {
 }
 
 #[test]
-fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
+fn jobs_above_the_quota_are_refused_and_refused_jobs_do_not_count() {
     let mut client = Client::silent(rules());
     client.state.quota = Arc::new(Quota::new(Some(3), client.now));
     client.say(hello());

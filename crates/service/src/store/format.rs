@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_not_written() {
+    fn values_out_of_bounds_are_not_written() {
         let mut metadata = metadata(KeyType::X25519);
         metadata.policy.identities = vec!["uid:1".to_owned(); MAX_IDENTITIES + 1];
         assert!(encode_aad(&metadata, [0; 8]).is_err());

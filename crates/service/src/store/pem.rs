@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traditional_rsa_key_becomes_what_openssl_makes_of_it() {
+    fn pkcs1_key_is_converted_as_by_openssl() {
         assert_eq!(der(PKCS1), der(PKCS1_AS_PKCS8));
     }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_key_says_what_to_do() {
+    fn encrypted_key_error_names_the_remedy() {
         for pem in [ENCRYPTED, OLD_ENCRYPTED] {
             assert_eq!(
                 read_private_key(pem.as_bytes()).unwrap_err(),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() {
+    fn invalid_pem_is_refused() {
         assert_eq!(read_private_key(b"").unwrap_err(), PemError::NotFound);
         assert_eq!(
             read_private_key(&vec![b'a'; MAX_PEM_LEN + 1]).unwrap_err(),

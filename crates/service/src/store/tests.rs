@@ -63,7 +63,7 @@ fn a_key_survives_reopening_and_its_files_are_private() {
 }
 
 #[test]
-fn listing_needs_no_key_and_says_that_it_proves_nothing() {
+fn listing_without_kek_is_marked_unauthenticated() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "b").unwrap();
     import(&store_in(&directory), "a").unwrap();
@@ -115,7 +115,7 @@ fn a_file_under_another_name_is_an_error() {
 }
 
 #[test]
-fn another_key_encryption_key_is_named_as_such() {
+fn wrong_key_encryption_key_is_reported() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let other = KekSource::File {
@@ -168,7 +168,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
+fn directory_of_another_user_is_refused_unless_root() {
     if !rustix::process::geteuid().is_root() {
         millrace_testkit::skip!("needs root, to give a directory away");
     }
@@ -216,7 +216,7 @@ fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
 }
 
 #[test]
-fn a_store_is_unlocked_later() {
+fn locked_store_can_be_unlocked() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let store = KeyStore::open(directory.path().join("keys"), &KekSource::Absent).unwrap();
@@ -226,7 +226,7 @@ fn a_store_is_unlocked_later() {
 }
 
 #[test]
-fn a_full_disk_changes_nothing_and_says_so() {
+fn full_disk_is_reported_and_changes_nothing() {
     for step in [Step::Write, Step::Rename] {
         let directory = TempDir::new().unwrap();
         let mut store = store_in(&directory);
@@ -256,7 +256,7 @@ fn a_full_disk_changes_nothing_and_says_so() {
 }
 
 #[test]
-fn names_are_taken_once_unless_replaced() {
+fn existing_name_is_refused_unless_replaced() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();

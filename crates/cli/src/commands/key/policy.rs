@@ -111,7 +111,7 @@ mod tests {
     };
 
     #[test]
-    fn nothing_named_changes_nothing() {
+    fn no_flags_leave_the_policy_unchanged() {
         assert_eq!(
             apply(&NONE, KeyPolicy::signing()).unwrap(),
             KeyPolicy::signing()
