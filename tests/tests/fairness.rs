@@ -55,7 +55,7 @@ impl Setup {
         self.node.served().total()
     }
 
-    /// What a victim gets beside a flood of another user, and what the node served in all in that time.
+    /// Results of a victim beside a flood of another user, and all results of the node in that time.
     fn beside_a_flood(&self, flood: (usize, u64), victim: (usize, u64)) -> (Outcome, u64) {
         let running = self.start(FLOOD, flood.0, flood.1, 120_000);
         wait::until("the flood is served", || self.served() > 100);

@@ -91,7 +91,7 @@ impl Setup {
             stream: String::new(),
         };
         let nginx = Nginx::start(self.world.dir(), &options, &[port]);
-        wait::until("the workers are who they will be", || {
+        wait::until("the workers have dropped root", || {
             let found = nginx.workers();
             found.len() == workers && found.into_iter().all(has_settled)
         });

@@ -134,7 +134,7 @@ fn nginx_serves_every_client_with_keys_on_the_gateway() {
 
 /// Each process that terminates TLS opens one connection with its first operation and keeps it.
 #[test]
-fn a_gateway_keeps_its_connection() {
+fn gateway_keeps_its_connection() {
     let Setup {
         world,
         node,

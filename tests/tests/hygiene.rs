@@ -102,7 +102,7 @@ fn nginx_never_has_the_key() {
 
 /// The control of the tests above: a key that is in memory is found there.
 #[test]
-fn a_key_that_is_on_the_gateway_is_found_there() {
+fn key_on_the_gateway_is_found_there() {
     if !may_read_memory() {
         return;
     }

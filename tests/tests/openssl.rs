@@ -119,7 +119,7 @@ fn provider_offers_its_key_types_signatures_exchanges_and_ciphers() {
 }
 
 #[test]
-fn a_stub_signs_in_the_pool_and_the_system_verifies() {
+fn stub_signs_in_the_pool_and_the_system_verifies() {
     for kind in KeyKind::USUAL {
         let setup = start(kind);
         let edge = setup.edge(|options| options);
@@ -150,7 +150,7 @@ fn a_stub_signs_in_the_pool_and_the_system_verifies() {
 }
 
 #[test]
-fn a_uri_signs_in_the_pool() {
+fn uri_signs_in_the_pool() {
     let setup = start(KeyKind::Rsa2048);
     let edge = setup.edge(|options| options);
     let digest = setup.file("digest", &[7; 32]);
@@ -166,7 +166,7 @@ fn a_uri_signs_in_the_pool() {
 }
 
 #[test]
-fn a_key_of_the_pool_is_not_exported() {
+fn key_of_the_pool_is_not_exported() {
     let setup = start(KeyKind::Rsa2048);
     let edge = setup.edge(|options| options.preferred());
     let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));

@@ -32,7 +32,7 @@ const FAULTS: [Fault; 9] = [
 /// A gateway that holds its key fails no handshake under any fault of the pool. A gateway without the key may fail
 /// some, but no client ever receives a wrong signature, and after the fault every handshake succeeds again.
 #[test]
-fn whatever_the_pool_does_no_client_sees_anything_wrong() {
+fn client_never_sees_a_wrong_result_under_pool_faults() {
     let world = World::new();
     let node = world.node("node-1");
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());

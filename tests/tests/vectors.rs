@@ -176,7 +176,7 @@ fn spki(key: &PKey<Private>) -> Vec<u8> {
 /// The pool and OpenSSL's default provider agree on random operations: deterministic ones byte for
 /// byte, random ones by verifying each other's work.
 #[test]
-fn the_pool_and_openssl_agree_on_rsa() {
+fn pool_and_openssl_agree_on_rsa() {
     let Setup {
         _world,
         node,
@@ -229,7 +229,7 @@ fn encrypt_oaep(key: &PKey<Private>, message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_pool_and_openssl_agree_on_curves() {
+fn pool_and_openssl_agree_on_curves() {
     let Setup {
         _world,
         node,

@@ -119,7 +119,7 @@ fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
 }
 
 #[test]
-fn a_new_node_serves_the_store_of_an_old_one() {
+fn new_node_serves_the_store_of_an_old_one() {
     let Some(old) = previous() else {
         skip!("no previous version built");
     };
@@ -127,7 +127,7 @@ fn a_new_node_serves_the_store_of_an_old_one() {
 }
 
 #[test]
-fn an_old_node_serves_the_store_of_a_new_one() {
+fn old_node_serves_the_store_of_a_new_one() {
     let Some(old) = previous() else {
         skip!("no previous version built");
     };
@@ -135,7 +135,7 @@ fn an_old_node_serves_the_store_of_a_new_one() {
 }
 
 #[test]
-fn the_previous_version_is_a_whole_commit_id() {
+fn previous_version_is_a_whole_commit_id() {
     let file = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/previous-version"));
     let file = file.expect("tests/previous-version");
     let commit = file

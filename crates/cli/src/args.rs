@@ -112,8 +112,8 @@ pub(crate) struct UpArgs {
     pub(crate) socket_group: Option<String>,
     /// Mode of the socket, octal [default: 0660]
     ///
-    /// With 0666 every local user may connect; what each may do is then up
-    /// to the policy of each key alone.
+    /// With 0666 every local user may connect; then only the policy of each
+    /// key decides on the operations of a user.
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
     /// Also listen on TCP, with mutual TLS 1.3
@@ -146,7 +146,7 @@ pub(crate) struct UpArgs {
     /// node does not start.
     #[arg(long)]
     pub(crate) lock_memory: bool,
-    /// What to log: error, warn, info, debug, trace, or a filter per module
+    /// Log level (error, warn, info, debug, trace), or a filter per module
     #[arg(
         long,
         value_name = "FILTER",
@@ -154,7 +154,7 @@ pub(crate) struct UpArgs {
         hide_env_values = true
     )]
     pub(crate) log: Option<String>,
-    /// How to log
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_printed_once() {
+    fn cause_is_printed_once() {
         let inner = io::Error::other("the disk is full");
         let error = anyhow::Error::new(inner).context("writing x: the disk is full");
         assert_eq!(chain(&error), "writing x: the disk is full");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_survives_further_context() {
+    fn code_survives_further_context() {
         let error = fail(Failure::NoNode, "no node answers").context("asking for the status");
         assert_eq!(
             error.downcast_ref::<Coded>().unwrap().failure,

@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 /// Turns off core dumps and, if asked, locks all memory, present and future.
 ///
 /// # Errors
-/// The kernel refuses; for `lock_memory` it says what to grant.
+/// The kernel refuses; for `lock_memory` the message names the missing right.
 pub(crate) fn process(lock_memory: bool) -> Result<()> {
     // Also denies ptrace and /proc/PID/mem to other processes of the same user.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)

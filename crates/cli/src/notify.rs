@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_arrives_at_a_path_and_in_the_abstract_namespace() {
+    fn message_arrives_at_a_path_and_in_the_abstract_namespace() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify.sock");
         let by_path = UnixDatagram::bind(&path).unwrap();

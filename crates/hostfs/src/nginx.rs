@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_keep_what_quotes_and_variables_hold() {
+    fn directives_keep_quoted_text_and_variables() {
         assert_eq!(
             words("a b; # c;\nd { e \"f;g\" 'h\\'i'; } j ${k}l;"),
             [

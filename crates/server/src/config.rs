@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_holds_every_key_at_its_default() {
+    fn sample_holds_every_key_at_its_default() {
         let sample = NodeConfig::from_toml(SAMPLE).unwrap();
         let default = NodeConfig::default();
         assert_eq!(format!("{sample:?}"), format!("{default:?}"));
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_an_error_with_its_line() {
+    fn unknown_key_is_an_error_with_its_line() {
         let text = problems("name = \"a\"\n[limits]\nconnection = 3\n");
         assert!(
             text.contains("line 3") && text.contains("connection"),

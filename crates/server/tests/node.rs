@@ -79,7 +79,7 @@ fn keys_of_the_store_and_imported_ones_sign() {
 }
 
 #[test]
-fn a_key_is_found_by_its_public_key() {
+fn key_is_found_by_its_public_key() {
     let setup = Setup::new();
     let info = setup.import("www", &keys::ed25519(), KeyPolicy::signing());
     let node = setup.start();
@@ -176,7 +176,7 @@ fn protocol_violation_ends_only_its_own_connection() {
 }
 
 #[test]
-fn a_duplicate_job_id_ends_the_connection() {
+fn duplicate_job_id_ends_the_connection() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -315,7 +315,7 @@ fn imported_keys_end_with_their_connection() {
 }
 
 #[test]
-fn a_waiting_job_can_be_cancelled() {
+fn waiting_job_can_be_cancelled() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();

@@ -53,7 +53,7 @@ fn client_identity_comes_from_its_certificate() {
 }
 
 #[test]
-fn a_large_pipelined_batch_goes_through_tls() {
+fn large_pipelined_batch_goes_through_tls() {
     let setup = setup();
     setup.import("one", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();

@@ -77,7 +77,7 @@ fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
 }
 
 #[test]
-fn a_revoked_client_is_refused_from_the_next_reload_on() {
+fn revoked_client_is_refused_from_the_next_reload_on() {
     let node = with_list().start();
     let (one, two) = (issue(&node, "gateway-1"), issue(&node, "gateway-2"));
     let papers = || Papers::of(&one);

@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_cumulative_and_ends_at_infinity() {
+    fn histogram_is_cumulative_and_ends_at_infinity() {
         let text = text();
         let buckets: Vec<u64> = text
             .lines()

@@ -102,7 +102,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn the_sample_openssl_configuration_is_what_the_gateway_command_prints() {
+fn sample_openssl_configuration_matches_the_gateway_command() {
     let place = Place::new();
     let module = "/usr/lib/millrace/millrace.so";
     let pool = "unix:/run/millrace/node.sock";
@@ -116,7 +116,7 @@ fn the_sample_openssl_configuration_is_what_the_gateway_command_prints() {
 }
 
 #[test]
-fn the_command_line_is_refused_with_code_2() {
+fn command_line_is_refused_with_code_2() {
     let place = Place::new();
     for args in [
         &["nonsense"][..],

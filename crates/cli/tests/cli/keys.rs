@@ -30,7 +30,7 @@ fn import(place: &Place, name: &str, pem: &str, more: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_key_is_imported_listed_shown_and_removed() {
+fn key_is_imported_listed_shown_and_removed() {
     let place = Place::new();
     import(
         &place,
@@ -191,7 +191,7 @@ fn invalid_names_and_policies_are_refused() {
 }
 
 #[test]
-fn a_policy_is_changed_in_place() {
+fn policy_change_replaces_only_the_named_parts() {
     let place = Place::new();
     import(&place, "www", &rsa_key(2048), &[]).done();
     let show = || -> Value {
@@ -231,7 +231,7 @@ fn a_policy_is_changed_in_place() {
 }
 
 #[test]
-fn a_stub_names_the_key_and_is_written_where_asked() {
+fn stub_names_the_key_and_is_written_to_the_output_path() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let printed = place

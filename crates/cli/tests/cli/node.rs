@@ -91,7 +91,7 @@ fn status_without_a_node_names_the_remedy() {
 }
 
 #[test]
-fn a_second_node_on_the_same_socket_is_refused() {
+fn second_node_on_the_same_socket_is_refused() {
     let place = Place::new();
     let first = place.up(&[]);
     let second = place.run(&["up"]);
@@ -185,7 +185,7 @@ fn status_lists_the_open_sessions() {
 }
 
 #[test]
-fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
+fn unknown_key_in_the_configuration_is_an_error_with_its_line() {
     let place = Place::new();
     let config = place.write("node.toml", "allow-import = true\nconections = 3\n");
     let outcome = place.run(&["up", "--config", config.to_str().unwrap()]);
@@ -199,7 +199,7 @@ fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
 }
 
 #[test]
-fn the_sample_configuration_starts_a_node() {
+fn sample_configuration_starts_a_node() {
     let place = Place::new();
     let sample = fs::read_to_string(repository().join("deploy/node.toml")).unwrap();
     // The test replaces only the fixed port and the system's folders.
@@ -226,7 +226,7 @@ fn socket_has_the_requested_mode() {
 }
 
 #[test]
-fn a_node_cannot_be_dumped_or_traced() {
+fn node_cannot_be_dumped_or_traced() {
     let place = Place::new();
     let node = place.up(&[]);
     let id = node.child.id();

@@ -139,7 +139,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn the_library_is_named_where_there_is_one_and_handshakes_are_to_wait_aside() {
+    fn preload_library_is_configured_if_found_and_mode_is_async() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         let with = plan(&settings).text();
         let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";

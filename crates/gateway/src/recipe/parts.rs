@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What several recipes have in common.
+//! Parts that several recipes share.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_reads_back_and_names_what_was_not_collected() {
+    fn manifest_reads_back_and_lists_files_not_collected() {
         let mut recorder = Recorder::default();
         recorder.read("a", &Ok(Content::Text("x".to_owned())));
         recorder.read("b", &Err(Unavailable::Denied));

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_its_certificate_until_it_needs_another_name() {
+    fn node_keeps_its_certificate_until_it_needs_another_name() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("tls");
         let files = ensure_node_certificates(&path, &names()).unwrap();

@@ -208,7 +208,7 @@ fn hello_without_a_common_version_is_refused() {
 }
 
 #[test]
-fn a_job_gets_its_key_and_a_bounded_deadline() {
+fn job_gets_its_key_and_a_bounded_deadline() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     let budgets = [(1, 1), (0, 10), (3600, 10)];
@@ -243,7 +243,7 @@ fn foreign_key_and_handle_are_answered_like_missing_ones() {
 }
 
 #[test]
-fn a_duplicate_id_in_flight_ends_the_connection() {
+fn duplicate_id_in_flight_ends_the_connection() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -467,7 +467,7 @@ fn draining_node_announces_it_once_and_refuses_new_work() {
 }
 
 #[test]
-fn a_ping_is_answered() {
+fn ping_is_answered() {
     let replies = Client::greeted()
         .say(ClientMessage::Ping { token: 42 })
         .replies;
@@ -528,7 +528,7 @@ fn report_counts_only_the_increase() {
 }
 
 #[test]
-fn a_report_needs_the_feature() {
+fn report_needs_the_feature() {
     let mut client = Client::greeted();
     let refused = client.try_say(report(&[(EdgeCounter::Paused, 1)]));
     assert_eq!(refused.err(), Some(Fault::Protocol));
@@ -549,7 +549,7 @@ fn reports_are_limited_to_a_minute_at_once() {
 }
 
 #[test]
-fn a_draining_node_still_takes_reports() {
+fn draining_node_still_takes_reports() {
     let mut client = reporting();
     client.state.drain(&mut Effects::default());
     let effects = client.say(report(&[(EdgeCounter::Paused, 1)]));

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_bit_in_a_policy_is_an_error() {
+    fn unknown_bit_in_a_policy_is_an_error() {
         let bytes = file(&metadata(KeyType::X25519));
         let operations = bytes.len() - 150 - 4 - 12 - 8;
         let mut changed = bytes;

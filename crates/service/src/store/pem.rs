@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sec1_key_becomes_pkcs8_around_the_same_bytes() {
+    fn sec1_key_becomes_pkcs8_around_the_same_bytes() {
         // OpenSSL drops the parameters inside; both forms are valid (RFC 5915 section 3).
         let ours = der(SEC1);
         let mut outer = Reader::new(&ours);

@@ -46,7 +46,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_key_survives_reopening_and_its_files_are_private() {
+fn key_survives_reopening_and_its_files_are_private() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let store = store_in(&directory);
@@ -84,7 +84,7 @@ fn listing_without_kek_is_marked_unauthenticated() {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_an_error() {
+fn flipped_bit_anywhere_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
@@ -103,7 +103,7 @@ fn a_flipped_bit_anywhere_is_an_error() {
 }
 
 #[test]
-fn a_file_under_another_name_is_an_error() {
+fn file_under_another_name_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
@@ -130,7 +130,7 @@ fn wrong_key_encryption_key_is_reported() {
 }
 
 #[test]
-fn an_exposed_or_odd_key_encryption_key_is_refused() {
+fn exposed_or_odd_key_encryption_key_is_refused() {
     let directory = TempDir::new().unwrap();
     drop(store_in(&directory));
     let path = directory.path().join("kek");
@@ -159,7 +159,7 @@ fn an_exposed_or_odd_key_encryption_key_is_refused() {
 }
 
 #[test]
-fn a_directory_that_others_can_write_to_is_refused() {
+fn directory_that_others_can_write_to_is_refused() {
     let directory = TempDir::new().unwrap();
     drop(store_in(&directory));
     set_mode(&directory.path().join("keys"), 0o770);
@@ -351,7 +351,7 @@ fn audit_log_that_is_a_link_is_not_followed() {
 }
 
 #[test]
-fn a_removed_key_is_gone() {
+fn removed_key_is_gone() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();

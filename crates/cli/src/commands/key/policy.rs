@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_premaster_operation_is_added_and_raw_rsa_refused() {
+    fn premaster_operation_is_added_and_raw_rsa_refused() {
         let args = PolicyArgs {
             allow_tls_premaster: true,
             ..NONE
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_any_possible_operation_is_refused() {
+    fn policy_without_any_possible_operation_is_refused() {
         let mut policy = KeyPolicy::signing();
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_gets_a_line() {
+    fn log_gets_a_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let receiver = UnixDatagram::bind(&path).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_gets_json_and_fields_and_a_limit() {
+    fn program_gets_json_and_fields_and_a_limit() {
         let folder = tempfile::tempdir().unwrap();
         // A separate process creates it: if this process had opened the file for writing, a fork of another
         // test might have inherited the descriptor, and starting the file would fail with ETXTBSY.
