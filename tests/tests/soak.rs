@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One fault after the other under load, in a random order whose seed is printed. Long with
+//! One fault after the other under load, in a random order. The test prints its seed. Long with
 //! `MILLRACE_LONG=1`.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const FAULTS: [Fault; 9] = [
     Fault::WrongResult,
 ];
 
-/// A gateway that holds its key fails no handshake under any fault of the pool. A gateway without the key may fail
+/// A gateway with its key fails no handshake under any fault of the pool. A gateway without the key may fail
 /// some, but no client ever receives a wrong signature, and after the fault every handshake succeeds again.
 #[test]
 fn client_never_sees_a_wrong_result_under_pool_faults() {

@@ -16,7 +16,7 @@ const CONF: &str = include_str!("../../templates/nginx.conf");
 const INCLUDE: &str = "/etc/nginx/millrace.conf";
 const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-/// Workers per core where handshakes block: an operation takes the pool some milliseconds, and the gateway's
+/// Workers per core if handshakes block: the pool takes some milliseconds per operation, and the gateway's
 /// part of a handshake well under one.
 const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 
