@@ -20,8 +20,8 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use crate::pki::Authority;
 use crate::wait;
 
-/// How long a client waits for the server's next bytes. Longer than any deadline of the provider and any
-/// timeout of a server, so that reaching it means a lost handshake.
+/// Bound on the wait for the server's next bytes. It is longer than any deadline of the provider and any
+/// timeout of a server, so reaching it means a lost handshake.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A version of TLS.
@@ -57,9 +57,9 @@ impl Client {
             .add(CertificateDer::from(authority.der.clone()))
             .expect("a trust anchor");
         let config = |version| {
-            // No hybrid group, so that every server takes the first `ClientHello` as it is: OpenSSL 3.5
-            // and later ask for another one that has a share of it. (The other curves are for TLS 1.2,
-            // where they say which certificates are welcome.)
+            // No hybrid group, so that every server accepts the first `ClientHello`: OpenSSL 3.5 and later
+            // would request a second one with a key share for it. (The other curves are for TLS 1.2, where
+            // they also list the accepted certificates.)
             let provider = CryptoProvider {
                 kx_groups: vec![X25519, SECP256R1, SECP384R1],
                 ..aws_lc_rs::default_provider()
@@ -87,7 +87,7 @@ impl Client {
         ClientConnection::new(Arc::clone(config), name).expect("a client")
     }
 
-    /// One full handshake with a request and its answer: after that, the server has accepted, too.
+    /// One full handshake with a request and its answer, which proves that the server has accepted, too.
     ///
     /// # Errors
     /// The failure as text.
@@ -111,7 +111,7 @@ impl Client {
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}
-            // Not every server says close_notify.
+            // Not every server sends close_notify.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(format!("answer: {error}")),
         }
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// Several handshakes, one after the other, which all have to succeed.
+    /// Sequential handshakes, which must all succeed.
     ///
     /// # Panics
     /// If one fails.
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Opens a connection and sends a `ClientHello`, nothing more.
+    /// Opens a connection and sends only a `ClientHello`.
     ///
     /// # Errors
     /// The error of the socket.
@@ -159,7 +159,7 @@ impl Client {
     }
 }
 
-/// Whether an error of [`Client::handshake`] says that a signature, a certificate or a message is wrong. No
+/// Whether an error of [`Client::handshake`] means that a signature, a certificate or a message is wrong. No
 /// fault of the pool may cause that.
 #[must_use]
 pub fn is_verification_failure(error: &str) -> bool {

@@ -35,7 +35,7 @@ pub struct EdgeOptions {
 const PATIENT: [(&str, &str); 2] = [("deadline_ms", "30000"), ("fallback_after_ms", "30000")];
 
 impl EdgeOptions {
-    /// Keys that name the pool go to this node.
+    /// A configuration in which keys that name the pool use this node.
     #[must_use]
     pub fn to(endpoint: String) -> Self {
         Self {
@@ -44,14 +44,14 @@ impl EdgeOptions {
         }
     }
 
-    /// The same, with plain PEM keys going there, too.
+    /// The same, with plain PEM keys in the pool, too.
     #[must_use]
     pub fn preferred(mut self) -> Self {
         self.preferred = true;
         self
     }
 
-    /// One more setting of the provider.
+    /// Adds a setting of the provider.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
         self.settings.push((key, value.to_string()));

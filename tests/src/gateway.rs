@@ -26,7 +26,7 @@ pub enum Server {
     Haproxy,
     /// HAProxy with `ssl-mode-async`, a master and a worker that it replaces when it reloads.
     HaproxyMaster,
-    /// nginx, master and workers; as root, the workers are `nobody`.
+    /// nginx, master and workers; started by root, the workers run as the user `nobody`.
     Nginx,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// One certificate of a gateway, with what is given to it as the private key.
+/// One certificate of a gateway, with its private key or stub.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// The kind of key: also the name of its port.
@@ -106,7 +106,7 @@ pub struct Gateway {
 /// signal.
 const ATTEMPTS: usize = 5;
 
-/// How long the first new worker may take before the signal is sent again.
+/// Bound on the time until the first new worker; then the signal is sent again.
 const HEARING: Duration = Duration::from_secs(3);
 
 impl Gateway {
@@ -270,7 +270,7 @@ pub(crate) fn haproxy_user() -> &'static str {
     }
 }
 
-/// The line by which it keeps the right to start threads: the provider has one.
+/// The line that permits HAProxy to start threads: the provider starts one.
 pub(crate) const MAY_START_THREADS: &str = "  insecure-fork-wanted\n";
 
 /// Inputs of a generated configuration.
@@ -290,7 +290,7 @@ impl Setup<'_> {
             haproxy_user()
         );
         for site in self.sites {
-            // HAProxy wants certificate and key in one file.
+            // HAProxy reads certificate and key from one file.
             let bundle = self.dir.join(format!("{}.pem", site.kind));
             fs::write(&bundle, format!("{}{}", site.certificate_pem, site.key_pem))
                 .expect("bundle");

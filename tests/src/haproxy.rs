@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock HAProxy with a configuration of the test's own: limits, backends, and a successor that takes over
-//! its listening sockets.
+//! Stock HAProxy with a configuration of the test: limits, backends, and a successor that takes over its
+//! listening sockets.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -26,9 +26,9 @@ pub struct HaproxyOptions {
     pub master: bool,
     /// Whether the library that ends jobs of closed connections is preloaded.
     pub preload: bool,
-    /// Limit of descriptors, soft and hard, that it is started with.
+    /// Limit of descriptors at its start, soft and hard.
     pub descriptors: Option<u64>,
-    /// Whether it keeps the right to start threads, which it gives up by default.
+    /// Whether it may start threads, which HAProxy forbids by default.
     pub may_start_threads: bool,
     /// Further lines of the `global` section.
     pub global: String,

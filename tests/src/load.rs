@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A client that only loads a node: some connections with some jobs in flight on each, the next one
-//! submitted as soon as one ends. It runs as a process (`millrace-tests-load`) under a user of its own, so that
-//! a node sees several identities.
+//! A client that only loads a node: some connections, each with a number of jobs in flight; as soon as one
+//! ends, the client submits the next. It runs as a process (`millrace-tests-load`) under a separate user, so
+//! that a node sees several identities.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -22,13 +22,13 @@ use millrace_wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
-/// Time that a node gets for each job: longer than any test.
+/// Deadline of each job: longer than any test.
 const BUDGET: Duration = Duration::from_secs(60);
 
 /// Jobs in one message, so that a frame stays below its bound.
 const JOBS_PER_MESSAGE: u64 = 100;
 
-/// What a load does.
+/// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The user that it runs as.
@@ -37,11 +37,11 @@ pub struct Load {
     pub connections: usize,
     /// Jobs in flight on each connection.
     pub in_flight: u64,
-    /// How long it runs, in milliseconds.
+    /// Duration, in milliseconds.
     pub millis: u64,
 }
 
-/// What came of a load.
+/// Result of a load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Signatures received.
@@ -55,10 +55,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The latency in microseconds that `percent` of a hundred jobs stayed below.
+    /// The latency in microseconds below which `percent` per cent of the jobs stayed.
     ///
     /// # Panics
-    /// If nothing was measured.
+    /// If there are no measurements.
     #[must_use]
     pub fn latency(&self, percent: usize) -> u64 {
         let rank = self.latencies_us.len() * percent / 100;
@@ -71,7 +71,7 @@ impl Outcome {
     }
 }
 
-/// A load that runs. It is ended on drop.
+/// A running load. Drop ends it.
 #[derive(Debug)]
 pub struct Running(Child);
 
@@ -101,7 +101,7 @@ impl Load {
 }
 
 impl Running {
-    /// Waits until its time is over.
+    /// Waits until its duration has passed.
     ///
     /// # Panics
     /// If it fails.
@@ -121,7 +121,7 @@ impl Drop for Running {
     }
 }
 
-/// Puts a program where every user may run it.
+/// Copies a program to a path where every user may run it.
 ///
 /// # Panics
 /// If it cannot be copied.
@@ -269,7 +269,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what the node has sent, and returns how many jobs ended.
+    /// Reads the messages of the node, and returns the number of jobs that ended.
     fn receive(&mut self, measure: bool, outcome: &mut Outcome) -> io::Result<u64> {
         self.read()?;
         let before = outcome.served + outcome.busy + outcome.failed;

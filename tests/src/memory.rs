@@ -74,7 +74,7 @@ impl Secret {
 
     fn add_number(&mut self, name: &str, big_endian: &[u8]) {
         let little_endian: Vec<u8> = big_endian.iter().rev().copied().collect();
-        // The middle, which no sign byte and no rounded length changes.
+        // The middle of the number is the same with or without a sign byte and padding.
         let middle = (big_endian.len() - NEEDLE_LEN) / 2;
         let cut = |bytes: &[u8]| bytes[middle..middle + NEEDLE_LEN].to_vec();
         self.add(format!("{name}, big-endian"), &cut(big_endian));
@@ -87,8 +87,8 @@ impl Secret {
         );
     }
 
-    /// The lines of the PEM that hold nothing but the secret part (in PKCS#8 of RSA, the public
-    /// modulus comes first), and the same as one long line.
+    /// The lines of the PEM that contain only the secret part (in PKCS#8 of RSA, the public modulus comes
+    /// first), and the same as one long line.
     fn add_pem(&mut self, identity: &Identity) {
         let lines: Vec<&str> = identity
             .key_pem
@@ -140,7 +140,8 @@ impl Secret {
             let Some((range, rest)) = map.split_once(' ') else {
                 continue;
             };
-            // Files that are mapped read-only hold what the file holds; device memory is not ours.
+            // Only writable mappings: read-only ones have the content of their file. Device memory is
+            // excluded.
             if !rest.starts_with("rw") || rest.contains("[vvar") {
                 continue;
             }
@@ -166,7 +167,7 @@ impl Secret {
         map: &str,
         hits: &mut Vec<String>,
     ) -> usize {
-        // Windows overlap, so that nothing hides on a border.
+        // Windows overlap, so that the search finds a secret across a border.
         const OVERLAP: u64 = 256;
         let mut buffer = vec![0; WINDOW];
         let mut at = start;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock nginx with a configuration of the test's own, with or without the preload library.
+//! Stock nginx with a configuration of the test, with or without the preload library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -151,7 +151,7 @@ impl Nginx {
     #[must_use]
     pub fn master(&self) -> u32 {
         let mut master = None;
-        // While one hands over to another, the file is being renamed.
+        // During a handover between masters the pid file is renamed.
         wait::until("there is a master", || {
             master = self.try_master();
             master.is_some()

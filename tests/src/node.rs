@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A pool node: `millrace up` with a configuration of its own, and the commands that administer it.
+//! A pool node: `millrace up` with a separate configuration, and the commands that administer it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -139,7 +139,7 @@ impl Node {
         self.process = Some(process);
     }
 
-    /// From the next start on, the node is this version, over the same files.
+    /// Makes the node use this version from its next start on, with the same files.
     ///
     /// # Panics
     /// If its configuration cannot be changed.
@@ -189,10 +189,10 @@ impl Node {
         self.process().id()
     }
 
-    /// What the node has logged, restarts included.
+    /// The node's log, across restarts.
     #[must_use]
     pub fn log(&self) -> String {
-        // The node may be in the middle of a write, and of a character.
+        // The node may be in the middle of a write, and the file may end in the middle of a character.
         let bytes = fs::read(self.dir.join("output.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -286,7 +286,7 @@ impl Node {
         String::from_utf8(output.stdout).expect("a stub is text")
     }
 
-    /// Removes a key, and waits until the node has forgotten it.
+    /// Removes a key, and waits until the node has unloaded it.
     ///
     /// # Panics
     /// If it does not.

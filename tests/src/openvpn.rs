@@ -238,8 +238,8 @@ fn free_udp_port() -> u16 {
     })
 }
 
-/// A client of the management interface that signs what OpenVPN asks it to. OpenVPN then has a
-/// library context of its own, into which it loads every active provider by its name.
+/// A client of the management interface that makes OpenVPN's signatures. OpenVPN then creates a separate
+/// library context and loads every active provider into it by its name.
 #[derive(Debug)]
 pub struct Signer {
     socket: PathBuf,
@@ -256,7 +256,7 @@ impl Signer {
         let listener = UnixListener::bind(&socket).expect("a socket");
         thread::spawn(move || {
             if let Ok((connection, _)) = listener.accept() {
-                // OpenVPN hangs up when it ends.
+                // OpenVPN closes the connection when it ends.
                 drop(answer(&connection, sign));
             }
         });

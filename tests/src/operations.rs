@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Cryptographic requests as values, done by the OpenSSL of this process.
+//! Cryptographic requests as values, performed by the OpenSSL of this process.
 //!
-//! A test does a request twice: in its own process with the system's OpenSSL, and in a [`Worker`], a process
-//! with the provider. The two answers must agree.
+//! A test performs a request twice: in its own process with the system's OpenSSL, and in a [`Worker`], a
+//! process with the provider. The two answers must agree.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edge::Edge;
 
-/// How a message is signed.
+/// Scheme of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scheme {
     /// RSASSA-PKCS1-v1_5 with this digest.
@@ -36,7 +36,7 @@ pub enum Scheme {
     Ed25519,
 }
 
-/// How a ciphertext is padded.
+/// Padding of a ciphertext.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encryption {
     /// RSAES-OAEP: digest, digest of MGF1, label.
@@ -58,10 +58,10 @@ pub enum Request {
     Derive(Vec<u8>, Vec<u8>),
 }
 
-/// The answer of a request; the error is text for people.
+/// The answer of a request; the error is a text.
 pub type Answer = Result<Vec<u8>, String>;
 
-/// Does requests with the OpenSSL of this process. The last private key stays loaded.
+/// Performs requests with the OpenSSL of this process. The last private key stays loaded.
 #[derive(Default)]
 pub struct Performer {
     last: Option<(Vec<u8>, PKey<Private>)>,
@@ -74,7 +74,7 @@ impl fmt::Debug for Performer {
 }
 
 impl Performer {
-    /// Does one request.
+    /// Performs one request.
     ///
     /// # Errors
     /// OpenSSL's error.
@@ -197,7 +197,7 @@ fn derive(key: &PKey<Private>, peer: &PKey<Public>) -> Result<Vec<u8>, ErrorStac
     deriver.derive_to_vec()
 }
 
-/// Answers requests, one JSON value per line, until the input ends: what the worker program does.
+/// Answers requests, one JSON value per line, until the input ends. The worker program calls it.
 ///
 /// # Errors
 /// An error of the pipes.
@@ -214,7 +214,7 @@ pub fn serve() -> std::io::Result<()> {
     Ok(())
 }
 
-/// A process that does requests with the provider under it. Ends on drop.
+/// A process that performs requests with the provider. Ends on drop.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,

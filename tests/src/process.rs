@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Child processes that end with their owner, also when a test panics. Each leads a process group of
-//! its own, so that its children end too; the group is ended by its id.
+//! Child processes that end with their owner, also when a test panics. Each leads a separate process group,
+//! so that its own children end with it; the group is ended by its id.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,11 +19,11 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_p
 
 use crate::wait;
 
-/// How long a child may take to end after SIGTERM, before SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a short-lived program may run: the slowest, `openssl speed`, takes a few seconds on an idle
-/// machine. (It may have to wait for a condition, too, so it is more than [`wait::SOON`].)
+/// Bound on the time of a short-lived program. The slowest, `openssl speed`, takes a few seconds on an idle
+/// machine. (A program may also wait for a condition, so the bound is above [`wait::SOON`].)
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running child with a log.
@@ -90,7 +90,7 @@ impl Process {
         kill_process(self.pid(), signal).unwrap_or_else(|error| panic!("{self:?}: {error}"));
     }
 
-    /// Whether and how it has ended.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().expect("wait for a child");
         if status.is_some() {
@@ -238,10 +238,10 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
     }
 }
 
-/// Runs a program that has to succeed, and returns what it printed on both outputs.
+/// Runs a program that must succeed, and returns both outputs.
 ///
 /// # Panics
-/// If it fails, with what it said.
+/// If it fails, with its output.
 #[must_use]
 pub fn succeed(command: &mut Command) -> String {
     let output = run(command);
@@ -265,7 +265,7 @@ pub fn text_of(output: &Output) -> String {
     )
 }
 
-/// A short-lived child, ended with its group if the test gives up on it.
+/// A short-lived child. If the test gives up, it is ended with its group.
 struct Owned(Child);
 
 impl Drop for Owned {
@@ -335,14 +335,14 @@ pub fn children(id: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process is there and is not a zombie.
+/// Whether a process exists and is not a zombie.
 #[must_use]
 pub fn is_alive(id: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     status.contains("State:") && !status.contains("State:\tZ")
 }
 
-/// Memory of a process that is its own (`RssAnon`), in KiB; 0 when it has ended.
+/// Anonymous memory of a process (`RssAnon`), in KiB; 0 if it has ended.
 #[must_use]
 pub fn memory_kib(id: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -353,7 +353,7 @@ pub fn memory_kib(id: u32) -> usize {
         .unwrap_or(0)
 }
 
-/// How many file descriptors a process has open.
+/// Number of open file descriptors of a process.
 #[must_use]
 pub fn open_files(id: u32) -> usize {
     fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count)

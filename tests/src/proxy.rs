@@ -25,7 +25,7 @@ use crate::wait;
 /// as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// Completions arrive this much later.
     Latency(Duration),
@@ -34,13 +34,13 @@ pub enum Fault {
     Hold,
     /// Completions vanish.
     Drop,
-    /// Connections are closed at once, and new ones, too.
+    /// Connections are closed at once, also new ones.
     Refuse,
     /// Random bytes instead of completions.
     Garbage,
     /// Half a frame of completions, then the end.
     CutMidFrame,
-    /// One byte of each result is another.
+    /// One byte of each result is changed.
     WrongResult,
     /// Completions arrive twice.
     Twice,
@@ -310,7 +310,7 @@ impl Shared {
             Fault::Latency(time) => queue.push(Some((now + time, bytes_of(&message)))),
             Fault::Drop => {}
             Fault::Garbage => {
-                // A header that says "a long frame of an unknown kind", and noise after it.
+                // The header of a long frame of an unknown kind, followed by noise.
                 let noise = (0..997u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]);
                 queue.push(Some((now, noise.collect())));
             }
@@ -338,7 +338,7 @@ impl Shared {
 
     /// Holds a delivery, unless the fault has changed since it was chosen.
     fn hold(&self, queue: &Queue, delivery: Delivery) {
-        // Under the lock under which held deliveries are released.
+        // Held deliveries are released under the same lock.
         let state = self.state();
         if state.fault == Fault::Hold {
             queue.hold(delivery);
@@ -351,7 +351,7 @@ impl Shared {
     fn falsify(&self, completions: &mut [JobCompletion]) {
         for completion in completions {
             if let Ok(output) = &mut completion.result {
-                // The middle: the form (DER, length) stays perfect.
+                // In the middle, so that the form (DER, length) stays valid.
                 let middle = output.len() / 2;
                 if let Some(byte) = output.get_mut(middle) {
                     *byte ^= 0x01;

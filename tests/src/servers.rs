@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Servers without asynchronous handshakes, whose threads block on the pool: Apache httpd, lighttpd and
-//! stunnel, from the packages of the release under test, with generated
-//! configurations. nginx and HAProxy are in [`crate::gateway`], OpenVPN is in [`crate::openvpn`].
+//! stunnel, from the packages of the release under test, with generated configurations. nginx and HAProxy are
+//! in [`crate::gateway`], OpenVPN is in [`crate::openvpn`].
 //!
-//! All of them read `openssl.cnf` from the environment and keys from files, so what makes them use the
-//! pool is one variable and one line; [`Daemon::key_line`] is that line, and the guide shows it.
+//! All of them read `openssl.cnf` from the environment and keys from files, so one variable and one line make
+//! them use the pool. [`Daemon::key_line`] is that line, and the guide shows it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -36,11 +36,11 @@ use crate::wait;
 /// A server that terminates TLS and answers requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// Apache httpd with the event MPM; as root, its children are `www-data`.
+    /// Apache httpd with the event MPM; started by root, its children run as `www-data`.
     Apache,
-    /// lighttpd with `mod_openssl`; as root, it becomes `www-data`.
+    /// lighttpd with `mod_openssl`; started by root, it changes to `www-data`.
     Lighttpd,
-    /// stunnel in front of a plain server of ours; as root, it becomes `nobody`.
+    /// stunnel in front of a plain server of ours; started by root, it changes to the user `nobody`.
     Stunnel,
 }
 
@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// What `millrace gateway` calls it.
+    /// Its name in `millrace gateway`.
     #[must_use]
     pub fn recipe(self) -> &'static str {
         match self {
@@ -127,7 +127,7 @@ pub struct Recipe {
     pub lines: String,
 }
 
-/// Which keys a recipe is for.
+/// The kind of keys that a recipe configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// Those of the pool.
@@ -336,7 +336,7 @@ struct Setup<'a> {
     daemon: Daemon,
     dir: &'a Path,
     sites: &'a [Site],
-    /// Lines of a recipe, in place of ours.
+    /// Lines of a recipe, in place of generated ones.
     lines: Option<&'a str>,
     ports: &'a BTreeMap<KeyKind, u16>,
     behind: u16,

@@ -35,9 +35,9 @@ pub enum Verdict {
 pub struct Case {
     /// File and number.
     pub name: String,
-    /// What to do.
+    /// The request.
     pub request: Request,
-    /// What must come of it.
+    /// The required verdict.
     pub verdict: Verdict,
 }
 
@@ -55,7 +55,7 @@ const DECISIONS: &[(&str, Decision)] = &[
     // The rest of X25519 is defined for every input.
     ("Twist", Decision::Accept),
     ("NonCanonicalPublic", Decision::Accept),
-    // SHA-1 signatures and e = 3: the key's owner asked for them.
+    // SHA-1 signatures and e = 3: the key's owner requested them.
     ("WeakHash", Decision::Accept),
     ("SmallPublicKey", Decision::Accept),
     // DigestInfo without NULL: OpenSSL compares with the one encoding it makes itself.
@@ -70,7 +70,7 @@ const DECISIONS: &[(&str, Decision)] = &[
 // parameters itself and ignores the encoded one. The other parameters are those of the named curve and the point
 // is on it, so accepting them is safe.
 
-/// The files that go through the provider, with how many vectors each has.
+/// The files that go through the provider, with their numbers of vectors.
 pub const FILES: &[(&str, usize)] = &[
     ("rsa_pkcs1_2048_sig_gen", 43),
     ("rsa_pkcs1_3072_sig_gen", 26),

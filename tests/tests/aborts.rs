@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Clients that abort at random moments and in random ways, with random faults of the pool and with the
-//! preloaded library in nginx and in HAProxy. Memory and descriptors of the server must not grow:
-//! `teardown.rs` says why one window without growth is the proof. Long with `MILLRACE_LONG=1`.
+//! preload library in nginx and in HAProxy. Memory and descriptors of the server must not grow: `teardown.rs`
+//! explains why one window without growth is the proof. Long with `MILLRACE_LONG=1`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,11 +25,11 @@ use millrace_tests::{scaled, wait};
 /// Clients per round.
 const CLIENTS: usize = 60;
 
-/// Windows that are tried until one does not grow.
+/// Number of windows. At least one of them must show no growth.
 const WINDOWS: usize = 10;
 
-/// Permanent growth that is allowed per client, in bytes. A lost job costs 20 KiB and more, a lost
-/// operation of the provider some hundred bytes.
+/// Permanent growth allowed per client, in bytes. A lost job costs 20 KiB and more, a lost operation of the
+/// provider some hundred bytes.
 const BYTES_PER_CLIENT: u64 = 512;
 
 /// The pool's behaviour in a round. With the last two, answers come late or never.
@@ -47,9 +47,9 @@ struct Setup {
     proxy: Proxy,
     site: Site,
     edge: EdgeOptions,
-    /// Here the server times a client out after one second.
+    /// The port on which the server's timeout for clients is one second.
     port: u16,
-    /// Here it does not.
+    /// The port on which it is longer than the test.
     patient: u16,
 }
 
@@ -77,7 +77,7 @@ impl Setup {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// Handshakes that have to succeed, and so use the port without a timeout: the machine may be busy.
+    /// Handshakes that must succeed. They use the port with the long timeout, since the machine may be busy.
     fn handshakes(&self, count: usize) {
         let address = ([127, 0, 0, 1], self.patient).into();
         self.world.client.handshakes(address, Tls::V13, count);
@@ -104,7 +104,7 @@ impl Setup {
         self.proxy.set(Fault::None);
     }
 
-    /// Runs windows until the server did not grow in one.
+    /// Runs windows until the server has not grown in one.
     fn nothing_grows(&self, name: &str, server: u32) {
         self.handshakes(3);
         let idle = wait::until_steady("the server", || open_files(server));
@@ -129,18 +129,18 @@ impl Setup {
         let before = wait::until_steady("the node", || self.node.served().total());
         self.handshakes(5);
         assert_eq!(self.node.served().total(), before + 5);
-        // A connection to the pool that was lost is back by now.
+        // By now a lost connection to the pool has been reopened.
         wait::until(&format!("{name} has as many descriptors as before"), || {
             open_files(server) == idle
         });
     }
 }
 
-/// One client that ends its handshake in the way `how` says; 5 and above leave the connection open, and
-/// it is returned.
+/// One client that ends its handshake in the way given by `how`. From 5 on, it leaves the connection open and
+/// returns it.
 fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<TcpStream> {
     if how == 0 {
-        // Fails while the pool does not answer.
+        // The handshake fails while the pool does not answer.
         let _ = client.handshake(address, tls);
         return None;
     }
@@ -156,7 +156,7 @@ fn visit(client: &Client, address: SocketAddr, tls: Tls, how: usize) -> Option<T
             reset(&socket);
         }
         4 => {
-            // No record of TLS.
+            // These bytes are not a TLS record.
             let _ = socket.write_all(&[0x55; 200]);
             finish(vec![socket]);
         }

@@ -12,7 +12,7 @@ use millrace_tests::pki::KeyKind;
 use millrace_tests::world::World;
 use millrace_tests::{is_root, scaled, wait};
 
-/// Users that exist nowhere; the kernel tells the node their numbers all the same.
+/// User ids without an entry in `/etc/passwd`; the kernel reports them to the node nevertheless.
 const FLOOD: u32 = 4_000_001;
 const VICTIM: u32 = 4_000_002;
 
@@ -55,7 +55,7 @@ impl Setup {
         self.node.served().total()
     }
 
-    /// What a victim gets beside a flood of another user, and what the node served in all in that time.
+    /// Results of a victim beside a flood of another user, and all results of the node in that time.
     fn beside_a_flood(&self, flood: (usize, u64), victim: (usize, u64)) -> (Outcome, u64) {
         let running = self.start(FLOOD, flood.0, flood.1, 120_000);
         wait::until("the flood is served", || self.served() > 100);
@@ -97,8 +97,8 @@ fn identity_that_fills_the_queue_leaves_another_its_room() {
     assert!(text.contains("busy"), "{text}");
 }
 
-/// A single job at a time, beside 8,000 waiting jobs of another identity. Prints how long it takes compared with a
-/// node that is otherwise idle; what is asserted does not depend on the machine's speed or load.
+/// A single job at a time, beside 8,000 waiting jobs of another identity. The test prints its latency
+/// relative to an idle node. The assertion does not depend on the machine's speed or load.
 #[test]
 fn single_job_does_not_wait_for_the_queue_of_a_flood() {
     if !is_root() {
@@ -120,7 +120,7 @@ fn single_job_does_not_wait_for_the_queue_of_a_flood() {
             ratio(90),
             ratio(99),
         );
-        // First come first served, each job would wait for all that wait: 8,000.
+        // In a first-come, first-served queue each job would wait for all 8,000 waiting jobs.
         let others = served / beside.served.max(1);
         assert!(
             others < 2_000,

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The pool is absent, slow, killed, stopped, restarted, or lies. A key that is on the gateway always
-//! has OpenSSL's own implementation to fall back on: its handshakes never fail. A key that is only in
-//! the pool gets a clear error, or another node, and works again as soon as the pool does. A client
-//! never sees a wrong signature.
+//! The pool is absent, slow, killed, stopped, restarted, or returns wrong data. A key on the gateway can
+//! always fall back on OpenSSL's own implementation: its handshakes never fail. With a key that only the pool
+//! has, the handshake fails with a clear error or uses another node, and succeeds again as soon as the pool
+//! does. A client never sees a wrong signature.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,8 +22,8 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use rustix::process::Signal;
 
-/// The provider's limits where they have to expire: short, so that tests are quick. Operations that have
-/// to succeed within them are tried again, since a busy machine may miss them.
+/// The provider's time limits in tests where they must expire: short, to keep the tests quick. Tests repeat
+/// operations that have to succeed within them, since a busy machine may miss them.
 const FALLBACK_AFTER_MS: u64 = 400;
 const DEADLINE_MS: u64 = 1500;
 
@@ -42,7 +42,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// The key is on the gateway, which may do without the pool.
+    /// The key is on the gateway, which can sign without the pool.
     fn with_key(server: Server, kind: KeyKind) -> Self {
         Self::start(server, kind, false, limits)
     }
@@ -62,7 +62,7 @@ impl Setup {
         let node = world.node("node-1");
         let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
         let identity = world.identity(kind);
-        // For other keys than RSA, verification of what the pool says has to be asked for.
+        // For keys other than RSA, verification of the pool's signatures is off by default.
         let edge = limits(EdgeOptions::to(proxy.endpoint())).with("verify", "all");
         let (edge, site) = if stub {
             (
@@ -80,7 +80,7 @@ impl Setup {
             gateway,
             kind,
         };
-        // What follows is about a gateway that is at work.
+        // The faults that follow must hit a gateway that already uses the pool.
         setup.wait_until_pooled();
         setup
     }
@@ -97,7 +97,7 @@ impl Setup {
             .handshakes(self.gateway.address(self.kind), Tls::V13, count);
     }
 
-    /// A handshake may fail, but not by something wrong that reached the client.
+    /// Returns whether the handshake succeeded. Panics if it failed because wrong data reached the client.
     fn try_handshake(&self) -> bool {
         match self.handshake() {
             Ok(()) => true,
@@ -111,7 +111,7 @@ impl Setup {
         }
     }
 
-    /// Waits until the pool does the gateway's operations: all of them, from every worker.
+    /// Waits until the pool does all of the gateway's operations, from every worker.
     fn wait_until_pooled(&self) {
         const IN_A_ROW: u64 = 6;
         wait::until("the pool is used", || {
@@ -158,8 +158,8 @@ fn stub_without_a_node_fails_with_a_reason_and_recovers() {
             .expect_err("no node has the key");
         assert!(!is_verification_failure(&error), "{error}");
         if server == Server::Nginx {
-            // HAProxy logs a category only; nginx logs OpenSSL's error with our words in it.
-            // It does so after the client has got its alert.
+            // HAProxy logs only an error category; nginx logs OpenSSL's error with the provider's text. nginx
+            // logs it after the client has received its alert.
             wait::until("the log names the pool", || {
                 let log = gateway.process.log();
                 log.contains("millrace") && log.contains("node")
@@ -173,7 +173,7 @@ fn stub_without_a_node_fails_with_a_reason_and_recovers() {
     }
 }
 
-/// Operations done locally are counted by reason, where an operator can read them.
+/// The provider counts operations done locally by reason, and an operator can read the counters.
 #[test]
 fn fallbacks_are_counted_by_the_provider() {
     let world = World::new();
@@ -202,7 +202,7 @@ fn fallbacks_are_counted_by_the_provider() {
         assert_eq!(counters["millrace-panics"], 0);
         counters
     };
-    // Only where time has to be up is it short.
+    // The deadline is short only in the case where it must expire.
     let count = |endpoint, signatures| count_within(endpoint, signatures, 30_000);
     let good = count(proxy.endpoint(), 5);
     assert_eq!(good["millrace-pooled"], 5);
@@ -217,12 +217,13 @@ fn fallbacks_are_counted_by_the_provider() {
         let name = format!("millrace-fallback-{reason}");
         assert_eq!(bad[&name], 2, "{reason}: {bad:?}");
     }
-    // After three, the pool is not asked for a second.
+    // After three failures the provider does not ask the pool for one second.
     proxy.set(Fault::Refuse);
     let bad = count(proxy.endpoint(), 20);
     assert!(bad["millrace-fallback-no-node"] >= 3, "{bad:?}");
     assert!(bad["millrace-fallback-breaker"] >= 1, "{bad:?}");
-    // A node that allows one per second, which is no sign of death: it is asked each time.
+    // The node's quota is one job per second. A refusal by quota does not count as a failure: the provider
+    // asks the node each time.
     let options = NodeOptions {
         toml: "[limits]\nquota-ops-per-second = 1\n".to_owned(),
         ..NodeOptions::default()
@@ -291,7 +292,7 @@ print(json.dumps({name: value.value for name, value in zip(names, values)}))
 fn slow_node_is_not_waited_for_if_the_key_is_local() {
     for server in Server::ALL {
         let setup = Setup::with_key(server, KeyKind::Rsa2048);
-        // Nothing is delivered: whatever succeeds was done here.
+        // The proxy delivers nothing, so every success is a local operation.
         setup.proxy.set(Fault::Hold);
         let (jobs, delivered) = (setup.proxy.jobs(), setup.node.served().total());
         setup.handshakes(5);
@@ -306,14 +307,14 @@ fn slow_node_is_not_waited_for_if_the_key_is_local() {
 
 #[test]
 fn slow_node_is_waited_for_until_the_deadline_if_the_key_is_remote() {
-    // Far above the latency, so that the deadline is not missed on a busy machine.
+    // Far above the latency, so that a busy machine meets the deadline.
     let limits = |edge: EdgeOptions| {
         edge.with("fallback_after_ms", FALLBACK_AFTER_MS)
             .with("deadline_ms", 4000)
     };
     for server in Server::ALL {
         let setup = Setup::start(server, KeyKind::P256, true, limits);
-        // Later than a fallback would come, sooner than the deadline.
+        // Later than a fallback, earlier than the deadline.
         let late = Duration::from_millis(FALLBACK_AFTER_MS + 100);
         setup.proxy.set(Fault::Latency(late));
         setup.handshakes(2);
@@ -392,7 +393,7 @@ fn restarted_node_is_used_again() {
     let mut setup = Setup::with_stub(Server::Haproxy, KeyKind::Rsa2048);
     restart(&mut setup);
     setup.wait_until_pooled();
-    // A key that was brought is brought again.
+    // The provider imports its key into the restarted node again.
     let mut setup = Setup::with_key(Server::Nginx, KeyKind::Rsa2048);
     restart(&mut setup);
     setup.wait_until_pooled();
@@ -446,7 +447,7 @@ fn removed_key_fails_until_it_returns_and_other_keys_go_on() {
     );
 }
 
-/// Two nodes with the same key, a proxy before each, a gateway that knows both.
+/// Two nodes with the same key, a proxy before each, and a gateway that is configured with both.
 struct Pair {
     world: World,
     nodes: [Node; 2],
@@ -552,7 +553,7 @@ fn stopped_node_fails_no_handshake_if_another_has_the_key() {
     assert_eq!(load.stop().failures, BTreeMap::new(), "no handshake fails");
 }
 
-/// A node on TCP whose certificates come from an authority of the test.
+/// A node on TCP with certificates from the test's own authority.
 struct OverTcp {
     world: World,
     node: Node,
@@ -585,7 +586,7 @@ impl OverTcp {
         }
     }
 
-    /// Whether a gateway with this client certificate gets its handshakes done.
+    /// Whether a gateway with this client certificate completes its handshakes.
     fn serves(&self, certificates: &Path) -> bool {
         std::fs::copy(&self.world.authority.file, certificates.join("ca.pem")).expect("ca.pem");
         let edge = EdgeOptions {
@@ -601,12 +602,12 @@ impl OverTcp {
     }
 }
 
-/// Years between which a certificate is valid now, and was.
+/// The first and last year of validity of a certificate that is valid now.
 const VALID: (i32, i32) = (2020, 2099);
 const EXPIRED: (i32, i32) = (2020, 2021);
 
 #[test]
-fn foreign_and_expired_certificates_are_refused_alone() {
+fn only_foreign_and_expired_certificates_are_refused() {
     let tcp = OverTcp::start();
     let good = tcp.world.authority.client("gateway", VALID.0, VALID.1);
     assert!(tcp.serves(&good), "a good certificate is accepted");
@@ -635,7 +636,7 @@ fn foreign_and_expired_certificates_are_refused_alone() {
     );
 }
 
-/// A client that trusts another authority does not talk to the node at all.
+/// The client refuses a node whose certificate comes from an authority that the client does not trust.
 #[test]
 fn node_with_a_foreign_certificate_is_not_trusted() {
     let tcp = OverTcp::start();

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace gateway check` looks at real servers: it proves good ones good, and of each that is not it
-//! names the cause.
+//! `millrace gateway check` inspects real servers: it reports a correct one as good, and names the cause for
+//! every other one.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use serde_json::Value;
 
-/// Handshakes of a check, unless it is told.
+/// Handshakes of a check, by default.
 const HANDSHAKES: u64 = 16;
 
 struct Setup {
@@ -91,7 +91,7 @@ impl Setup {
             stream: String::new(),
         };
         let nginx = Nginx::start(self.world.dir(), &options, &[port]);
-        wait::until("the workers are who they will be", || {
+        wait::until("the workers have dropped root", || {
             let found = nginx.workers();
             found.len() == workers && found.into_iter().all(has_settled)
         });
@@ -111,7 +111,7 @@ impl Setup {
             ..HaproxyOptions::asynchronous(edge, sections)
         };
         let haproxy = Haproxy::start(self.world.dir(), &options, &[port]);
-        wait::until("whoever serves is who he will be", || {
+        wait::until("the serving processes have dropped root", || {
             let serving = if master {
                 children(haproxy.process.id())
             } else {
@@ -126,7 +126,8 @@ impl Setup {
         let mut command = self.node.command(&["gateway", "check", server, "--json"]);
         command.args(["--pid", &pid.to_string()]);
         if let Some(edge) = edge {
-            // No service of systemd starts it, and nginx writes over its environment.
+            // systemd does not start this nginx, and nginx overwrites its environment, so the check gets the
+            // file.
             command.arg("--openssl-conf").arg(&edge.conf);
         }
         let output = run(&mut command);
@@ -143,14 +144,14 @@ impl Setup {
     }
 }
 
-/// Whether a worker has given up being root, which comes after somebody listens.
+/// Whether a worker has dropped root. It does so after the server starts to listen.
 fn has_settled(worker: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     users.is_some_and(|users| !is_root() || users.split_whitespace().all(|user| user != "0"))
 }
 
-/// What a check said.
+/// The JSON report of one check.
 struct Report {
     report: Value,
     success: bool,
@@ -161,7 +162,8 @@ impl Report {
         self.report["findings"].as_array().expect("findings")
     }
 
-    /// There is a failure about this, and the command says so.
+    /// Asserts that the report contains a failure of this check, and that the command's exit status is a
+    /// failure.
     #[track_caller]
     fn fails(&self, check: &str, word: &str) -> &Self {
         let found = self.findings().iter().any(|finding| {
@@ -176,7 +178,7 @@ impl Report {
         self
     }
 
-    /// That many handshakes were so.
+    /// Asserts the number of handshakes with this property.
     #[track_caller]
     fn counts(&self, what: &str, count: u64) -> &Self {
         let share = &self.report[what];
@@ -185,7 +187,7 @@ impl Report {
         self
     }
 
-    /// Everything is as it should be.
+    /// Asserts a report without warnings and failures.
     #[track_caller]
     fn is_good(&self) {
         let bad: Vec<&Value> = self
@@ -200,7 +202,7 @@ impl Report {
 }
 
 #[test]
-fn good_ones_are_proved_good() {
+fn correct_servers_pass_the_check() {
     let setup = Setup::new();
     let site = setup.pooled();
     let edge = setup.edge().write(setup.world.dir());
@@ -208,13 +210,13 @@ fn good_ones_are_proved_good() {
     setup.check_nginx(&nginx, Some(&edge)).is_good();
     for master in [false, true] {
         let haproxy = setup.haproxy(&site, &edge, master, true);
-        // Its environment is there to be read.
+        // The check can read the environment of this process.
         setup.check("haproxy", haproxy.process.id(), None).is_good();
     }
 }
 
 #[test]
-fn a_haproxy_without_the_preload_library_is_warned_of() {
+fn haproxy_without_the_preload_library_gets_a_warning() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let haproxy = setup.haproxy(&setup.pooled(), &edge, false, false);
@@ -232,7 +234,7 @@ fn a_haproxy_without_the_preload_library_is_warned_of() {
 }
 
 #[test]
-fn plain_keys_are_good_with_the_property_query() {
+fn plain_keys_with_the_property_query_pass_the_check() {
     let setup = Setup::new();
     let edge = setup.edge().preferred().write(setup.world.dir());
     let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
@@ -240,7 +242,7 @@ fn plain_keys_are_good_with_the_property_query() {
 }
 
 #[test]
-fn plain_keys_without_the_property_query_are_not() {
+fn plain_keys_without_the_property_query_fail_the_check() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
@@ -258,7 +260,7 @@ fn plain_keys_without_the_property_query_are_not() {
 }
 
 #[test]
-fn without_the_preload_library_nginx_blocks() {
+fn nginx_without_the_preload_library_blocks() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, false);
@@ -270,7 +272,7 @@ fn without_the_preload_library_nginx_blocks() {
 }
 
 #[test]
-fn without_openssl_conf_there_is_no_provider() {
+fn missing_openssl_conf_is_reported() {
     let setup = Setup::new();
     let nginx = setup.nginx(&setup.plain(), None, 1, true);
     let report = setup.check_nginx(&nginx, None);
@@ -280,12 +282,12 @@ fn without_openssl_conf_there_is_no_provider() {
 }
 
 #[test]
-fn a_module_that_is_not_there_is_named() {
+fn missing_module_is_reported() {
     let setup = Setup::new();
     let edge = setup.edge().preferred().write(setup.world.dir());
     let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
     fs::write(&edge.conf, text.replace("millrace.so", "missing.so")).expect("openssl.cnf");
-    // nginx says nothing, and does everything itself.
+    // nginx logs nothing and computes everything itself.
     let nginx = setup.nginx(&setup.plain(), Some(&edge), 1, true);
     let report = setup.check_nginx(&nginx, Some(&edge));
     report
@@ -294,7 +296,7 @@ fn a_module_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_socket_that_workers_may_not_use_is_named() {
+fn socket_that_workers_may_not_use_is_reported() {
     if !is_root() {
         return eprintln!("SKIPPED: workers are other users than this one only for root");
     }
@@ -310,7 +312,7 @@ fn a_socket_that_workers_may_not_use_is_named() {
 }
 
 #[test]
-fn a_policy_that_refuses_the_workers_is_named() {
+fn policy_that_refuses_the_workers_is_reported() {
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.pooled_for("--allow-uid 4242"), Some(&edge), 1, true);
@@ -321,7 +323,7 @@ fn a_policy_that_refuses_the_workers_is_named() {
 }
 
 #[test]
-fn a_node_that_is_down_is_named() {
+fn node_that_is_down_is_reported() {
     let mut setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
     let port = free_port();
@@ -332,7 +334,7 @@ fn a_node_that_is_down_is_named() {
         .fails("node", "no node answers")
         .fails("handshakes", "");
     setup.node.up();
-    // Whoever has asked in vain for long asks again after a while only.
+    // After repeated failures to connect, a client waits before it tries again.
     let address = (Ipv4Addr::LOCALHOST, port).into();
     let handshake = || setup.world.client.handshake(address, Tls::V13);
     wait::until("nginx has found the node again", || handshake().is_ok());

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `millrace gateway` prints and writes is accepted by the servers that it is for, works in them,
-//! and is taken back where it is not accepted.
+//! The target servers accept and run what `millrace gateway` prints and writes. If a server rejects a file,
+//! the command restores the previous one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use millrace_tests::release;
 use millrace_tests::world::World;
 use serde_json::Value;
 
-/// A folder that stands for `/`, with a node beside it.
+/// A folder in place of `/`, and a running node.
 struct Machine {
     world: World,
     node: Node,
@@ -76,7 +76,7 @@ impl Machine {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// The lines for the user's own file, with the files of this machine instead of those of `/`.
+    /// The lines for the user's own file, with the paths of this test in place of those under `/`.
     fn snippet(&self, plan: &Value) -> String {
         let text = plan["snippets"][0]["contents"].as_str().expect("a snippet");
         let etc = format!("{}/etc/", self.root.display());
@@ -84,7 +84,7 @@ impl Machine {
         text.replace("/etc/haproxy/", &format!("{etc}haproxy/"))
     }
 
-    /// The user's nginx.conf with that in it.
+    /// The user's nginx.conf, with the snippet in it.
     fn nginx_conf(&self, snippet: &str) -> String {
         let at = self.root.display();
         let mut temporary = format!("http {{ access_log {at}/access.log;");
@@ -98,7 +98,7 @@ impl Machine {
     }
 }
 
-/// `nginx -t`, as the generated drop-in has it run.
+/// Runs `nginx -t` as the generated drop-in does.
 fn nginx_accepts(machine: &Machine) {
     let mut command = release::command("nginx");
     command
@@ -111,7 +111,7 @@ fn nginx_accepts(machine: &Machine) {
 }
 
 #[test]
-fn nginx_accepts_what_is_printed_for_it() {
+fn nginx_accepts_the_printed_configuration() {
     let machine = Machine::new();
     for words in [
         &[][..],
@@ -136,7 +136,7 @@ fn nginx_accepts_what_is_printed_for_it() {
 }
 
 #[test]
-fn haproxy_accepts_what_is_printed_for_it() {
+fn haproxy_accepts_the_printed_configuration() {
     let machine = Machine::new();
     for words in [&[][..], &["--mode", "sync"], &["--plain-keys"]] {
         let plan = machine.plan("haproxy", words);
@@ -173,7 +173,7 @@ fn written(machine: &Machine) -> Vec<PathBuf> {
 }
 
 #[test]
-fn writing_is_planned_tested_and_done_once() {
+fn write_shows_tests_and_applies_changes_once() {
     if release::root().is_some() {
         return eprintln!("SKIPPED: the servers' own tests are those of this machine");
     }
@@ -209,7 +209,7 @@ fn writing_is_planned_tested_and_done_once() {
         second.contains("nothing to do") && !second.contains("include"),
         "{second}"
     );
-    // Another setting: shown as the lines that change, and tested again.
+    // A changed setting: the command shows the changed lines and tests the result again.
     let third = text_of(&write(&machine, &["--deadline-ms", "300"]));
     assert!(
         third.contains("+ deadline_ms = 300\n") && third.contains("nginx -t: passed"),
@@ -218,7 +218,7 @@ fn writing_is_planned_tested_and_done_once() {
 }
 
 #[test]
-fn what_a_server_does_not_accept_is_taken_back() {
+fn files_that_the_server_rejects_are_restored() {
     if release::root().is_some() {
         return eprintln!("SKIPPED: the servers' own tests are those of this machine");
     }
@@ -244,7 +244,7 @@ fn what_a_server_does_not_accept_is_taken_back() {
         );
         assert!(written(&machine).is_empty(), "{:?}", written(&machine));
     }
-    // What was there before comes back.
+    // The command restores the previous file.
     assert!(write(&machine, &[]).status.success());
     let cnf = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("written");
     assert_eq!(
@@ -258,7 +258,7 @@ fn what_a_server_does_not_accept_is_taken_back() {
 }
 
 #[test]
-fn files_of_others_are_left_alone() {
+fn foreign_files_are_not_overwritten() {
     let machine = Machine::new();
     machine.put("etc/nginx/millrace.conf", "env MINE;\n");
     let refused = write(&machine, &[]);

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock HAProxy and nginx terminate real TLS with the pool under them: every client, both versions
-//! of TLS, RSA and ECDSA, keys that are in the pool and keys that are on the gateway. The node's own
-//! counters say that each handshake was one operation of the pool.
+//! Stock HAProxy and nginx terminate real TLS with keys in the pool: every client, both versions of TLS, RSA
+//! and ECDSA, keys that are in the pool and keys that are on the gateway. The node's own counters show one
+//! operation of the pool per handshake.
 
 use millrace_tests::clients::Program;
 use millrace_tests::drive::Tls;
@@ -15,7 +15,7 @@ use millrace_tests::process::children;
 use millrace_tests::wait;
 use millrace_tests::world::World;
 
-/// Where the private key is.
+/// The location of the private key.
 #[derive(Clone, Copy, Debug)]
 enum Keys {
     /// In the pool; the gateway has a stub.
@@ -102,7 +102,7 @@ fn everybody_is_served(server: Server, keys: Keys) {
     );
 }
 
-/// The sum of the counter of completed jobs in the text that Prometheus reads.
+/// The sum of the counters of completed jobs in a Prometheus metrics page.
 fn completed_in(metrics: &str) -> u64 {
     let samples = metrics
         .lines()
@@ -113,28 +113,28 @@ fn completed_in(metrics: &str) -> u64 {
 }
 
 #[test]
-fn haproxy_serves_everybody_with_keys_in_the_pool() {
+fn haproxy_serves_every_client_with_keys_in_the_pool() {
     everybody_is_served(Server::Haproxy, Keys::InThePool);
 }
 
 #[test]
-fn haproxy_serves_everybody_with_keys_on_the_gateway() {
+fn haproxy_serves_every_client_with_keys_on_the_gateway() {
     everybody_is_served(Server::Haproxy, Keys::OnTheGateway);
 }
 
 #[test]
-fn nginx_serves_everybody_with_keys_in_the_pool() {
+fn nginx_serves_every_client_with_keys_in_the_pool() {
     everybody_is_served(Server::Nginx, Keys::InThePool);
 }
 
 #[test]
-fn nginx_serves_everybody_with_keys_on_the_gateway() {
+fn nginx_serves_every_client_with_keys_on_the_gateway() {
     everybody_is_served(Server::Nginx, Keys::OnTheGateway);
 }
 
-/// One connection per process that terminates TLS, opened by the first operation and kept.
+/// Each process that terminates TLS opens one connection with its first operation and keeps it.
 #[test]
-fn a_gateway_keeps_its_connection() {
+fn gateway_keeps_its_connection() {
     let Setup {
         world,
         node,
@@ -148,8 +148,8 @@ fn a_gateway_keeps_its_connection() {
     assert_eq!(node.served().total(), 53);
 }
 
-/// HAProxy does other handshakes while one waits for the pool: that is what `ssl-mode-async` is for.
-/// One thread, answers that are late: the handshakes wait together, not one after the other.
+/// HAProxy continues other handshakes while one waits for the pool; `ssl-mode-async` enables that. With one
+/// thread and delayed answers, the handshakes wait concurrently, not one after the other.
 #[test]
 fn handshakes_of_one_haproxy_thread_wait_together() {
     use millrace_tests::proxy::{Fault, Proxy};
@@ -184,10 +184,10 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
     }
 }
 
-/// A gateway that was never told of the private key serves TLS with it over mutual TLS, and the
-/// client certificate is the identity that the policy names.
+/// A gateway without the private key serves TLS with it through a node reached over mutual TLS. The client
+/// certificate is the identity that the policy names.
 #[test]
-fn a_pool_over_tcp_serves_whom_its_policy_names() {
+fn pool_over_tcp_serves_only_identities_in_the_policy() {
     let world = World::new();
     let options = NodeOptions {
         tcp: true,
@@ -214,7 +214,7 @@ fn a_pool_over_tcp_serves_whom_its_policy_names() {
         .handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
     assert_eq!(node.served().total(), 5);
 
-    // Another certificate of the same authority: the key does not exist for it.
+    // For another certificate of the same authority the key does not exist.
     let others = world.dir().join("gateway-2");
     issue("gateway-2", &others);
     make_readable(&others);
@@ -230,7 +230,8 @@ fn a_pool_over_tcp_serves_whom_its_policy_names() {
     assert_eq!(node.served().total(), 5);
 }
 
-/// What `millrace cert client` writes is the owner's; workers of a gateway are somebody else.
+/// Only the owner may read the files that `millrace cert client` writes; the workers of a gateway run as
+/// another user.
 fn make_readable(dir: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt;
     let set = |path: &std::path::Path, mode| {
@@ -243,7 +244,7 @@ fn make_readable(dir: &std::path::Path) {
     }
 }
 
-/// nginx: every worker has its own connection, and the master has none.
+/// Every nginx worker has its own connection; the master has none.
 #[test]
 fn workers_have_a_connection_each_and_the_master_has_none() {
     let Setup {

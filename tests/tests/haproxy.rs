@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! HAProxy at its limits: descriptors that it does not count, successors that take its sockets over
-//! under load, clients that go away, and its own timeouts.
+//! HAProxy at its limits: descriptors that it does not count, reloads under load (the new process takes over
+//! the listening sockets), clients that disconnect, and HAProxy's own timeouts.
 //!
-//! HAProxy reserves two descriptors for a connection (the client's and the server's socket), makes its
-//! table of descriptors that large, and lowers the process's limit to it. A connection whose handshake
-//! has waited for the pool has a third, as long as it lives.
+//! HAProxy reserves two descriptors per connection (the client's and the server's socket), makes its table of
+//! descriptors that large, and lowers the process's limit to it. A connection whose handshake has waited for
+//! the pool has a third descriptor until the connection ends.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ use millrace_tests::world::World;
 use millrace_tests::{scaled, wait};
 use rustix::process::Signal;
 
-/// A node behind a proxy, and a site whose key is there.
+/// A node behind a proxy, and a site whose key is in that node.
 struct Pool {
     world: World,
     node: Node,
@@ -38,7 +38,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Operations end only when the pool answers.
+    /// Operations end only when the pool answers: no fallback, no early deadline.
     fn new() -> Self {
         Self::with(|edge| edge.with("deadline_ms", 30_000))
     }
@@ -64,7 +64,7 @@ impl Pool {
         self.world.dir()
     }
 
-    /// A frontend that answers itself, or asks a backend.
+    /// A frontend that answers by itself, or forwards to a backend.
     fn frontend(&self, port: u16, more: &str) -> String {
         format!(
             "frontend https\n  bind 127.0.0.1:{port} ssl crt {} no-tls-tickets\n{more}\n",
@@ -77,7 +77,7 @@ impl Pool {
         HaproxyOptions::asynchronous(&self.edge, self.frontend(port, answer))
     }
 
-    /// That many handshakes with a request each, at once.
+    /// Starts `count` handshakes at once, each followed by a request.
     fn crowd(&self, address: SocketAddr, count: usize) -> Crowd {
         let answered = Arc::new(AtomicU64::new(0));
         let threads = (0..count)
@@ -94,7 +94,7 @@ impl Pool {
     }
 }
 
-/// Clients under way.
+/// Handshakes in progress.
 struct Crowd {
     answered: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Result<(), String>>>,
@@ -105,7 +105,7 @@ impl Crowd {
         self.answered.load(Ordering::SeqCst)
     }
 
-    /// Waits for all; what went wrong for those that failed.
+    /// Waits for all handshakes. Returns the errors of those that failed.
     fn failures(self) -> Vec<String> {
         let ended = self.threads.into_iter().map(JoinHandle::join);
         ended
@@ -118,7 +118,7 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// An application behind HAProxy that answers all of its requests when it is told to.
+/// An application behind HAProxy that holds back its answers until the test releases them.
 struct Application {
     port: u16,
     asked: Arc<AtomicU64>,
@@ -180,11 +180,11 @@ fn answer(mut socket: TcpStream, asked: &AtomicU64, gate: &(Mutex<bool>, Condvar
     drop(socket.shutdown(Shutdown::Both));
 }
 
-/// Connections at once, in the tests of descriptors.
+/// Concurrent connections in the tests of descriptors.
 const CONNECTIONS: usize = 80;
 
-/// Has that many clients wait for the pool at once, and then for the application at once. Returns what
-/// went wrong for those that failed.
+/// Makes [`CONNECTIONS`] clients wait for the pool at once, and then for the application at once. Returns the
+/// errors of those that failed.
 fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> {
     let pool = Pool::new();
     let application = Application::start();
@@ -205,7 +205,7 @@ fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> 
     pool.proxy.set(Fault::None);
     let all = CONNECTIONS as u64;
     wait::until(
-        "each has got to the application, or was told that it cannot",
+        "each has reached the application or has been refused",
         || application.asked() + crowd.answered() >= all,
     );
     application.go();
@@ -214,10 +214,10 @@ fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> 
     failures
 }
 
-/// A rule that is known to be needed: without it HAProxy runs out of the descriptors that it has
-/// counted, and tells clients so.
+/// Shows that the rule below is needed: HAProxy, configured for two descriptors per connection, runs out of
+/// descriptors and refuses clients.
 #[test]
-fn descriptors_for_two_per_connection_are_too_few() {
+fn haproxy_with_two_descriptors_per_connection_fails_clients() {
     let failures = crowd_through(CONNECTIONS, CONNECTIONS);
     assert!(!failures.is_empty(), "then the rule is not needed any more");
     for failure in failures {
@@ -225,18 +225,18 @@ fn descriptors_for_two_per_connection_are_too_few() {
     }
 }
 
-/// The rule: the global `maxconn`, from which HAProxy derives its descriptors, is one and a half times
-/// that of the frontends, and some.
+/// The rule: the global `maxconn`, from which HAProxy derives its descriptors, is one and a half times the
+/// sum of the frontends' `maxconn`, plus a reserve.
 #[test]
-fn descriptors_for_three_per_connection_are_enough() {
+fn haproxy_with_three_descriptors_per_connection_fails_none() {
     let failures = crowd_through(CONNECTIONS * 3 / 2 + 16, CONNECTIONS);
     assert_eq!(failures, [""; 0]);
 }
 
-/// The process's own limit, tight: HAProxy derives `maxconn` from it, fills it with handshakes that
-/// wait, and lets the others wait outside. Nobody fails.
+/// With a low descriptor limit, HAProxy derives `maxconn` from it, accepts waiting handshakes up to that
+/// number, and leaves further clients in the listen queue. Every client is served.
 #[test]
-fn at_the_limit_of_descriptors_clients_wait() {
+fn haproxy_at_its_descriptor_limit_makes_clients_wait() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -263,10 +263,10 @@ fn at_the_limit_of_descriptors_clients_wait() {
     );
 }
 
-/// A HAProxy that nobody has told of the provider's thread does without the pool, with keys that it
-/// has: at once, and every time.
+/// Without the setting that allows the provider its thread, HAProxy signs with its local keys: at once, in
+/// every handshake.
 #[test]
-fn without_the_right_to_start_threads_its_own_keys_are_used() {
+fn haproxy_that_may_not_start_threads_signs_with_its_local_keys() {
     let world = World::new();
     let node = world.node("node-1");
     let identity = world.identity(KeyKind::Rsa2048);
@@ -291,17 +291,17 @@ fn without_the_right_to_start_threads_its_own_keys_are_used() {
     }
 }
 
-/// How long one operation takes at the least, in tests of what happens under load.
+/// Minimum latency of one operation in the tests under load.
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// Clients at a time.
+/// Concurrent clients.
 const CLIENTS: usize = 8;
 
-/// Reloads in a row that fail nobody.
+/// Consecutive reloads during which every handshake must succeed.
 const RELOADS: usize = 100;
 
 #[test]
-fn successors_that_take_the_sockets_over_fail_nobody() {
+fn haproxy_socket_takeover_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -322,7 +322,7 @@ fn successors_that_take_the_sockets_over_fail_nobody() {
 }
 
 #[test]
-fn reloads_of_a_master_under_load_fail_nobody() {
+fn haproxy_master_reload_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
     let options = HaproxyOptions {
@@ -337,7 +337,7 @@ fn reloads_of_a_master_under_load_fail_nobody() {
     for _ in 0..RELOADS {
         load.wait_for_more(10);
         let old = children(master);
-        // A master is deaf for a moment after its worker has begun to listen.
+        // For a moment after its worker has begun to listen, a master does not react to signals.
         let heard = (0..5).any(|_| {
             haproxy.process.signal(Signal::USR2);
             let new = || children(master).iter().any(|id| !old.contains(id));
@@ -354,28 +354,28 @@ fn reloads_of_a_master_under_load_fail_nobody() {
     assert_eq!(pool.node.served().total(), outcome.completed);
 }
 
-/// Handshakes that are given up at once.
+/// Handshakes abandoned at once.
 const BATCH: u64 = 50;
 
-/// Windows of which one must not grow: see `teardown.rs`.
+/// Number of windows. At least one of them must show no growth: see `teardown.rs`.
 const WINDOWS: usize = 8;
 
-/// Bound on what a handshake that was given up may cost for good, in bytes. A lost job costs 20 KiB;
-/// what HAProxy's pools and the allocator still grow by in these short windows is far below this.
+/// Bound on the memory that an abandoned handshake may cost permanently, in bytes. A lost job costs 20 KiB;
+/// in these short windows HAProxy's pools and the allocator still grow, but by far less than this.
 const BYTES_PER_HANDSHAKE: u64 = 512;
 
-/// How handshakes end that wait for the pool.
+/// How a handshake that waits for the pool ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Clients say that they send no more.
+    /// The client shuts down its sending side.
     Fin,
-    /// Clients are gone.
+    /// The client resets the connection.
     Reset,
-    /// Clients stay, and time is up: the operation's, or HAProxy's.
+    /// The client stays connected; the deadline of the operation or HAProxy's timeout expires.
     TimedOut,
 }
 
-/// Starts HAProxy and ends handshakes in batches, while the pool is silent.
+/// Starts HAProxy and ends handshakes in batches while the pool does not answer.
 fn given_up_handshakes_cost_nothing(pool: &Pool, options: &HaproxyOptions, port: u16, end: End) {
     let mut haproxy = Haproxy::start(pool.dir(), options, &[port]);
     succeed(pool, port, end, 3);
@@ -394,13 +394,13 @@ fn given_up_handshakes_cost_nothing(pool: &Pool, options: &HaproxyOptions, port:
     let count = batches * BATCH;
     eprintln!("{end:?}, after each {count} handshakes: {sizes:?} KiB");
     assert!(flat, "it grew in every window by more than {allowed} KiB");
-    // The same process, and it works.
+    // The same process still runs and serves.
     assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
     succeed(pool, port, end, 5);
 }
 
-/// Handshakes one after the other. Where there are limits of a fraction of a second, a busy machine may
-/// make one too late now and then.
+/// Sequential handshakes that succeed. With limits of a fraction of a second, a busy machine may miss one now
+/// and then; such a handshake is repeated.
 fn succeed(pool: &Pool, port: u16, end: End, count: usize) {
     let (client, address) = (&pool.world.client, address(port));
     if end != End::TimedOut {
@@ -413,7 +413,7 @@ fn succeed(pool: &Pool, port: u16, end: End, count: usize) {
     }
 }
 
-/// One batch. It ends when HAProxy has closed everything.
+/// One batch. It ends when HAProxy has closed every connection.
 fn give_up(pool: &Pool, port: u16, end: End, closed: impl FnMut() -> bool) {
     let before = pool.proxy.jobs();
     pool.proxy.set(Fault::Hold);
@@ -432,7 +432,7 @@ fn give_up(pool: &Pool, port: u16, end: End, closed: impl FnMut() -> bool) {
         End::Reset => reset(sockets),
         End::TimedOut => {
             for mut socket in sockets {
-                // An alert, perhaps, and the end.
+                // The server may send an alert before it closes.
                 let _ = socket.read_to_end(&mut Vec::new());
             }
         }
@@ -449,23 +449,23 @@ fn reset(sockets: Vec<TcpStream>) {
 }
 
 #[test]
-fn clients_that_end_their_side_cost_nothing() {
+fn haproxy_frees_handshakes_of_clients_that_shut_down_sending() {
     let (pool, port) = (Pool::new(), free_port());
     given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::Fin);
 }
 
-/// HAProxy by itself loses the job of a connection that it closes while the job is paused. Where
-/// operations end by a deadline before HAProxy's patience does (30 s here), its timeouts lose nothing.
+/// HAProxy without the preload library loses the job of a connection that it closes while the job is paused.
+/// If the deadline ends operations before HAProxy's timeout (30 s here), nothing is lost.
 #[test]
-fn a_deadline_below_the_timeout_of_haproxy_leaves_nothing_behind() {
+fn haproxy_with_a_deadline_below_its_timeout_frees_all_jobs() {
     let pool = Pool::with(|edge| edge.with("deadline_ms", 200));
     let port = free_port();
     given_up_handshakes_cost_nothing(&pool, &pool.options(port), port, End::TimedOut);
 }
 
-/// With the preloaded library nothing is lost, whoever loses patience first.
+/// With the preload library no job is lost, whether the client, HAProxy or the operation ends first.
 #[test]
-fn clients_that_are_gone_cost_nothing_with_the_library() {
+fn haproxy_with_preload_frees_handshakes_of_reset_clients() {
     let (pool, port) = (Pool::new(), free_port());
     let options = HaproxyOptions {
         preload: true,
@@ -475,7 +475,7 @@ fn clients_that_are_gone_cost_nothing_with_the_library() {
 }
 
 #[test]
-fn timeouts_of_haproxy_cost_nothing_with_the_library() {
+fn haproxy_with_preload_frees_handshakes_that_time_out() {
     let (pool, port) = (Pool::new(), free_port());
     let options = HaproxyOptions {
         preload: true,

@@ -1,8 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who reads the pool's answers in a gateway: with the preload library its own event loop, where it has
-//! one; the provider's I/O thread else. Which of them it was shows in how often the thread slept.
+//! Which thread of a gateway reads the pool's answers: with the preload library the server's own event loop,
+//! if it has one; otherwise the provider's I/O thread. The number of times the I/O thread slept shows which
+//! of them it was.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -21,10 +22,10 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Handshakes that are looked at.
+/// Handshakes measured.
 const HANDSHAKES: usize = 200;
 
-/// How often a second the I/O thread wakes for the clock at most: reports, silence, deadlines.
+/// Bound on the I/O thread's timer wakeups (reports, silence, deadlines), per second.
 const BY_THE_CLOCK: u64 = 20;
 
 struct Pool {
@@ -40,7 +41,7 @@ impl Pool {
         Self::with_deadline(30_000)
     }
 
-    /// A pool whose operations end soon if the node does not answer: handshakes may fail on a busy machine.
+    /// A pool with a short deadline for operations. On a busy machine handshakes may fail.
     fn impatient() -> Self {
         Self::with_deadline(300)
     }
@@ -61,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// Two handshakes that succeed: the first may open the key, with the second the loop drives.
+    /// Two handshakes that succeed: the first may open the key, from the second on the event loop reads.
     fn succeed(&self, port: u16) {
         self.proxy.set(Fault::None);
         for _ in 0..2 {
@@ -72,7 +73,7 @@ impl Pool {
         }
     }
 
-    /// A handshake that fails, since the node's answer is held back.
+    /// A handshake that fails because the proxy holds back the node's answer.
     fn hold_one(&self, port: u16) {
         self.proxy.set(Fault::Hold);
         let held = self.world.client.handshake(address(port), Tls::V13);
@@ -102,11 +103,11 @@ impl Pool {
         Nginx::start(self.world.dir(), &options, &[port])
     }
 
-    /// How often the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and how often it may
-    /// have slept for the clock alone.
+    /// How often the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and the bound on its
+    /// timer wakeups in that time.
     fn sleeps(&self, gateway: u32, port: u16) -> (u64, u64) {
         let address = address(port);
-        // The first opens the key, with the second the loop drives.
+        // The first handshake opens the key, from the second on the event loop reads.
         self.world.client.handshakes(address, Tls::V13, 5);
         let (before, started) = (sleeps_of_io_thread(gateway), Instant::now());
         self.world
@@ -126,7 +127,7 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// How often the provider's I/O thread gave the processor up so far.
+/// How often the provider's I/O thread has slept so far (voluntary context switches).
 fn sleeps_of_io_thread(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads");
     let thread = threads
@@ -186,19 +187,19 @@ fn waiting_handshakes_of_nginx_need_no_descriptor_of_their_own() {
     });
 }
 
-/// HAProxy derives the time from its waits: after a wait without events it assumes that the whole timeout
-/// has passed. If the clock disagrees, it assumes that the clock was set back and ignores it from then on.
+/// HAProxy derives the time from its waits: after a wait without events it assumes that the whole timeout has
+/// passed. If the clock disagrees, HAProxy assumes that the clock was set back, and ignores it from then on.
 #[test]
 fn clock_of_haproxy_stays_right() {
     let (pool, port) = (Pool::impatient(), free_port());
     let begun = Instant::now();
     let haproxy = pool.haproxy(1, port);
     pool.succeed(port);
-    // It would end by HAProxy's timeout of 30 s, which is what HAProxy waits for.
+    // This idle connection ends by HAProxy's timeout of 30 s, so HAProxy always has a timeout to wait for.
     let _idle = TcpStream::connect(address(port)).expect("a connection");
     for _ in 0..3 {
         pool.hold_one(port);
-        // Now the answer comes to a loop in which no job waits for it any longer.
+        // Now the answer arrives while no job of the event loop waits for it any longer.
         pool.succeed(port);
     }
     let info = haproxy.ask("show info");
@@ -218,7 +219,7 @@ fn with_two_event_loops_the_io_thread_reads() {
     assert!(sleeps >= HANDSHAKES as u64, "{sleeps} times");
 }
 
-/// Held jobs end by their deadline, which the I/O thread keeps; the loop is notified, and goes on.
+/// Held jobs end by their deadline. The I/O thread enforces it and notifies the event loop, which continues.
 #[test]
 fn deadlines_pass_while_the_host_loop_drives() {
     let (pool, port) = (Pool::impatient(), free_port());
@@ -230,7 +231,7 @@ fn deadlines_pass_while_the_host_loop_drives() {
     pool.succeed(port);
 }
 
-/// A loop that is stopped for a while loses no answer.
+/// An event loop that was stopped for a while receives every answer afterwards.
 #[test]
 fn host_loop_that_was_stopped_goes_on() {
     let (pool, port) = (Pool::new(), free_port());

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Clients of the node that break the protocol, guess names and handles, or leave in the middle. Each
-//! gets its own clear answer or its end; a gateway at work next to them does not notice, and the node
-//! keeps nothing of them.
+//! Clients that violate the node's protocol, guess names and handles, or disconnect in the middle of a
+//! message. The node answers each with its error or closes the connection, keeps no state of it, and serves a
+//! gateway at the same time without failures.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ use millrace_wire::{
 /// How long a node may take to answer a client that expects an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection to the node without any manners.
+/// A connection to the node that sends arbitrary bytes.
 struct Raw {
     socket: UnixStream,
     decoder: Decoder<NodeMessage>,
@@ -45,7 +45,7 @@ impl Raw {
         }
     }
 
-    /// A connection that has said hello.
+    /// A connection that has sent its hello.
     fn greeted(node: &Node) -> Self {
         let mut raw = Self::connect(node);
         raw.send(&hello(VERSION_MIN, VERSION_MAX));
@@ -63,11 +63,11 @@ impl Raw {
     }
 
     fn send_bytes(&mut self, bytes: &[u8]) {
-        // The node may have closed already, and that is what it should do.
+        // The node may have closed the connection already, as it should.
         drop(self.socket.write_all(bytes));
     }
 
-    /// The next message, or none if the node has closed.
+    /// The next message, or `None` if the node has closed the connection.
     fn next(&mut self) -> Option<NodeMessage> {
         loop {
             if let Some(message) = self.decoder.next().expect("the node speaks the protocol") {
@@ -82,7 +82,7 @@ impl Raw {
         }
     }
 
-    /// Everything until the node closes.
+    /// All messages until the node closes the connection.
     fn until_closed(&mut self) -> Vec<NodeMessage> {
         std::iter::from_fn(|| self.next()).collect()
     }
@@ -115,7 +115,7 @@ fn job(id: u64, key: u32) -> SubmittedJob {
     }
 }
 
-/// Openings after which a node has nothing left to say but goodbye.
+/// First bytes of connections that the node must close.
 fn openings() -> Vec<(&'static str, Vec<u8>)> {
     let greeting = encoded(&hello(VERSION_MIN, VERSION_MAX));
     let after_hello = |bytes: &[u8]| [&greeting[..], bytes].concat();
@@ -174,7 +174,7 @@ fn start() -> Setup {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
+fn protocol_violation_ends_only_its_own_connection() {
     let Setup {
         world,
         node,
@@ -192,7 +192,7 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
             NodeMessage::Fault(fault) => Some(*fault),
             _ => None,
         });
-        // A client that speaks the protocol gets the reason; others would not understand it.
+        // The node sends the reason to a client whose protocol version it can answer.
         if what == "a version from the future" {
             assert_eq!(fault, Some(Fault::Version), "{what}: {said:?}");
         }
@@ -201,7 +201,7 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
             .any(|message| matches!(message, NodeMessage::Complete(_)));
         assert!(!done, "{what}: nothing is done: {said:?}");
     }
-    // Truncated at every byte, and gone.
+    // The opening, cut after every byte, followed by a disconnect.
     let opening = [
         encoded(&hello(VERSION_MIN, VERSION_MAX)),
         encoded(&ClientMessage::OpenKey {
@@ -226,7 +226,7 @@ fn who_breaks_the_protocol_is_shown_out_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_crowd_that_says_nothing_locks_nobody_out() {
+fn silent_connections_do_not_block_other_clients() {
     let Setup {
         world,
         node,
@@ -237,7 +237,7 @@ fn a_crowd_that_says_nothing_locks_nobody_out() {
         .client
         .handshakes(gateway.address(KeyKind::P256), Tls::V13, 20);
     assert_eq!(node.served().total(), 20);
-    // They are not kept for ever, either.
+    // The node also closes the silent connections after a while.
     for mut raw in crowd {
         let said = raw.until_closed();
         assert!(
@@ -249,14 +249,14 @@ fn a_crowd_that_says_nothing_locks_nobody_out() {
 }
 
 #[test]
-fn a_foreign_key_is_like_one_that_does_not_exist() {
+fn foreign_key_is_answered_like_a_missing_key() {
     let Setup {
         world,
         node,
         gateway: _gateway,
     } = start();
     let other = world.authority.identity(KeyKind::P384);
-    // No user has this number.
+    // A user id that does not exist.
     let _ = node.import_with("foreign", &other, &["--allow-uid", "4000000000"]);
     let mut raw = Raw::greeted(&node);
     let mut answer = |request, name: &str| {
@@ -274,7 +274,7 @@ fn a_foreign_key_is_like_one_that_does_not_exist() {
 }
 
 #[test]
-fn a_handle_of_another_connection_is_nothing() {
+fn handle_of_another_connection_is_unknown() {
     let Setup {
         world: _world,
         node,
@@ -313,7 +313,7 @@ fn a_handle_of_another_connection_is_nothing() {
 }
 
 #[test]
-fn keys_that_are_none_are_refused_with_the_reason() {
+fn invalid_keys_are_refused_with_the_reason() {
     let Setup {
         world: _world,
         node,
@@ -342,7 +342,7 @@ fn keys_that_are_none_are_refused_with_the_reason() {
     let key = openssl::rsa::Rsa::generate(2048).expect("a key");
     let key = openssl::pkey::PKey::from_rsa(key).expect("a key");
     let mut der = key.private_key_to_pkcs8().expect("PKCS#8");
-    // A bit of the last number, qInv.
+    // Flips one bit of the last number, qInv.
     let last = der.len() - 1;
     der[last] ^= 1;
     assert_eq!(refusal(4, der), KeyError::Inconsistent);

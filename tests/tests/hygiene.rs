@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The private half of a pool's key is not on the gateway (not even in its memory), not in a log, not in
-//! a node's status and metrics, and not readable in its store.
+//! The private half of a pooled key is not on the gateway (not even in its memory), not in a log, not in a
+//! node's status and metrics, and not readable in its store.
 
 use std::fs;
 use std::path::Path;
@@ -100,9 +100,9 @@ fn nginx_never_has_the_key() {
     the_gateway_never_has_the_key(Server::Nginx);
 }
 
-/// The control of the tests above: a key that is in memory is found there.
+/// The control of the tests above: the search finds a key that is in memory.
 #[test]
-fn a_key_that_is_on_the_gateway_is_found_there() {
+fn key_on_the_gateway_is_found_there() {
     if !may_read_memory() {
         return;
     }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The `openssl` program and Python with the provider loaded: listing, signing by stub and by URI, no
-//! export of a pool's private key, asynchronous jobs, fork after use, ML-DSA certificates.
+//! The `openssl` program and Python with the provider loaded: listing, signing by stub and by URI, refused
+//! export of the pool's private keys, asynchronous jobs, fork after use, ML-DSA certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ struct Setup {
     stub: PathBuf,
 }
 
-/// A node with one key, named `www`, and the stub of the key in a file.
+/// A node with one key, named `www`, and the key's stub in a file.
 fn start(kind: KeyKind) -> Setup {
     let world = World::new();
     let node = world.node("node-1");
@@ -52,7 +52,7 @@ impl Setup {
         path
     }
 
-    /// The public key, which OpenSSL without the provider reads from the certificate.
+    /// The public key. OpenSSL without the provider reads it from the certificate.
     fn public_key(&self) -> PathBuf {
         let path = self.world.dir().join("public.pem");
         let _ = succeed(
@@ -119,7 +119,7 @@ fn provider_offers_its_key_types_signatures_exchanges_and_ciphers() {
 }
 
 #[test]
-fn a_stub_signs_in_the_pool_and_the_system_verifies() {
+fn stub_signs_in_the_pool_and_the_system_verifies() {
     for kind in KeyKind::USUAL {
         let setup = start(kind);
         let edge = setup.edge(|options| options);
@@ -150,7 +150,7 @@ fn a_stub_signs_in_the_pool_and_the_system_verifies() {
 }
 
 #[test]
-fn a_uri_signs_in_the_pool() {
+fn uri_signs_in_the_pool() {
     let setup = start(KeyKind::Rsa2048);
     let edge = setup.edge(|options| options);
     let digest = setup.file("digest", &[7; 32]);
@@ -166,7 +166,7 @@ fn a_uri_signs_in_the_pool() {
 }
 
 #[test]
-fn a_key_of_the_pool_is_not_exported() {
+fn key_of_the_pool_is_not_exported() {
     let setup = start(KeyKind::Rsa2048);
     let edge = setup.edge(|options| options.preferred());
     let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));
@@ -181,8 +181,8 @@ fn a_key_of_the_pool_is_not_exported() {
     assert_eq!(setup.node.served().total(), 0);
 }
 
-/// Listed first and preferred, the provider must not change what it does not accelerate: random numbers,
-/// digests, symmetric ciphers, generated keys, certificates.
+/// Listed first and preferred, the provider must not change algorithms that it does not accelerate: random
+/// numbers, digests, symmetric ciphers, generated keys, certificates.
 #[test]
 fn provider_listed_first_leaves_other_algorithms_working() {
     let setup = start(KeyKind::Rsa2048);
@@ -270,8 +270,8 @@ fn openssl_speed_runs_with_asynchronous_jobs() {
     for word in ["failure", ":error:"] {
         assert!(!said.contains(word), "{said}");
     }
-    // `speed` signs 36 bytes with RSA, the digest length of TLS 1.0, and that goes to the pool. Its other
-    // keys are generated and stay in the process. Both have to work inside a job.
+    // `speed` signs 36 bytes with RSA, the digest length of TLS 1.0, and the pool makes that signature. Its
+    // other keys are generated and stay in the process. Both kinds must work inside a job.
     let served = setup.node.served();
     assert!(served.rsa_signatures() > 8, "{served:?}\n{said}");
 }
@@ -312,7 +312,7 @@ fn s_server_and_s_client_do_asynchronous_handshakes() {
     }
 }
 
-/// TLS 1.2 without forward secrecy takes a decryption, which the policy of the key must allow.
+/// TLS 1.2 without forward secrecy needs a decryption, which the policy of the key must allow.
 #[test]
 fn key_exchange_by_rsa_needs_a_policy_that_allows_it() {
     for (policy, allowed) in [(&["--allow-tls-premaster"][..], true), (&[], false)] {
@@ -377,7 +377,8 @@ fn configuration_printed_by_the_cli_works() {
 
 const FORKS: usize = 4;
 
-/// A process that has used the pool forks; children, a grandchild and the parent use it after that.
+/// A process that has used the pool forks. Its children, a grandchild and the process itself use the pool
+/// after that.
 #[test]
 fn fork_after_use_gives_every_process_a_connection_of_its_own() {
     let setup = start(KeyKind::P256);
@@ -393,7 +394,8 @@ fn fork_after_use_gives_every_process_a_connection_of_its_own() {
             .arg(FORKS.to_string()),
     );
     assert!(said.contains("all well"), "{said}");
-    // Two before the forks, two by the parent after them, two by each child and two by each grandchild.
+    // Two signatures before the forks, two by the parent after them, two by each child and two by each
+    // grandchild.
     assert_eq!(setup.node.served().total(), 2 + 2 + 4 * FORKS as u64);
 }
 
@@ -452,7 +454,7 @@ wait_for(children)
 print('all well')
 ";
 
-/// Since OpenSSL 3.4 there are algorithms with a digest in their name, for messages and for digests.
+/// Since OpenSSL 3.4 some algorithms have a digest in their name; they sign messages or digests.
 #[test]
 fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     if release::openssl() < (3, 4) {
@@ -463,7 +465,7 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
         (KeyKind::P256, "ECDSA-SHA256"),
     ] {
         let setup = start(kind);
-        // A key that only the pool has, and one that the process imports into it.
+        // One key that only the pool has, and one that the process imports into the pool.
         for (key, edge) in [
             (&setup.stub, setup.edge(|options| options)),
             (&setup.identity.key_file, setup.edge(EdgeOptions::preferred)),
@@ -480,8 +482,8 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     }
 }
 
-/// Signs with the algorithm of that name: a message at once, in parts, and a digest. OpenSSL 3.5 signs with
-/// ML-DSA only messages at once.
+/// Signs with the named algorithm: a message at once, a message in parts, and a digest. OpenSSL 3.5 signs
+/// with ML-DSA only messages at once.
 const NAMED: &str = "
 import ctypes, hashlib, sys
 crypto = ctypes.CDLL('libcrypto.so.3')
@@ -543,7 +545,7 @@ print(len(signatures), 'signatures verify')
 ";
 
 /// Since OpenSSL 3.5 the first choice for TLS 1.3 is a hybrid of ML-KEM and X25519. The provider offers
-/// X25519 and no ML-KEM: the hybrid stays with OpenSSL.
+/// X25519 without ML-KEM, so OpenSSL computes the hybrid.
 #[test]
 fn hybrid_key_exchange_works_beside_the_provider() {
     const GROUP: &str = "X25519MLKEM768";
@@ -552,7 +554,7 @@ fn hybrid_key_exchange_works_beside_the_provider() {
     }
     let setup = start(KeyKind::P256);
     for (preferred, key) in [(false, &setup.stub), (true, &setup.identity.key_file)] {
-        // Long deadlines, so that the signature is made in the pool on a busy machine, too.
+        // Long deadlines, so that the pool makes the signature even on a busy machine.
         let edge = setup.edge(|options| {
             let options = options
                 .with("deadline_ms", 20_000)
@@ -583,13 +585,14 @@ fn hybrid_key_exchange_works_beside_the_provider() {
     }
 }
 
-/// A node that alone has an ML-DSA key, with the certificate that the release's OpenSSL made of it.
+/// A node with an ML-DSA key that no other process has, and the certificate that the release's OpenSSL made
+/// for it.
 struct MlDsa {
     world: World,
     node: Node,
     certificate: PathBuf,
     stub: PathBuf,
-    /// The private key, where the test keeps it.
+    /// The test's copy of the private key.
     key: PathBuf,
 }
 
@@ -619,7 +622,7 @@ impl MlDsa {
         }
     }
 
-    /// Long deadlines, so that the signature is made in the pool on a busy machine, too.
+    /// Long deadlines, so that the pool makes the signature even on a busy machine.
     fn edge(&self, preferred: bool) -> Edge {
         let options = EdgeOptions::to(self.node.endpoint())
             .with("deadline_ms", 20_000)
@@ -639,8 +642,8 @@ impl MlDsa {
 
 const ML_DSA_SETS: [u32; 3] = [44, 65, 87];
 
-/// `s_server` has the certificate and the stub, the node alone has the key. The client is an OpenSSL
-/// without the provider, accepts no other signature, and verifies the certificate.
+/// `s_server` has the certificate and the stub; only the node has the key. The client is an OpenSSL without
+/// the provider, accepts no other signature algorithm, and verifies the certificate.
 #[test]
 fn tls13_server_with_ml_dsa_certificate_signs_in_the_pool() {
     if release::openssl() < (3, 5) {
@@ -675,8 +678,8 @@ fn tls13_server_with_ml_dsa_certificate_signs_in_the_pool() {
     }
 }
 
-/// A stub, a URI, and a plain key that the process imports: OpenSSL's own implementation accepts the
-/// pool's signatures, and the pool made each of them.
+/// A stub, a URI, and a plain key that the process imports: the pool makes each signature, and OpenSSL's own
+/// implementation accepts it.
 #[test]
 fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
     if release::openssl() < (3, 5) {
@@ -721,8 +724,8 @@ fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
     }
 }
 
-/// Settings that the pool does not know: with the private key in the process OpenSSL signs, with a
-/// stub the signature is refused.
+/// The pool does not support these settings: OpenSSL signs if the process has the private key; with a stub
+/// the operation fails.
 #[test]
 fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
     if release::openssl() < (3, 5) {
@@ -770,8 +773,8 @@ fn ml_dsa_messages_of_evp_pkey_sign_are_signed_in_the_pool() {
     }
 }
 
-/// Stock nginx with two certificates, both keys in the pool alone: each client gets the one whose
-/// signature it accepts, without blocking the worker.
+/// Stock nginx with two certificates; only the pool has their keys. Each client gets the certificate whose
+/// signature algorithm it accepts, and the worker does not block.
 #[test]
 fn nginx_serves_ml_dsa_and_ecdsa_certificates_by_the_clients_choice() {
     if release::openssl() < (3, 5) {

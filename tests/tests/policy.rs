@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What an edge does when the pool is slow or says no, and what it tells its nodes about it.
+//! How a client of the pool treats a slow or refusing node, and what it reports to its nodes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use serde_json::Value;
 
-/// What a node has been told of one counter, by clients that may have gone or come back since.
+/// The sum of one counter over the reports of all clients, including those that have disconnected.
 fn told(node: &Node, counter: &str) -> u64 {
     let count = &node.status()["edge_totals"][counter];
     count.as_u64().expect("a number")
@@ -32,9 +32,9 @@ fn metric(node: &Node, sample: &str) -> Option<u64> {
     value.and_then(|value| value.parse().ok())
 }
 
-/// Waits until as many operations were reported as there were handshakes. An edge reports once per second
-/// while there is something to do; what its application counts only after that, because the machine is
-/// busy, comes with the report about the next handshake.
+/// Waits until the clients have reported as many operations as there were handshakes. A client reports once
+/// per second while it has operations. On a busy machine the application may count an operation after that
+/// report; the next handshake then triggers the report that contains it.
 fn wait_for_reports(handshakes: &mut u64, reported: impl Fn() -> u64, mut handshake: impl FnMut()) {
     const REPORTS_TAKE: Duration = Duration::from_secs(3);
     wait::until("every handshake was reported", || {
@@ -48,7 +48,7 @@ fn wait_for_reports(handshakes: &mut u64, reported: impl Fn() -> u64, mut handsh
 }
 
 #[test]
-fn an_edge_tells_its_node_how_its_application_waits() {
+fn client_reports_how_its_application_waits() {
     for server in Server::ALL {
         let world = World::new();
         let node = world.node("node-1");
@@ -76,7 +76,7 @@ fn an_edge_tells_its_node_how_its_application_waits() {
         assert_eq!(edge["fallbacks"], Value::Array(Vec::new()), "{edge}");
         let agent = edge["agent"].as_str().unwrap_or_default();
         assert!(agent.starts_with("millrace-provider/"), "{agent}");
-        // A client that is gone is no row any more, and stays in the totals.
+        // A disconnected client has no row any more; the totals still contain it.
         drop(gateway);
         wait::until("the client is gone", || {
             node.status()["edges"] == Value::Array(Vec::new())
@@ -86,7 +86,7 @@ fn an_edge_tells_its_node_how_its_application_waits() {
 }
 
 #[test]
-fn a_handshake_whose_node_sits_on_its_job_is_served_by_another() {
+fn handshake_with_a_stalled_node_is_hedged_to_another() {
     for stub in [false, true] {
         let world = World::new();
         let (one, two) = (world.node("node-1"), world.node("node-2"));
@@ -96,7 +96,7 @@ fn a_handshake_whose_node_sits_on_its_job_is_served_by_another() {
             nodes: vec![one.endpoint(), proxy.endpoint()],
             ..EdgeOptions::default()
         };
-        // Long enough that a job which is not hedged would be a failed test; and a hedge comes late enough
+        // The stall outlasts the test, so without a hedge the test would fail. The hedge comes late enough
         // that a busy machine does not use up the budget before the node stalls.
         let edge = edge
             .with("hedge", "on")

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Stock nginx with the library that makes it asynchronous: handshakes of one worker wait for the
-//! pool together; clients that leave and handshakes that time out while they wait leak nothing; nginx is
-//! reloaded, upgraded and killed under load. A proxy between provider and node decides when the pool
-//! answers, and its counters show what was in flight.
+//! Stock nginx with the preload library, which makes it asynchronous: handshakes of one worker wait for the
+//! pool concurrently; disconnected clients and timed-out handshakes leak nothing; nginx is reloaded, upgraded
+//! and killed under load. A proxy between provider and node decides when the pool answers, and its counters
+//! show the jobs in flight.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ use millrace_tests::world::World;
 use millrace_tests::{scaled, wait};
 use rustix::process::Signal;
 
-/// A node behind a proxy, and a site whose key is there.
+/// A node behind a proxy, and a site whose key is in that node.
 struct Pool {
     world: World,
     node: Node,
@@ -70,7 +70,7 @@ impl Pool {
         self.world.dir()
     }
 
-    /// A server with the site, and more lines.
+    /// A server block for the site, with `more` lines.
     fn server(&self, port: u16, listen: &str, more: &str) -> String {
         format!(
             "server {{ listen 127.0.0.1:{port} ssl backlog=4000 {listen}; {more}\n{}\
@@ -83,14 +83,14 @@ impl Pool {
         NginxOptions::asynchronous(&self.edge, self.server(port, "", ""))
     }
 
-    /// nginx as most tests want it: one worker.
+    /// nginx with one worker, as most tests use it.
     fn nginx(&self) -> (Nginx, SocketAddr) {
         let port = free_port();
         let nginx = Nginx::start(self.dir(), &self.options(port), &[port]);
         (nginx, address(port))
     }
 
-    /// Has that many handshakes wait for the pool at once, in one worker, and then lets them end.
+    /// Makes `count` handshakes wait for the pool at once, in one worker, and then lets them complete.
     fn wait_together(&self, address: SocketAddr, count: u64) {
         self.world.client.handshakes(address, Tls::V13, 1);
         let before = self.proxy.jobs();
@@ -131,21 +131,21 @@ fn handshakes_of_one_worker_wait_together() {
     }
 }
 
-/// How many clients there are at a time.
+/// Concurrent clients.
 const CLIENTS: usize = 40;
 
-/// Least time of one operation in the tests under load.
+/// Minimum latency of one operation in the tests under load.
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// The same in the comparison, in milliseconds: long enough that the computing of nginx, load driver and
-/// pool on the same cores is the smaller part. On a slow or busy machine the longer ones are needed.
-/// (Without the library the gain is 1 on any machine: one comparison that shows it is the proof.)
+/// Minimum latencies in the comparison, ms. nginx, load driver and pool share the cores, and their computing
+/// must be the smaller part of a handshake; a slow or busy machine needs the longer latencies. (Without the
+/// library the gain is 1 on any machine, so one comparison above the bound is proof.)
 const COMPARED_MS: [u64; 4] = [20, 40, 80, 160];
 
-/// Least gain of the library on any machine, with other tests beside it.
+/// Minimum gain of the library on any machine, with other tests running.
 const GAIN: f64 = 8.0;
 
-/// Windows per kind of server, in turns.
+/// Windows per kind of server, alternating.
 const WINDOWS: usize = 2;
 
 #[test]
@@ -174,7 +174,8 @@ fn one_worker_does_many_times_more_than_without_the_library() {
     drop(servers);
 }
 
-/// How many times as many handshakes the server on the second port does, in turns.
+/// The ratio of handshakes completed by the server on the second port to those on the first, in alternating
+/// windows.
 fn gain(pool: &Pool, ports: [u16; 2], latency: Duration) -> f64 {
     pool.proxy.set(Fault::Latency(latency));
     let before = pool.node.served().total();
@@ -207,25 +208,25 @@ fn gain(pool: &Pool, ports: [u16; 2], latency: Duration) -> f64 {
     gain
 }
 
-/// How clients leave.
+/// How clients end a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
-    /// They say that they send no more.
+    /// The client shuts down its sending side.
     Fin,
-    /// They are gone.
+    /// The client resets the connection.
     Reset,
-    /// They stay; it is nginx that has waited long enough.
+    /// The client stays connected; nginx's timeout expires.
     TimedOut,
 }
 
-/// Handshakes that are given up at once.
+/// Handshakes abandoned at once.
 const BATCH: u64 = 250;
 
-/// Windows of which one must not grow: see `teardown.rs`.
+/// Number of windows. At least one of them must show no growth: see `teardown.rs`.
 const FLAT_WINDOWS: usize = 8;
 
-/// Bound on what a handshake that was given up may cost for good, in bytes. A lost job costs more
-/// than 32 KiB.
+/// Bound on the memory that an abandoned handshake may cost permanently, in bytes. A lost job costs more than
+/// 32 KiB.
 const BYTES_PER_HANDSHAKE: u64 = 64;
 
 fn given_up_handshakes_leak_nothing(leave: Leave) {
@@ -265,7 +266,7 @@ fn given_up_handshakes_leak_nothing(leave: Leave) {
         flat,
         "it grew in every window by more than {allowed} KiB: {sizes:?}"
     );
-    // The same worker, and it works.
+    // The same worker still runs and serves.
     assert_eq!(nginx.workers(), [worker]);
     pool.wait_together(address(patient), 10);
     let log = nginx.log();
@@ -273,7 +274,7 @@ fn given_up_handshakes_leak_nothing(leave: Leave) {
     assert!(!log.contains("[alert]"), "{log}");
 }
 
-/// One batch. It ends when the worker has closed everything.
+/// One batch. It ends when the worker has closed every connection.
 fn give_up(pool: &Pool, address: SocketAddr, leave: Leave, closed: impl FnMut() -> bool) {
     let before = pool.proxy.jobs();
     pool.proxy.set(Fault::Hold);
@@ -286,11 +287,11 @@ fn give_up(pool: &Pool, address: SocketAddr, leave: Leave, closed: impl FnMut() 
         .collect();
     if leave == Leave::TimedOut {
         for mut socket in sockets {
-            // An alert, perhaps, and the end.
+            // The server may send an alert before it closes.
             let _ = socket.read_to_end(&mut Vec::new());
         }
         assert!(pool.proxy.jobs() > before, "handshakes were in the pool");
-        // Not one answer has come.
+        // The pool has not answered one job.
         wait::until("nginx has closed everything", closed);
         pool.proxy.set(Fault::None);
         return;
@@ -327,7 +328,7 @@ fn handshakes_that_time_out_leak_nothing() {
     given_up_handshakes_leak_nothing(Leave::TimedOut);
 }
 
-/// Reloads in a row that fail no client.
+/// Consecutive reloads during which every handshake must succeed.
 const RELOADS: usize = 100;
 
 #[test]
@@ -408,7 +409,7 @@ fn killed_worker_is_replaced_and_the_others_go_on() {
     });
     load.wait_for_more(50);
     let outcome = load.stop();
-    // Those of the killed worker, at most one per client.
+    // Handshakes of the killed worker: at most one per client.
     assert!(outcome.failed() <= 8, "{:?}", outcome.failures);
     pool.world.client.handshakes(address(port), Tls::V13, 20);
 }
@@ -451,8 +452,7 @@ fn outage_of_the_pool_fails_no_handshake_with_a_local_key() {
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
 }
 
-/// The key is in two nodes, one of which is killed and comes back, again and again, while every
-/// answer takes its time.
+/// Two nodes have the key. The test kills and restarts one of them repeatedly while every answer is delayed.
 #[test]
 fn killed_node_fails_no_handshake_if_another_has_the_key() {
     let world = World::new();
@@ -495,7 +495,7 @@ fn killed_node_fails_no_handshake_if_another_has_the_key() {
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
 }
 
-/// From OpenSSL 3.2 on a program may bring its own stacks for jobs: 128 KiB above a guard of 64 KiB.
+/// From OpenSSL 3.2 on a program may provide the stacks of jobs itself: 128 KiB above a guard of 64 KiB.
 #[test]
 fn jobs_have_stacks_with_a_guard_from_openssl_3_2_on() {
     const WAITING: usize = 20;
@@ -518,7 +518,7 @@ fn jobs_have_stacks_with_a_guard_from_openssl_3_2_on() {
     finish(sockets);
 }
 
-/// How many parts of a process's memory have these permissions and this size.
+/// The number of memory regions of a process with these permissions and this size.
 fn regions(id: u32, permissions: &str, size: u64) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).expect("a worker's memory");
     let has = |line: &&str| {
@@ -530,11 +530,11 @@ fn regions(id: u32, permissions: &str, size: u64) -> usize {
     maps.lines().filter(|line| has(line) == Some(true)).count()
 }
 
-/// What the library says, up to its reason.
+/// The prefix of the library's messages.
 const SAYS: &str = "millrace-preload: ";
 
 #[test]
-fn other_program_is_left_alone_with_one_message() {
+fn other_program_runs_unchanged_with_one_message() {
     let pool = Pool::new(KeyKind::P256);
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
@@ -585,14 +585,14 @@ fn other_program_is_left_alone_with_one_message() {
             "{command:?}: {text}"
         );
     }
-    // A program without TLS has nothing to be told.
+    // The library prints nothing in a program without TLS.
     let mut command = Command::new("/bin/true");
     let output = run(command.env("LD_PRELOAD", &artifacts().preload));
     assert_eq!(text_of(&output), "");
 }
 
 #[test]
-fn nginx_without_the_provider_works_as_before() {
+fn nginx_with_preload_but_no_provider_works_unchanged() {
     let pool = Pool::with(KeyKind::Rsa2048, false, |edge| edge);
     let port = free_port();
     let options = NginxOptions {
@@ -607,14 +607,15 @@ fn nginx_without_the_provider_works_as_before() {
     assert!(!nginx.log().contains(SAYS), "{}", nginx.log());
 }
 
-/// Copies a program of the release. Another process does it: a file that this one has had open for
-/// writing, and a child of another test still has, cannot be started (ETXTBSY).
+/// Copies a program of the release. A separate `cp` process does it: if this process had opened the file for
+/// writing, a child of another test might have inherited the descriptor, and `exec` of the file would fail
+/// with ETXTBSY.
 fn copy_program(path: &str, to: &Path) {
     let mut copy = Command::new("cp");
     let _ = succeed(copy.arg(release::file(path)).arg(to));
 }
 
-/// OpenSSL linked statically cannot be reached; a program without any stands for it.
+/// The library cannot reach a statically linked OpenSSL; a program without any OpenSSL simulates that case.
 #[test]
 fn nginx_without_a_shared_libssl_gets_one_message() {
     for name in ["nginx", "angie", "openresty", "haproxy"] {
@@ -630,7 +631,7 @@ fn nginx_without_a_shared_libssl_gets_one_message() {
     }
 }
 
-/// Debian's nginx can only wait by epoll; another program by the name of nginx stands for one that cannot.
+/// Debian's nginx always has epoll; another program named nginx simulates one without it.
 #[test]
 fn nginx_without_epoll_gets_one_message_and_blocks() {
     let pool = Pool::new(KeyKind::P256);

@@ -1,10 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! TLS and nginx beyond a plain handshake, with the library preloaded: several
-//! certificates, client certificates, stapling, resumption, early data, HTTP/2, nginx as a client,
-//! and `stream`. Each handshake is one operation of the pool, by its counters, and one worker has
-//! several of them wait at once.
+//! TLS and nginx beyond a plain handshake, with the preload library: several certificates, client
+//! certificates, stapling, resumption, early data, HTTP/2, nginx as a client, and `stream`. The pool's
+//! counters show one operation per handshake, and several handshakes of one worker wait at once.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -77,7 +76,7 @@ impl Pool {
         self.node.served().total()
     }
 
-    /// `openssl s_client` with a request on its standard input; its output.
+    /// Runs `openssl s_client` with a request on its standard input. Returns its output.
     fn s_client(&self, port: u16, arguments: &[&str]) -> String {
         let mut command = release::command("openssl");
         command.args(["s_client", "-ign_eof", "-verify_return_error", "-CAfile"]);
@@ -95,7 +94,7 @@ impl Pool {
         command
     }
 
-    /// Has these programs wait for the pool at once, and lets them end; what they said.
+    /// Makes these programs wait for the pool at once, then lets them complete. Returns their outputs.
     fn together(&self, commands: Vec<Command>) -> Vec<String> {
         let before = self.proxy.jobs();
         let count = commands.len() as u64;
@@ -111,7 +110,7 @@ impl Pool {
     }
 }
 
-/// What a program says on its standard output, or on both if it fails.
+/// The standard output of a program, with standard error if it fails.
 fn said(command: &mut Command) -> String {
     let output = run(command);
     if output.status.success() {
@@ -121,10 +120,10 @@ fn said(command: &mut Command) -> String {
     }
 }
 
-/// HTTP/1.0: the server closes, and the client ends with it.
+/// With HTTP/1.0 the server closes the connection, and the client ends with it.
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n";
 
-/// How many wait at once where that is not the point of the test.
+/// Concurrent handshakes in tests where their number does not matter.
 const SOME: usize = 5;
 
 const LOCATION: &str = "location / { return 200 ok; }";
@@ -193,8 +192,7 @@ fn names_that_are_not_served_are_rejected_without_an_operation() {
     assert_eq!(pool.served(), 3);
 }
 
-/// Certificates that are named by a variable are read and decoded during the handshake, on the stack
-/// of its job.
+/// nginx reads and decodes certificates named by a variable during the handshake, on the stack of its job.
 #[test]
 fn certificates_named_by_a_variable_are_served() {
     for kind in KeyKind::USUAL {
@@ -271,7 +269,7 @@ fn responses_are_stapled() {
     assert_eq!(pool.served(), 2);
 }
 
-/// A response about some certificate of some authority: nginx hands on what is in the file.
+/// A response for an arbitrary certificate of an arbitrary authority: nginx sends the file unchecked.
 fn ocsp_response(dir: &Path) -> PathBuf {
     let dir = dir.join("ocsp");
     fs::create_dir(&dir).expect("folder");
@@ -360,8 +358,8 @@ fn early_data_is_read_and_its_handshakes_wait_together() {
     assert!(!nginx.log().contains("[alert]"), "{}", nginx.log());
 }
 
-/// The preferred key exchange of OpenSSL from 3.5 on combines two kinds. A client that has announced it
-/// but sent no share of it is asked for another `ClientHello`.
+/// From OpenSSL 3.5 on the preferred key exchange is a hybrid. If a client announces it without a key share
+/// for it, the server requests a second `ClientHello` (HelloRetryRequest).
 #[test]
 fn hybrid_key_exchange_is_served() {
     if release::openssl() < (3, 5) {
@@ -402,7 +400,7 @@ fn http_2_is_served() {
     assert_eq!(pool.served(), SOME as u64);
 }
 
-/// nginx as a client whose key is in the pool: it, too, waits for several handshakes at once.
+/// nginx as a TLS client with its key in the pool: several of its handshakes wait at once, too.
 #[test]
 fn nginx_authenticates_to_its_upstreams_with_a_pooled_key() {
     let pool = Pool::new();

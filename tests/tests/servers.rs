@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of
-//! the pool without knowing of it. They wait for it synchronously. Their configuration is that of
+//! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of the
+//! pool without code for it. They wait for it synchronously. Their configuration is that of
 //! `docs/guide/other-servers.md`: one variable, and the stub in place of the key.
 
 use std::fs;
@@ -32,14 +32,14 @@ const HANDSHAKES: usize = 5;
 /// Clients beside the Rust driver: one on GnuTLS, one on OpenSSL.
 const PROGRAMS: [Program; 2] = [Program::Gnutls, Program::Openssl];
 
-/// Moves a key into the pool: its file is removed.
+/// Moves a key into the pool and removes its file. Returns the path of the stub.
 fn into_the_pool(node: &Node, identity: &Identity) -> String {
     let stub = node.import(identity.kind.name(), identity);
     fs::remove_file(&identity.key_file).expect("the key file goes");
     stub
 }
 
-/// One handshake or more with every key and TLS version by every client. Returns their number.
+/// At least one handshake with every key and TLS version by every client. Returns their number.
 fn all_clients_handshake(world: &World, server: &Running) -> u64 {
     let mut count = 0;
     for kind in KeyKind::USUAL {
@@ -55,8 +55,8 @@ fn all_clients_handshake(world: &World, server: &Running) -> u64 {
     count as u64
 }
 
-/// Every client completes both versions of TLS with both keys, each handshake is one operation of
-/// the pool, and no private key is in the server's memory; also after a reload and after an outage.
+/// Every client completes both versions of TLS with both keys, each handshake is one operation of the pool,
+/// and no private key is in the server's memory; also after a reload and after an outage.
 fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     if !is_installed(daemon.program(), package) {
         return;
@@ -98,7 +98,8 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     });
 }
 
-/// No private key is in any process of the server; unchecked where reading its memory is not allowed.
+/// Asserts that no process of the server has a private key in memory. Skips processes whose memory this test
+/// may not read.
 fn holds_nothing_of(server: &Running, identities: &[Identity]) {
     if !may_read_memory() {
         return;
@@ -162,7 +163,7 @@ fn stunnel_serves_plain_keys_with_and_without_the_pool() {
     serves_plain_keys_with_and_without_the_pool(Daemon::Stunnel, "stunnel4");
 }
 
-/// The pool holds back its answers: the handshakes of different connections wait together.
+/// The proxy holds back the pool's answers: the handshakes of different connections wait concurrently.
 fn handshakes_wait_in_threads_of_their_own(daemon: Daemon, package: &str) {
     const TOGETHER: u64 = 4;
     if !is_installed(daemon.program(), package) {
@@ -193,12 +194,12 @@ fn handshakes_wait_in_threads_of_their_own(daemon: Daemon, package: &str) {
 }
 
 #[test]
-fn handshakes_of_apache_wait_in_threads_of_their_own() {
+fn handshakes_of_apache_wait_in_separate_threads() {
     handshakes_wait_in_threads_of_their_own(Daemon::Apache, "apache2");
 }
 
 #[test]
-fn handshakes_of_stunnel_wait_in_threads_of_their_own() {
+fn handshakes_of_stunnel_wait_in_separate_threads() {
     handshakes_wait_in_threads_of_their_own(Daemon::Stunnel, "stunnel4");
 }
 
@@ -229,7 +230,7 @@ impl ClientAuthServer {
     }
 }
 
-/// Runs curl with a client certificate and the key in that file, or without a certificate.
+/// Runs curl with a client certificate and this key file, or without a client certificate.
 fn curl(
     world: &World,
     server: &ClientAuthServer,
@@ -313,7 +314,7 @@ fn curl_with_a_plain_key_is_accepted_with_and_without_the_pool() {
     all_are_accepted();
 }
 
-/// Both ends have keys of the pool: two signatures for each connection.
+/// Both ends have keys in the pool: two signatures per connection.
 #[test]
 fn openvpn_connects_with_keys_that_only_the_pool_holds() {
     if !is_installed("openvpn", "openvpn") {
@@ -369,8 +370,8 @@ fn openvpn_connects_with_plain_keys_with_and_without_the_pool() {
     connect(Tls::V13);
 }
 
-/// Where the environment cannot be set, OpenVPN's option `providers` loads the module by its name, and
-/// the module reads its own file.
+/// Where the environment cannot be set, OpenVPN's option `providers` loads the module by its name, and the
+/// module reads its own configuration file.
 #[test]
 fn openvpn_loads_the_provider_by_its_own_option() {
     if !is_installed("openvpn", "openvpn") {
@@ -386,7 +387,7 @@ fn openvpn_loads_the_provider_by_its_own_option() {
     for tls in Tls::ALL {
         let server = End {
             key: Key::Stub(&stub),
-            // In a test these two stand for /etc/millrace/client.toml and OpenSSL's own folder.
+            // In this test these two stand for /etc/millrace/client.toml and OpenSSL's own folder.
             environment: vec![
                 ("MILLRACE_CLIENT_CONF", file.clone()),
                 ("OPENSSL_MODULES", edge.modules.clone()),
@@ -405,8 +406,8 @@ fn openvpn_loads_the_provider_by_its_own_option() {
     assert_eq!(node.served().rsa_signatures(), 2);
 }
 
-/// With a key that is not in a file OpenVPN makes a library context of its own, and loads what
-/// `openssl.cnf` has activated into it by name. There the provider must not disturb, and the external
+/// With a key that is not in a file, OpenVPN creates a separate library context and loads into it, by name,
+/// the providers that `openssl.cnf` has activated. There the provider must not interfere, and the external
 /// signer may use the pool.
 #[test]
 fn openvpn_with_a_library_context_of_its_own_connects() {
@@ -447,7 +448,7 @@ fn openvpn_with_a_library_context_of_its_own_connects() {
     }
 }
 
-/// A server for many clients with a network device, without privileges: a page is fetched through the
+/// A server for many clients with a network device, without privileges: the test fetches a page through the
 /// tunnel.
 #[test]
 fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
@@ -484,7 +485,7 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     let pages = world.dir().join("pages");
     fs::create_dir(&pages).expect("folder for pages");
     fs::write(pages.join("index.html"), "through the tunnel").expect("a page");
-    // In a network of its own every port is free.
+    // In a separate network namespace every port is free.
     let mut web = release::python();
     web.args(["-u", "-m", "http.server", "--bind", "198.19.0.1", "8000"]);
     web.arg("--directory").arg(&pages);
@@ -498,7 +499,7 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
-/// The recipe of an application, with its `openssl.cnf` written to a file.
+/// The recipe for an application, with its `openssl.cnf` written to a file.
 fn recipe(world: &World, node: &Node, application: &str, keys: Keys) -> (Recipe, Edge) {
     let recipe = Recipe::of(application, &node.endpoint(), keys);
     let conf = world.dir().join("generated.cnf");
@@ -580,7 +581,7 @@ fn curl_is_accepted_by_its_recipe() {
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
-/// Whether a text has a line, however it is spaced.
+/// Whether a text contains a line, ignoring differences in white space.
 fn has_line(text: &str, line: &str) -> bool {
     text.lines()
         .any(|candidate| candidate.split_whitespace().eq(line.split_whitespace()))

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One fault after the other under load, in a random order whose seed is printed. Long with
+//! One fault after the other under load, in a random order. The test prints its seed. Long with
 //! `MILLRACE_LONG=1`.
 
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ const FAULTS: [Fault; 9] = [
     Fault::WrongResult,
 ];
 
-/// A gateway that holds its key fails no handshake under any fault of the pool. A gateway without the key may fail
+/// A gateway with its key fails no handshake under any fault of the pool. A gateway without the key may fail
 /// some, but no client ever receives a wrong signature, and after the fault every handshake succeeds again.
 #[test]
-fn whatever_the_pool_does_no_client_sees_anything_wrong() {
+fn client_never_sees_a_wrong_result_under_pool_faults() {
     let world = World::new();
     let node = world.node("node-1");
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());

@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Thousands of clients that send a `ClientHello` and close while the pool works on their handshake.
-//! Memory and descriptors of gateway and node must not grow.
+//! Thousands of clients that send a `ClientHello` and close while the pool works on their handshake. Memory
+//! and descriptors of gateway and node must not grow.
 //!
-//! The clients close with a FIN, and the gateway's own timeouts are too long to matter: without the
-//! preload library HAProxy loses the paused job of a connection that it closes first; see `haproxy.rs`.
+//! The clients close with a FIN, and the gateway's own timeouts are too long to expire: without the preload
+//! library HAProxy loses the paused job of a connection that it closes first; see `haproxy.rs`.
 //!
-//! Allocators and pools fill up at first, and later whenever more handshakes than before are in flight at
-//! once. A leak grows in *every* window of a thousand handshakes, so one window without growth proves
-//! that there is none, and several windows are tried.
+//! Allocators and pools grow at first, and later whenever more handshakes than before are in flight at once.
+//! A leak grows in *every* window of a thousand handshakes, so one window without growth proves that there is
+//! none. The test runs several windows until it finds one.
 
 use millrace_tests::drive::{Client, Tls, finish};
 use millrace_tests::edge::EdgeOptions;
@@ -22,17 +22,17 @@ use millrace_tests::scaled;
 use millrace_tests::wait;
 use millrace_tests::world::World;
 
-/// Handshakes that are torn down at once.
+/// Handshakes torn down at once.
 const BATCH: u64 = 100;
 
-/// Batches in a window.
+/// Batches per window.
 const WINDOW: u64 = 10;
 
-/// Windows that are tried until one does not grow.
+/// Number of windows. At least one of them must show no growth.
 const WINDOWS: usize = 8;
 
-/// Permanent growth that is allowed per aborted handshake, in bytes. The stack of one lost job is 32
-/// KiB, one lost TLS connection about 20 KiB, one lost operation of the provider some hundred bytes.
+/// Permanent growth allowed per aborted handshake, in bytes. The stack of one lost job has 32 KiB; one lost
+/// TLS connection costs about 20 KiB, one lost operation of the provider some hundred bytes.
 const BYTES_PER_HANDSHAKE: u64 = 64;
 
 struct Setup {

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Known answers and random comparison through the provider: a process whose OpenSSL prefers the
-//! provider gives the results of Wycheproof's vectors, with private operations in the pool, and agrees
-//! with a process whose OpenSSL is as the system ships it.
+//! Known answers and random comparison through the provider. An OpenSSL that prefers the provider gives the
+//! results of Wycheproof's vectors, with private-key operations in the pool. It also agrees with an OpenSSL
+//! in the system's own configuration.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,11 +22,11 @@ use openssl::rsa::{Padding, Rsa};
 struct Setup {
     worker: Worker,
     node: Node,
-    // Holds the folder; taken apart first, so that it ends last.
+    // Declared so that it is dropped last: the other fields use its folder.
     _world: World,
 }
 
-/// A worker whose private operations only the pool can do: fallback is off.
+/// Starts a worker without fallback: only the pool can do its private-key operations.
 fn start() -> Setup {
     assert!(
         std::env::var_os("OPENSSL_CONF").is_none(),
@@ -48,7 +48,7 @@ fn start() -> Setup {
     }
 }
 
-/// Runs a vector; the text says how the result differs from the expected one.
+/// Runs a vector. The error describes the difference from the expected result.
 fn check(case: &Case, worker: &mut Worker, plain: &mut Performer) -> Option<String> {
     let answer = worker.perform(&case.request);
     let good = match (&case.verdict, &answer) {
@@ -173,10 +173,10 @@ fn spki(key: &PKey<Private>) -> Vec<u8> {
     key.public_key_to_der().expect("a public key")
 }
 
-/// The pool and OpenSSL's default provider agree on random operations: deterministic ones byte for
-/// byte, random ones by verifying each other's work.
+/// The pool and OpenSSL's default provider agree on random operations: deterministic results are equal byte
+/// for byte, and each side verifies the other's randomised results.
 #[test]
-fn the_pool_and_openssl_agree_on_rsa() {
+fn pool_and_openssl_agree_on_rsa() {
     let Setup {
         _world,
         node,
@@ -229,7 +229,7 @@ fn encrypt_oaep(key: &PKey<Private>, message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_pool_and_openssl_agree_on_curves() {
+fn pool_and_openssl_agree_on_curves() {
     let Setup {
         _world,
         node,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The previous version beside this one: node, provider and preload library of either, and key stores that the
-//! other has written. `scripts/previous-version.sh` builds the previous programs; `make test` runs it.
+//! The previous version combined with this one: node, provider and preload library of either, and key stores
+//! written by the other. `scripts/previous-version.sh` builds the previous programs; `make test` runs it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ struct Mix {
     preload: &'static Artifacts,
 }
 
-/// Handshakes of a stock nginx whose key is in the node alone; the node's own counters must show them.
+/// Handshakes of a stock nginx; only the node has its key, and the node's own counters must show them.
 fn pooled_handshakes_succeed(name: &str, mix: Mix, kind: KeyKind) {
     let world = World::new();
     let options = NodeOptions {
@@ -92,7 +92,7 @@ fn every_mix_of_old_and_new_programs_serves_pooled_handshakes() {
     }
 }
 
-/// A store that `writer` has filled serves handshakes from a node of `reader`.
+/// A node of version `reader` serves handshakes from a store filled by version `writer`.
 fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
     let world = World::new();
     let options = NodeOptions {
@@ -114,12 +114,12 @@ fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
     for (identity, stub) in identities.iter().zip(stubs) {
         handshakes(&world, &node, &Site::with_stub(identity, &stub), mix);
     }
-    // The reader administers what the writer has made.
+    // The reader's commands change keys that the writer has stored.
     node.remove("key-rsa-2048");
 }
 
 #[test]
-fn a_new_node_serves_the_store_of_an_old_one() {
+fn new_node_serves_the_store_of_an_old_one() {
     let Some(old) = previous() else {
         skip!("no previous version built");
     };
@@ -127,7 +127,7 @@ fn a_new_node_serves_the_store_of_an_old_one() {
 }
 
 #[test]
-fn an_old_node_serves_the_store_of_a_new_one() {
+fn old_node_serves_the_store_of_a_new_one() {
     let Some(old) = previous() else {
         skip!("no previous version built");
     };
@@ -135,7 +135,7 @@ fn an_old_node_serves_the_store_of_a_new_one() {
 }
 
 #[test]
-fn the_previous_version_is_a_whole_commit_id() {
+fn previous_version_is_a_whole_commit_id() {
     let file = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/previous-version"));
     let file = file.expect("tests/previous-version");
     let commit = file

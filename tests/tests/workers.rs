@@ -32,7 +32,7 @@ fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
     (world, node, gateway)
 }
 
-/// Connections of workers that have ended are closed.
+/// Asserts that the node has no connection of a worker that has ended.
 fn assert_only_workers_are_connected(node: &Node, gateway: &Gateway) {
     let good = wait::holds_within(wait::SOON, || node.connections() <= gateway.workers().len());
     let (connections, workers) = (node.connections(), gateway.workers());
@@ -83,7 +83,7 @@ fn reloading_haproxy_fails_no_handshake_with_a_key_on_the_gateway() {
     reload_under_load(Server::HaproxyMaster, true);
 }
 
-/// The kernel states the user of a worker, and the policy of the key names it.
+/// The node learns the worker's user from the kernel, and the policy of the key names that user.
 #[test]
 fn policy_admits_the_user_of_the_workers() {
     if !is_root() {
@@ -132,7 +132,7 @@ fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
         wait::until("the worker is gone", || !is_alive(victim));
         load.wait_for_more(5);
         let outcome = load.stop();
-        // What the killed worker had in hand is lost, and nothing else: two clients, one each.
+        // Only handshakes of the killed worker fail: at most one for each of the two clients.
         assert!(outcome.failed() <= 2, "{outcome:?}");
     }
     let before = wait::until_steady("the node", || node.served().total());
@@ -142,7 +142,7 @@ fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
 }
 
 #[test]
-fn stopped_nginx_leaves_nothing_at_the_node() {
+fn stopped_nginx_leaves_no_connection_at_the_node() {
     let (world, node, gateway) = start(Server::Nginx, true);
     world
         .client

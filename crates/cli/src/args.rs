@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was typed: the command line as plain values. What it *means* together with the
-//! configuration file and the defaults is decided by each command, once, when it starts.
+//! The parsed command line as plain values. Each command combines them with the configuration file and the
+//! defaults once, when it starts ([`crate::settings`]).
 //!
-//! Help texts are the documentation comments here; the man pages and `docs/reference` are generated
-//! from the same comments.
+//! Help texts are the documentation comments here; the man pages and `docs/reference` are generated from the
+//! same comments.
 
 mod advise;
 mod ceiling;
@@ -32,7 +32,7 @@ pub(crate) use self::inspect::{
     InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
 };
 
-/// Exit codes, as the last lines of the long help say them.
+/// Exit codes, as the last lines of the long help list them.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -56,12 +56,11 @@ Exit codes:
     after_long_help = EXIT_CODES
 )]
 pub(crate) struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The verbs, in the order in which a newcomer meets them. Their help is that of their arguments.
+/// The commands, in the order in which a new user needs them. Their help is that of their arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(UpArgs),
@@ -113,8 +112,8 @@ pub(crate) struct UpArgs {
     pub(crate) socket_group: Option<String>,
     /// Mode of the socket, octal [default: 0660]
     ///
-    /// With 0666 every local user may connect; what each may do is then up
-    /// to the policy of each key alone.
+    /// With 0666 every local user may connect; then only the policy of each
+    /// key decides on the operations of a user.
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
     /// Also listen on TCP, with mutual TLS 1.3
@@ -132,7 +131,7 @@ pub(crate) struct UpArgs {
     /// Worker threads per class of work [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
-    /// Processors that workers are kept to [default: auto]
+    /// Processors to which workers are pinned [default: auto]
     ///
     /// The affinity that the node was started with (taskset, cpuset) holds in
     /// any case.
@@ -147,7 +146,7 @@ pub(crate) struct UpArgs {
     /// node does not start.
     #[arg(long)]
     pub(crate) lock_memory: bool,
-    /// What to log: error, warn, info, debug, trace, or a filter per module
+    /// Log level (error, warn, info, debug, trace), or a filter per module
     #[arg(
         long,
         value_name = "FILTER",
@@ -155,12 +154,12 @@ pub(crate) struct UpArgs {
         hide_env_values = true
     )]
     pub(crate) log: Option<String>,
-    /// How to log
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 }
 
-/// The form of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// One readable line per event
@@ -182,7 +181,7 @@ pub(crate) struct ConfigArg {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// The socket of the node, for `up` and for every command that asks a running node.
+/// The socket of the node, for `up` and for every command that connects to a running node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SocketArg {
     /// Unix socket of the node, to which clients connect
@@ -195,7 +194,7 @@ pub(crate) struct SocketArg {
     pub(crate) socket: Option<PathBuf>,
 }
 
-/// The place of the key store, for `up` and for every command that works on it.
+/// Location of the key store, for `up` and for every command that works on it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
@@ -221,7 +220,7 @@ pub(crate) struct StoreArgs {
     pub(crate) kek_file: Option<PathBuf>,
 }
 
-/// What may be done with a key, and by whom.
+/// Policy of a key: the allowed identities, operations and hashes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PolicyArgs {
     /// Local user (number or name) who may use the key; repeatable
@@ -230,13 +229,13 @@ pub(crate) struct PolicyArgs {
     /// Client certificate (its name) that may use the key; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_cert: Vec<String>,
-    /// Everybody whom the node has authenticated may use the key
+    /// Every authenticated client may use the key
     #[arg(long, conflicts_with_all = ["allow_uid", "allow_cert"])]
     pub(crate) allow_all: bool,
-    /// Operations that are allowed, separated by commas
+    /// Allowed operations, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(OperationKind::ALL, OperationKind::name))]
     pub(crate) operations: Vec<OperationKind>,
-    /// Hashes that are allowed, separated by commas
+    /// Allowed hashes, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(Hash::ALL, Hash::name))]
     pub(crate) hashes: Vec<Hash>,
     /// Also allow TLS 1.2 RSA key exchange (rsa-tls-premaster)
@@ -246,7 +245,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) allow_tls_premaster: bool,
 }
 
-/// Keep the keys that the node serves.
+/// Manage the keys that the node serves.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
     Import(KeyImportArgs),
@@ -267,7 +266,7 @@ A running node serves the key within a second. By default every authenticated cl
 may sign, decrypt OAEP and agree on keys with it; PKCS#1 v1.5 decryption and
 raw RSA are off.";
 
-/// Bring a private key into the pool
+/// Import a private key into the pool
 ///
 /// The file is PEM: PKCS#8, PKCS#1 or SEC 1, not encrypted. The key is
 /// checked, then stored encrypted under the key-encryption key.
@@ -278,7 +277,7 @@ pub(crate) struct KeyImportArgs {
     pub(crate) name: String,
     /// PEM file with the private key, or - for standard input
     pub(crate) file: PathBuf,
-    /// Replace a key of the same name
+    /// Replace an existing key of the same name
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
@@ -316,7 +315,7 @@ pub(crate) struct KeyShowArgs {
 
 /// Remove a key
 ///
-/// A running node forgets it within a second; operations in flight still finish.
+/// A running node unloads it within a second; operations in flight still finish.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace key remove www")]
 pub(crate) struct KeyRemoveArgs {
@@ -334,7 +333,7 @@ Examples:
 
 What is not named stays as it is. A running node obeys within a second.";
 
-/// Change who may use a key, and for what
+/// Change the policy of a key: clients, operations, hashes
 #[derive(Debug, Args)]
 #[command(after_long_help = POLICY_EXAMPLE)]
 pub(crate) struct KeyPolicyArgs {
@@ -387,7 +386,7 @@ identity: `--allow-cert NAME` grants keys to it.";
 pub(crate) struct CertClientArgs {
     /// Identity of the client
     pub(crate) name: String,
-    /// Folder for ca.pem, cert.pem and key.pem; made if it is not there
+    /// Folder for ca.pem, cert.pem and key.pem; created if missing
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
@@ -403,7 +402,7 @@ Nodes refuse the certificate from their next reload (SIGHUP) on. What the
 client may use over connections that it has open is up to the policies of the
 keys: `millrace key policy`.";
 
-/// Revoke a client's certificate, so that it gets in no more
+/// Revoke a client's certificate
 #[derive(Debug, Args)]
 #[command(after_long_help = CERT_REVOKE_EXAMPLE)]
 pub(crate) struct CertRevokeArgs {
@@ -419,7 +418,7 @@ Examples:
   millrace status --sessions
   millrace status --json | jq .keys";
 
-/// Show what the node is doing: keys, connections, operations, latency
+/// Show the state of the node: keys, connections, operations, latency
 #[derive(Debug, Args)]
 #[command(after_long_help = STATUS_EXAMPLE)]
 pub(crate) struct StatusArgs {
@@ -438,7 +437,7 @@ pub(crate) struct StatusArgs {
     pub(crate) socket: SocketArg,
 }
 
-/// Measure; every figure comes from a run that checked its answers.
+/// Measure; every figure comes from a run that checked its results.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Crypto(CryptoArgs),
@@ -464,14 +463,14 @@ pub(crate) struct CompletionsArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace man /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
-    /// The folder; made if it is not there
+    /// The folder; created if missing
     pub(crate) dir: PathBuf,
 }
 
 /// Write the reference pages of the documentation into a folder
 #[derive(Debug, Args)]
 pub(crate) struct ReferenceArgs {
-    /// The folder; made if it is not there
+    /// The folder; created if missing
     pub(crate) dir: PathBuf,
 }
 
@@ -482,7 +481,7 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "an octal mode like 0660 is wanted".to_owned())
 }
 
-/// A parser of names, which lists them all when it meets another one.
+/// A value parser for names. Its error lists all valid names.
 fn one_of<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,

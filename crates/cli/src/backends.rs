@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which backends there are, in order of preference. They are values handed in, not features.
+//! The backends, in order of preference. They are values, not Cargo features.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use millrace_backends::{Cuda, Simd, Software};
 use millrace_engine::Backend;
 use millrace_engine::backend::Unusable;
 
-/// Names the kernels of the cuda backend, instead of those that are measured to be faster.
+/// Selects the kernels of the cuda backend, in place of those with the better measurements.
 const CUDA_ARITHMETIC: &str = "MILLRACE_CUDA_ARITHMETIC";
 
-/// Where the kernels are installed, beside the folder of the binary.
+/// Installed location of the kernels, relative to the folder of the binary.
 const CUDA_KERNELS: &str = "../lib/millrace/millrace_cuda.fatbin";
 
-/// Every backend that is built in, whether or not this machine can use it.
+/// Every backend that is compiled in, including those that this machine cannot use.
 pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(cuda()),
@@ -26,7 +26,7 @@ pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
     ]
 }
 
-/// The cuda backend as the environment wants it. It opens its device when it is first asked.
+/// The cuda backend, configured by the environment. It opens its device at the first use.
 fn cuda() -> Cuda {
     let mut cuda = Cuda::new();
     if let Ok(name) = std::env::var(CUDA_ARITHMETIC) {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How a command ends: exit codes, and the one place that prints an error.
+//! The end of a command: exit codes, and the only function that prints an error.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -10,19 +10,19 @@ use std::process::ExitCode;
 /// The reasons of failure that have an exit code. The long help describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Anything that has no code of its own.
+    /// Any failure without a separate code.
     Failed = 1,
     /// The command line or the configuration file is wrong.
     Usage = 2,
     /// The key was refused.
     KeyRefused = 3,
-    /// There is no key of that name, or there is one already.
+    /// The key does not exist, or a key of that name exists already.
     KeyName = 4,
     /// No node answers.
     NoNode = 5,
 }
 
-/// An error on its way to `main` that carries an exit code and, as context, what was attempted.
+/// An error with an exit code and, as context, the action that failed.
 #[derive(Debug)]
 struct Coded {
     failure: Failure,
@@ -37,7 +37,7 @@ impl fmt::Display for Coded {
 
 impl std::error::Error for Coded {}
 
-/// An error with an exit code of its own.
+/// An error with a specific exit code.
 pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Coded {
         failure,
@@ -45,7 +45,7 @@ pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Erro
     })
 }
 
-/// An end with this exit code and no message: the command has printed its answer.
+/// Ends the command with this exit code and no message: the command has printed its result.
 #[derive(Debug)]
 struct ExitCodeOnly(u8);
 
@@ -57,12 +57,12 @@ impl fmt::Display for ExitCodeOnly {
 
 impl std::error::Error for ExitCodeOnly {}
 
-/// Ends the command with a code that is an answer rather than a failure.
+/// Ends the command with an exit code that is a result rather than a failure.
 pub(crate) fn exit_with(code: u8) -> anyhow::Error {
     anyhow::Error::new(ExitCodeOnly(code))
 }
 
-/// Gives an error an exit code and a first sentence.
+/// Adds an exit code and a first sentence to an error.
 pub(crate) trait ContextCode<T> {
     /// Like `with_context`, with an exit code.
     fn or_fail(self, failure: Failure, message: impl FnOnce() -> String) -> anyhow::Result<T>;
@@ -79,8 +79,9 @@ impl<T, E: Into<anyhow::Error>> ContextCode<T> for Result<T, E> {
     }
 }
 
-/// Maps the end of a command to the end of the process. The chain of causes is printed here and
-/// nowhere else; a reader that went away (`millrace key list | head -1`) is success.
+/// Maps the result of a command to the exit code of the process. Only this function prints the chain of
+/// causes. A closed reader (`millrace key list
+/// head -1`) is success.
 pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -96,7 +97,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     } else {
         "error"
     };
-    // If standard error is closed, too, no output is left.
+    // If standard error is closed, too, there is no place for output.
     let _ = writeln!(io::stderr(), "{label}: {}", chain(&error));
     let failure = error
         .downcast_ref::<Coded>()
@@ -104,7 +105,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(failure as u8)
 }
 
-/// The causes in one line, without those whose text the one before already contains.
+/// The causes in one line, without those whose text the previous one contains.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut last = String::new();
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_printed_once() {
+    fn cause_is_printed_once() {
         let inner = io::Error::other("the disk is full");
         let error = anyhow::Error::new(inner).context("writing x: the disk is full");
         assert_eq!(chain(&error), "writing x: the disk is full");
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_survives_further_context() {
+    fn code_survives_further_context() {
         let error = fail(Failure::NoNode, "no node answers").context("asking for the status");
         assert_eq!(
             error.downcast_ref::<Coded>().unwrap().failure,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a process that holds keys does before it reads the first one: no core dumps, no debugger of
-//! the same user, and on request no swap.
+//! Hardens a process before it reads the first key: no core dumps, no debugger of the same user, and on
+//! request no swap.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 /// Turns off core dumps and, if asked, locks all memory, present and future.
 ///
 /// # Errors
-/// The kernel refuses; for `lock_memory` it says what to grant.
+/// The kernel refuses; for `lock_memory` the message names the missing right.
 pub(crate) fn process(lock_memory: bool) -> Result<()> {
     // Also denies ptrace and /proc/PID/mem to other processes of the same user.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)

@@ -1,17 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The one binary, `millrace`: the composition root, the only place that knows every concrete type.
+//! The binary `millrace`: the composition root, the only crate that names every concrete type.
 //!
 //! ```text
-//! args.rs       what was typed (and, from its comments, help and man pages)
-//! settings.rs   what it means together with the file and the defaults
-//! backends.rs   which backends there are, in order of preference
-//! commands/     one file per verb
-//! exit.rs       exit codes; the one place that prints an error
+//! args.rs       the command line (and, from its comments, help and man pages)
+//! settings.rs   flags, file and defaults, merged
+//! backends.rs   the backends, in order of preference
+//! commands/     one file per command
+//! exit.rs       exit codes; the only function that prints an error
 //! ```
 //!
-//! It holds no logic of a node or a client: those are the server and client crates.
+//! The logic of nodes and clients is in the server and client crates.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Tells a service manager how the node is doing (the protocol of sd_notify(3)): one datagram per
-//! message to the socket named by `NOTIFY_SOCKET`. Without that variable nothing happens.
+//! Reports the state of the node to a service manager (the protocol of sd_notify(3)): one datagram per
+//! message to the socket named by `NOTIFY_SOCKET`. Without that variable it does nothing.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,11 +12,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The node serves.
 pub(crate) const READY: &str = "READY=1";
-/// The node finishes what it has and ends.
+/// The node drains and ends.
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
-/// Sends a message to the service manager, if there is one. A manager that does not listen is no
-/// reason to fail: it logs.
+/// Sends a message to the service manager, if there is one. A failure to send is only logged.
 pub(crate) fn service_manager(message: &str) {
     let Some(target) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_arrives_at_a_path_and_in_the_abstract_namespace() {
+    fn message_arrives_at_a_path_and_in_the_abstract_namespace() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify.sock");
         let by_path = UnixDatagram::bind(&path).unwrap();

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Data to standard output: tables, JSON, and text. Talk goes to standard error elsewhere.
+//! Data on standard output: tables, JSON, and text. Messages go to standard error, elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -20,7 +20,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
         .context("writing the output")
 }
 
-/// Writes a value as JSON, with line breaks for people, and one at the end.
+/// Writes a value as indented JSON with a final line break.
 ///
 /// # Errors
 /// As [`print()`].
@@ -30,7 +30,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&text)
 }
 
-/// The day of a moment (seconds since 1970), in UTC: `2026-11-21`. A moment after the year 9999 has none.
+/// The UTC date of a time in seconds since 1970: `2026-11-21`. Empty after the year 9999.
 pub(crate) fn date(seconds: u64) -> String {
     let moment = i64::try_from(seconds)
         .ok()
@@ -41,17 +41,17 @@ pub(crate) fn date(seconds: u64) -> String {
     }
 }
 
-/// A table: a header and rows of text, columns as wide as they need to be.
+/// A table: a header and rows of text. Each column is as wide as its longest cell.
 #[derive(Debug)]
 pub(crate) struct Table {
     header: Vec<&'static str>,
-    /// Whether each column is for numbers, which end where the column ends.
+    /// Whether each column has numbers, which are aligned to the right.
     numeric: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns; a name that begins with `>` makes a column of numbers.
+    /// A table with these columns. A name that begins with `>` makes a column of numbers.
     pub(crate) fn new(columns: &[&'static str]) -> Self {
         Self {
             header: columns

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Root acts on a key store with the rights of its owner: the node, which runs as its own user, must be
+//! Lets root act on a key store with the rights of its owner: the node runs as a separate user, and must be
 //! able to read a key that root imports.
 
 use std::fs;
@@ -14,13 +14,13 @@ use rustix::fs::{Gid, Uid};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
-/// Does `work` with the effective user and group of the owner of `path`, or of the nearest folder
-/// above it that exists. For other users than root nothing changes.
+/// Runs `work` with the effective user and group of the owner of `path`, or of the nearest existing folder
+/// above it. If this user is not root, it only runs `work`.
 ///
-/// Only this thread changes its rights, and only until `work` is done.
+/// Only this thread changes its rights, and only until `work` returns.
 ///
 /// # Errors
-/// The kernel refuses; then nothing was done.
+/// The kernel refuses; then `work` has not run.
 pub(crate) fn as_owner_of<T>(path: &Path, work: impl FnOnce() -> T) -> Result<T> {
     let owner = path.ancestors().find_map(|path| fs::metadata(path).ok());
     let owner = owner.filter(|owner| geteuid().is_root() && owner.uid() != 0);
@@ -32,7 +32,7 @@ pub(crate) fn as_owner_of<T>(path: &Path, work: impl FnOnce() -> T) -> Result<T>
     Ok(work())
 }
 
-/// The rights that this thread had before; dropping it gives them back.
+/// The previous rights of this thread; dropping it restores them.
 struct Rights {
     user: Uid,
     group: Gid,
@@ -44,7 +44,7 @@ impl Rights {
             user: geteuid(),
             group: getegid(),
         };
-        // The group first: afterwards the thread may no longer choose one.
+        // The group first: after the change of the user the thread may no longer change it.
         set_thread_res_gid(None, group, None)?;
         set_thread_res_uid(None, user, None)?;
         Ok(before)
@@ -53,7 +53,7 @@ impl Rights {
 
 impl Drop for Rights {
     fn drop(&mut self) {
-        // The real and saved ids are still root's, so this cannot be refused.
+        // The real and saved ids are still root's, so this cannot fail.
         let restored = set_thread_res_uid(None, self.user, None)
             .and_then(|()| set_thread_res_gid(None, self.group, None));
         debug_assert!(restored.is_ok(), "the saved user id allows this");
@@ -68,12 +68,10 @@ mod tests {
     fn files_belong_to_the_owner_of_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         if !geteuid().is_root() {
-            eprintln!("skipped: only root can act for others");
-            return;
+            millrace_testkit::skip!("only root can act as another user");
         }
         if let Err(error) = std::os::unix::fs::chown(folder.path(), Some(65_534), Some(65_534)) {
-            eprintln!("skipped: this root may not give files away: {error}");
-            return;
+            millrace_testkit::skip!("this root may not change the owner of files: {error}");
         }
         let file = folder.path().join("file");
         as_owner_of(&file, || fs::write(&file, b"x"))

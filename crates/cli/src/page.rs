@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Pages for people: headings, facts, tables, remarks. Bold only on terminals.
+//! Pages of text: headings, facts, tables, remarks. Bold only on terminals.
 //!
-//! Text from foreign files is shown without control characters, which a terminal might obey.
+//! Control characters in text from foreign files are replaced, since a terminal might obey them.
 
 use std::io::{self, IsTerminal};
 
@@ -12,9 +12,9 @@ use millrace_inspect::report::Section;
 
 use crate::output::{self, Table};
 
-/// Width of the text beside the margin of two columns, on a terminal of 80.
+/// Width of the text right of the margin of two columns, on a terminal of 80.
 const COLUMNS: usize = 76;
-/// Width of the names of facts: the longest is `architecture`.
+/// Width of the names of facts; the longest is `architecture`.
 const NAME_WIDTH: usize = 13;
 
 /// A page under construction.
@@ -24,7 +24,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// An empty page for standard output.
     pub(crate) fn new() -> Self {
         Self {
             text: String::new(),

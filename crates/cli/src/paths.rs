@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Default folders. Root has the system's, every other user their own (XDG base directories); all
-//! commands ask here, so that `up`, `key` and `status` agree.
+//! Default folders: the system's for root, those of the XDG base directories for other users. All commands
+//! use these functions, so that `up`, `key` and `status` agree.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 /// The folder for keys and certificates.
 ///
 /// # Errors
-/// Neither root nor a home directory.
+/// The user is not root and has no home directory.
 pub(crate) fn state_dir() -> Result<PathBuf> {
     if is_root() {
         return Ok(PathBuf::from("/var/lib/millrace"));
@@ -23,10 +23,10 @@ pub(crate) fn state_dir() -> Result<PathBuf> {
     Ok(base.join("millrace"))
 }
 
-/// The folder for sockets: gone after a reboot, writable by this user only.
+/// The folder for sockets: cleared by a reboot, writable only by this user.
 ///
 /// # Errors
-/// As [`state_dir`], which is the fallback where there is no runtime folder.
+/// As [`state_dir`], which is the fallback if there is no runtime folder.
 pub(crate) fn runtime_dir() -> Result<PathBuf> {
     if is_root() {
         return Ok(PathBuf::from("/run/millrace"));
@@ -41,7 +41,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A variable that holds an absolute path; the XDG specification says to ignore relative ones.
+/// A variable with an absolute path; the XDG specification says to ignore relative ones.
 fn absolute(variable: &str) -> Option<PathBuf> {
     env::var_os(variable)
         .map(PathBuf::from)

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A sign of life for what takes longer than a moment, on standard error and only on a terminal.
+//! A spinner during long work, on standard error and only on a terminal.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-/// What ends sooner shows nothing: a spinner that flashes up is noise.
+/// Work that ends sooner shows nothing: a spinner that flashes up is noise.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the spinner turns: fast enough to look alive.
+/// Time of one step of the spinner.
 const TURN: Duration = Duration::from_millis(120);
 
-/// Does `work`. After [`PATIENCE`] it shows a spinner with `message` until the work is done.
+/// Runs `work`. After [`PATIENCE`] it shows a spinner with `message` until `work` returns.
 pub(crate) fn while_doing<T>(message: &'static str, work: impl FnOnce() -> T) -> T {
     let (finished, wait) = mpsc::channel::<()>();
     let watcher = thread::spawn(move || {
@@ -28,7 +28,7 @@ pub(crate) fn while_doing<T>(message: &'static str, work: impl FnOnce() -> T) ->
     });
     let result = work();
     drop(finished);
-    // A watcher that panicked has nothing to tell.
+    // A panic of the spinner's thread is ignored.
     let _ = watcher.join();
     result
 }

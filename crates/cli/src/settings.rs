@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Flags, the configuration file and the defaults become the settings of a command. Precedence: flag, environment, file, default (clap has merged the first two already).
+//! Merges flags, the configuration file and the defaults into the settings of a command. Precedence: flag,
+//! environment, file, default (clap has merged the first two already).
 
 use std::env;
 use std::fs;
@@ -17,12 +18,11 @@ use crate::exit::{ContextCode, Failure};
 use crate::owner::as_owner_of;
 use crate::paths;
 
-/// The settings of a command.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// The configuration of the node.
     pub(crate) node: NodeConfig,
-    /// Where certificates are made.
+    /// The folder of the private authority's certificates.
     pub(crate) tls: PathBuf,
 }
 
@@ -30,7 +30,7 @@ impl Settings {
     /// For `up`.
     ///
     /// # Errors
-    /// The file cannot be read or is wrong, or there is no place for the state.
+    /// The file cannot be read or is invalid, or there is no folder for the state.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
         let mut settings = Self::of(&args.store, args.socket.socket.as_deref())?;
         let node = &mut settings.node;
@@ -92,7 +92,7 @@ impl Settings {
         )
     }
 
-    /// For `gateway check`: `socket` is where the checked server's provider connects to.
+    /// For `gateway check`. The checked server's provider connects to `socket`.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -112,15 +112,15 @@ impl Settings {
             Some(path) => read(path)?,
             None => NodeConfig::default(),
         };
-        // With a file, what it says (or leaves at the documented defaults) holds. Without one,
-        // everything is where this user may write.
+        // With a file, its values and the documented defaults apply. Without one, all paths are in folders
+        // that this user can write to.
         let state = match (state, file) {
             (Some(state), _) => Some(state.to_owned()),
             (None, Some(_)) => None,
             (None, None) => Some(paths::state_dir()?),
         };
         if file.is_none() {
-            // A fixed port would make a second node on this machine fail: only when asked.
+            // No default port: a fixed one would make a second node on this machine fail.
             node.metrics = None;
             place_socket(&mut node, &paths::runtime_dir()?.join("node.sock"));
         }
@@ -144,8 +144,8 @@ impl Settings {
         Ok(Self { node, tls })
     }
 
-    /// Opens the key store for a node, which has no rights but its own: it runs as the owner of its
-    /// keys, or not at all.
+    /// Opens the key store for a node, which cannot change its user: the node must run as the owner of its
+    /// keys.
     ///
     /// # Errors
     /// The folder or the key-encryption key cannot be used.
@@ -161,7 +161,8 @@ impl Settings {
     pub(crate) fn open_store(&self) -> Result<Store> {
         let kek = &self.node.store.kek;
         let keys = self.look_at_store()?.keys;
-        // The key-encryption key may be root's own, the store the node's.
+        // Root may own the key-encryption key and the node the store, so each is opened with its owner's
+        // rights.
         let place = match kek {
             KekSource::File { path, .. } => path,
             _ => &self.node.store.directory,
@@ -170,7 +171,7 @@ impl Settings {
         Ok(Store { keys })
     }
 
-    /// Opens the key store only to list and remove: that needs no key-encryption key.
+    /// Opens the key store only to list and remove, without the key-encryption key.
     ///
     /// # Errors
     /// The folder cannot be used.
@@ -188,10 +189,10 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Works on the store.
+    /// Runs an operation on the store.
     ///
     /// # Errors
-    /// What the store says, with its exit code.
+    /// The store's error, with its exit code.
     pub(crate) fn act<T>(
         &self,
         work: impl FnOnce(&KeyStore) -> Result<T, StoreError>,
@@ -205,7 +206,6 @@ impl Store {
         })
     }
 
-    /// The folder.
     pub(crate) fn directory(&self) -> &Path {
         self.keys.directory()
     }
@@ -218,7 +218,7 @@ fn read(path: &Path) -> Result<NodeConfig> {
     NodeConfig::from_toml(&text).or_fail(Failure::Usage, wrong)
 }
 
-/// The socket for clients, and beside it those for `status` and for administration.
+/// Sets the socket for clients and, in the same folder, those for `status` and for administration.
 fn place_socket(node: &mut NodeConfig, socket: &Path) {
     let unix = node.unix.get_or_insert_with(|| UnixConfig::at(socket));
     unix.path = socket.to_owned();
@@ -228,7 +228,7 @@ fn place_socket(node: &mut NodeConfig, socket: &Path) {
     }
 }
 
-/// `node.sock` has `status.sock` beside it, any other `NAME.sock` has `NAME-status.sock`.
+/// The path of a further socket: `status.sock` for `node.sock`, `NAME-status.sock` for any other `NAME.sock`.
 fn beside(socket: &Path, purpose: &str) -> PathBuf {
     match socket.file_stem().and_then(|stem| stem.to_str()) {
         Some(stem) if stem != "node" => socket.with_file_name(format!("{stem}-{purpose}.sock")),
@@ -236,7 +236,7 @@ fn beside(socket: &Path, purpose: &str) -> PathBuf {
     }
 }
 
-/// The TCP listener: the address as typed, certificates as the file says or as they are made here.
+/// The TCP listener: the address from the flag, certificates from the file or from the private authority.
 fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path) -> TcpConfig {
     let tls = match from_file {
         Some(tcp) => tcp.tls,
@@ -245,7 +245,7 @@ fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path) -> TcpConf
     TcpConfig { address, tls }
 }
 
-/// The systemd credential if there is one, else a file that is made the first time.
+/// The systemd credential if there is one, else a file that is created at the first use.
 fn default_kek(state: &Path) -> KekSource {
     let credential = env::var_os("CREDENTIALS_DIRECTORY")
         .is_some_and(|folder| Path::new(&folder).join(CREDENTIAL_NAME).exists());

@@ -12,7 +12,7 @@ use thiserror::Error;
 /// The provider's own bound on nodes.
 const MAX_NODES: usize = 64;
 
-/// A setting that is refused; the message says what to write instead.
+/// A refused setting. The message names the accepted form.
 #[derive(Debug, Error)]
 pub enum SettingsError {
     /// An endpoint that is neither `unix:PATH` nor `tcp:HOST:PORT`.

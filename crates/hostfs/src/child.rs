@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 
 /// Interval at which a child whose output has ended is checked for its exit.
 const EXIT_POLL: Duration = Duration::from_millis(5);
-/// Bytes that are written to a ready pipe at once: it takes this many without blocking (`PIPE_BUF`).
+/// Bytes written to a ready pipe at once: it accepts this many without blocking (`PIPE_BUF`).
 const PIPE_BUF: usize = 4096;
 
 /// Limits of a child process.
@@ -31,7 +31,7 @@ pub struct Limits {
     pub output_bytes: usize,
 }
 
-/// How a child process ended, and what it printed to those streams that its command pipes.
+/// The end of a child process, and its output on the streams that the command pipes.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Exit code or signal.
@@ -42,10 +42,10 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-/// Why a child process did not run to its end.
+/// Error of [`run`].
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The program is missing or may not be run.
+    /// The program is missing, or this user may not run it.
     #[error("cannot be started: {0}")]
     Start(io::Error),
     /// It exceeded [`Limits::time`].
@@ -54,7 +54,7 @@ pub enum ChildError {
     /// It exceeded [`Limits::output_bytes`].
     #[error("printed more than {0} bytes")]
     TooMuchOutput(usize),
-    /// Its pipes or its end could not be waited for.
+    /// Waiting for its pipes or its end failed.
     #[error("cannot be waited for: {0}")]
     Wait(#[from] io::Error),
 }
@@ -62,7 +62,7 @@ pub enum ChildError {
 /// A child process that is killed on drop, if it still runs then.
 pub struct OwnedChild {
     child: Child,
-    /// The child leads a process group of its own, which is killed with it.
+    /// Whether the child leads a separate process group, which is killed with it.
     group: bool,
 }
 
@@ -70,7 +70,7 @@ impl OwnedChild {
     /// Starts a program.
     ///
     /// # Errors
-    /// The program is missing or may not be run.
+    /// The program is missing, or this user may not run it.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.spawn()?;
         Ok(Self {
@@ -96,14 +96,14 @@ impl DerefMut for OwnedChild {
 
 impl Drop for OwnedChild {
     fn drop(&mut self) {
-        // The group may outlive its leader; the number of a group with members is not given away.
+        // The group may outlive its leader. The kernel does not reuse the number of a group with members.
         if self.group {
             let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-            // An error means that all of its processes have ended.
+            // An error means that all processes of the group have ended.
             let _ = group.map(|group| rustix::process::kill_process_group(group, Signal::KILL));
         }
         if let Ok(None) = self.child.try_wait() {
-            // An error means that it has ended.
+            // An error means that the child has ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -116,14 +116,14 @@ impl fmt::Debug for OwnedChild {
     }
 }
 
-/// Runs a program to its end and collects what it prints to the streams that `command` pipes. The program
-/// reads `input`, then end of file; one that does not read it all is no error.
+/// Runs a program to its end and collects its output on the streams that `command` pipes. The program reads
+/// `input`, then end of file; it need not read all of it.
 ///
-/// The program runs in a process group of its own. On any error the whole group is killed, so that nothing
-/// that it started keeps running.
+/// The program runs in a separate process group. On any error `run` kills the whole group, so that no process
+/// that it started remains.
 ///
 /// # Errors
-/// The program did not start, or not end within `limits`.
+/// The program did not start, or did not end within `limits`.
 pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output, ChildError> {
     let deadline = Instant::now() + limits.time;
     command.process_group(0).stdin(if input.is_empty() {
@@ -150,7 +150,7 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
     }
 }
 
-/// Feeds `input` to the child and reads its piped outputs until it has closed them.
+/// Writes `input` to the child and reads its piped outputs until the child has closed them.
 fn collect_output(
     child: &mut Child,
     mut input: &[u8],
@@ -198,7 +198,7 @@ fn collect_output(
     Ok(outputs)
 }
 
-/// Waits until pipes can be served and returns their indices; none if `left` is over.
+/// Waits until pipes are ready and returns their indices; empty if `left` has elapsed.
 fn wait_ready(pipes: &[Option<File>; 3], left: Duration) -> io::Result<Vec<usize>> {
     let events = [PollFlags::OUT, PollFlags::IN, PollFlags::IN];
     let (indices, mut polled): (Vec<usize>, Vec<PollFd<'_>>) = pipes
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn child_that_exceeds_its_time_is_killed_with_its_children() {
-        // One that holds its output, one that closes it, and one whose own child holds it.
+        // The first holds its output open, the second closes it, and a child of the third holds it.
         for script in [
             "exec sleep 1000",
             "exec >&- 2>&-; exec sleep 1000",

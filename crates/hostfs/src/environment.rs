@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Variables as systemd reads them: files that `EnvironmentFile=` names, and the words of `Environment=`
+//! Variables in the syntax of systemd: files named by `EnvironmentFile=`, and the words of `Environment=`
 //! (systemd.exec(5), systemd.syntax(7)). The rules are those of systemd 254 and later; in earlier versions a
 //! comment that ends in a backslash continued in the next line.
 
 use crate::lexer::{self, Quoting};
 
-/// The part of an assignment that a character belongs to.
+/// The part of an assignment to which a character belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Vec<(String, String)> {
 }
 
 impl Reader {
-    /// Takes a character and returns the state for the next one.
+    /// Processes a character and returns the state for the next one.
     fn take(&mut self, character: char) -> State {
         match (self.state, character) {
             (State::LineStart, '#' | ';') => State::Comment,

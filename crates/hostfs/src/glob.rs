@@ -8,7 +8,7 @@ use crate::Root;
 const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// The files below `root` that an absolute pattern matches, sorted. A pattern without wildcards is returned
-/// as it is, whether there is such a file or not. Hidden files do not match.
+/// unchanged, whether or not such a file exists. Hidden files do not match.
 #[must_use]
 pub fn files(root: &Root, pattern: &str) -> Vec<String> {
     let mut found = vec![String::new()];
@@ -49,7 +49,7 @@ fn matches(pattern: &str, name: &str) -> bool {
                 in_name += 1;
             }
             _ => match retry {
-                // The last star matches one character more.
+                // Let the last star match one character more.
                 Some((star, from)) => {
                     retry = Some((star, from + 1));
                     in_pattern = star + 1;

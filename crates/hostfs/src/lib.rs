@@ -3,18 +3,18 @@
 
 //! Reads a host: the running machine, a mounted file system, a fixture or a support bundle.
 //!
-//! The crate knows files, processes and configuration syntax. It knows no cryptography and depends on no
+//! The crate handles files, processes and configuration syntax. It contains no cryptography and depends on no
 //! other crate of Millrace.
 //!
 //! ```text
 //! root/           bounded reads below one folder or bundle; no link leads out
-//! unavailable.rs  why something could not be read
+//! unavailable.rs  reasons for which something could not be read
 //! process.rs      processes; maps.rs: the files that they have mapped
 //! systemd.rs      unit files, and the environment of a service; environment.rs: its syntax
 //! nginx.rs, haproxy.rs, openssl_cnf.rs  configuration syntax, without its meaning
 //! glob.rs         names of files with wildcards
 //! child.rs        child processes with a time and an output limit
-//! probe.rs        programs that are run for what no file says
+//! probe.rs        programs that provide data which no file contains
 //! ```
 //!
 //! ```

@@ -14,7 +14,7 @@ const DELETED: &str = " (deleted)";
 pub struct MappedFile {
     /// Its name when it was mapped.
     pub path: PathBuf,
-    /// Whether it was replaced or removed since.
+    /// Whether the file was replaced or removed since.
     pub deleted: bool,
 }
 

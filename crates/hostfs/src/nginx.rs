@@ -3,7 +3,7 @@
 
 //! The syntax of nginx's configuration: directives of words that end in `;`, and blocks in braces.
 
-/// Bound on blocks in blocks.
+/// Bound on the nesting of blocks.
 const MAX_DEPTH: usize = 32;
 
 /// A part of a configuration.
@@ -19,20 +19,20 @@ pub enum Statement {
     Unfinished(Vec<String>),
 }
 
-/// Where and why a configuration is not valid.
+/// Position and cause of a syntax error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct SyntaxError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The error on that line.
     pub problem: SyntaxProblem,
 }
 
-/// What is wrong with a configuration.
+/// The cause of a syntax error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxProblem {
-    /// More than 32 blocks in blocks.
+    /// More than 32 nested blocks.
     #[error("blocks are nested too deep")]
     TooDeep,
     /// A `}` without its `{`.
@@ -49,7 +49,7 @@ pub enum SyntaxProblem {
 /// Calls `directive` with the words of each directive and of each block's head, as if blocks were flat.
 ///
 /// # Errors
-/// The configuration is not valid. `directive` was called for what comes before that place.
+/// The configuration is not valid. `directive` was called for everything before the error.
 pub fn parse(text: &str, mut directive: impl FnMut(Vec<String>)) -> Result<(), SyntaxError> {
     let mut lexer = Lexer::new(text);
     let mut depth = 0_usize;
@@ -129,7 +129,7 @@ impl<'a> Lexer<'a> {
         word
     }
 
-    /// Skips a block in another language, whose braces are balanced in all but odd strings.
+    /// Skips a block in another language. Its braces are balanced, except in unusual strings.
     fn skip_block(&mut self) {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_keep_what_quotes_and_variables_hold() {
+    fn directives_keep_quoted_text_and_variables() {
         assert_eq!(
             words("a b; # c;\nd { e \"f;g\" 'h\\'i'; } j ${k}l;"),
             [

@@ -103,7 +103,7 @@ fn include(line: &str) -> Option<&str> {
     (!file.is_empty()).then_some(file)
 }
 
-/// Lines without comments, continued ones joined.
+/// The lines without comments, with continued lines joined.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut begun = String::new();

@@ -1,8 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Programs that are run for what no file says, such as what a library reports when it is loaded. Only
-//! [`Root::ask`](crate::root::Root::ask) of the live machine runs them; a bundle holds their output.
+//! Programs that provide data which no file contains, such as the capabilities that a library reports when it
+//! is loaded. Only [`Root::ask`](crate::root::Root::ask) of the live machine runs them; a bundle holds their
+//! output.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -16,18 +17,18 @@ const LIMITS: Limits = Limits {
     output_bytes: 256 << 10,
 };
 
-/// A program to run, without input and with an environment of its own.
+/// A program to run, without input and with only the given environment.
 #[derive(Clone, Debug)]
 pub struct Probe<'a> {
     /// Name of its output in a bundle: letters, digits and dashes.
     pub name: String,
-    /// What it is asked for, in words: named if there is no output.
+    /// Description of the data, for the message that it is missing.
     pub what: &'a str,
     /// Absolute path of the program.
     pub program: &'a str,
     /// Its arguments.
     pub arguments: &'a [&'a str],
-    /// Its whole environment.
+    /// The complete environment.
     pub environment: &'a [(&'a str, &'a str)],
 }
 

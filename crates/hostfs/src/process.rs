@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Processes as `/proc` shows them (proc(5)). A process of another user shows little.
+//! Processes in `/proc` (proc(5)). Much of a process of another user is unreadable.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::maps::{self, MappedFile};
 use crate::{OpenError, ReadResult, Root, Unavailable};
 
-/// Bound on `status` and the like, which have 2 KiB, and on a command line, in bytes.
+/// Bound on `status` and similar files, which have 2 KiB, and on a command line, in bytes.
 const MAX_SMALL: usize = 256 * 1024;
 /// Bound on an environment in bytes: it may have megabytes.
 const MAX_ENVIRONMENT: usize = 4 << 20;
@@ -38,7 +38,7 @@ pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
     rest.split_whitespace().next()
 }
 
-/// `/proc` of the running machine; tests have a folder of their own.
+/// `/proc` of the running machine, or a folder of the same form in tests.
 #[derive(Debug)]
 pub struct Proc {
     folder: PathBuf,
@@ -56,7 +56,7 @@ pub struct Process {
     pub parent: u32,
     /// Arguments; nginx overwrites them with its title.
     pub arguments: Vec<String>,
-    /// The user and groups that it runs as.
+    /// Its user and groups.
     pub user: User,
 }
 
@@ -115,7 +115,7 @@ impl Proc {
         })
     }
 
-    /// A variable in the environment with which a process was started; `None` if it was not set.
+    /// The value of a variable in the environment with which a process was started; `None` if it was not set.
     ///
     /// # Errors
     /// The process belongs to another user, or has overwritten its environment, as nginx does with its title.
@@ -145,7 +145,7 @@ impl Proc {
         }
     }
 
-    /// A soft limit of a process, by its name in `limits`; `None` if it is unlimited or not known.
+    /// A soft limit of a process, by its name in `limits`; `None` if it is unlimited or unknown.
     #[must_use]
     pub fn soft_limit(&self, pid: u32, name: &str) -> Option<u64> {
         let limits = self
@@ -186,13 +186,13 @@ impl Proc {
         target.map(PathBuf::from).ok_or(Unavailable::Missing)
     }
 
-    /// The path to the file system as a process sees it: of a container or a chroot.
+    /// The path of the root folder of a process, which differs in a container or a chroot.
     #[must_use]
     pub fn root_of(&self, pid: u32) -> PathBuf {
         self.folder.join(pid.to_string()).join("root")
     }
 
-    /// The NUL-terminated strings in a file. The file is opened past the record of [`Root`]: environments and
+    /// The NUL-terminated strings in a file. The read bypasses the record of [`Root`]: environments and
     /// command lines may hold secrets.
     fn strings(&self, pid: u32, name: &str, limit_bytes: usize) -> ReadResult<Vec<String>> {
         let file = self.root.open_file(&format!("{pid}/{name}"))?;

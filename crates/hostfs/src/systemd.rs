@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Unit files and drop-ins of systemd, and the environment that they give a service (systemd.exec(5)). A
-//! server such as nginx overwrites its own environment with its title; here its variables can still be seen.
+//! server such as nginx overwrites its own environment with its title; this module finds the variables
+//! nevertheless.
 //!
 //! ```text
 //! PassEnvironment=  <  Environment=  <  EnvironmentFile=     the one on the right wins;
@@ -21,10 +22,10 @@ use crate::{FileKind, Root, Unavailable, glob};
 /// Bound on a unit file and on a file of variables, in bytes.
 const MAX_FILE: usize = 256 * 1024;
 
-/// Bound on the files of variables of a unit: most units have one.
+/// Bound on the number of a unit's files of variables; most units have one.
 const MAX_ENVIRONMENT_FILES: usize = 100;
 
-/// Bound on reported problems: more would hide what matters.
+/// Bound on reported problems: more would hide the important ones.
 const MAX_PROBLEMS: usize = 20;
 
 /// Folders of unit files, in ascending priority.
@@ -66,15 +67,15 @@ pub fn unit_of(cgroup: &str) -> Option<&str> {
 pub struct ServiceEnvironment {
     /// Values, each with the file that sets it last.
     set: BTreeMap<String, (String, PathBuf)>,
-    /// Names that systemd passes on from its own environment, each with the file that says so.
+    /// Names that systemd passes on from its own environment, each with the file that lists it.
     passed: BTreeMap<String, PathBuf>,
-    /// Names and assignments that are removed at the end, each with the file that says so.
+    /// Names and assignments that are removed at the end, each with the file that lists it.
     unset: Vec<(String, PathBuf)>,
     /// Files that could not be read, each with the reason.
     pub problems: Vec<String>,
 }
 
-/// What the unit files of a service say about a variable.
+/// The effect of a service's unit files on a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceVariable {
     /// This file sets it to this value.
@@ -83,14 +84,14 @@ pub enum ServiceVariable {
     Unset(PathBuf),
     /// This file passes it on from systemd's own environment.
     Passed(PathBuf),
-    /// No file names it.
+    /// No file mentions it.
     NotNamed,
 }
 
 /// A file of variables that a unit names.
 struct EnvironmentFile {
     pattern: String,
-    /// Whether it may be missing.
+    /// Whether the file may be missing.
     optional: bool,
     named_by: PathBuf,
 }
@@ -114,7 +115,7 @@ impl ServiceEnvironment {
         environment
     }
 
-    /// What the service gets for a variable.
+    /// The effect of the unit files on a variable.
     #[must_use]
     pub fn variable(&self, name: &str) -> ServiceVariable {
         let set = self.set.get(name);
@@ -173,7 +174,7 @@ impl ServiceEnvironment {
         }
     }
 
-    /// Reads the files that one `EnvironmentFile=` names.
+    /// Reads the files named by one `EnvironmentFile=`.
     fn files_of_variables(&mut self, root: &Root, named: &EnvironmentFile, budget: &mut usize) {
         let EnvironmentFile {
             pattern,
@@ -245,8 +246,8 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The unit file that is in force, then its drop-ins by name. Of files with one name the folder with the
-/// highest priority wins; a link to `/dev/null` masks the name.
+/// The unit file in force, then its drop-ins by name. Of files with the same name, the one in the folder with
+/// the highest priority wins; a link to `/dev/null` masks the name.
 fn unit_files(root: &Root, unit: &str) -> Vec<String> {
     let masked = |file: &String| {
         matches!(root.link(file), Ok(Some(target)) if target == "/dev/null")
@@ -343,7 +344,7 @@ mod tests {
             b"Environment=A=5\n",
         );
         assert_eq!(files.value("A"), None);
-        // One of the same name that counts more.
+        // A file of the same name in a folder with higher priority.
         let mask = files
             .0
             .path()

@@ -32,10 +32,10 @@ use tracing::{info, warn};
 use crate::http::{Bounded, json as answer};
 use crate::node::NodeHandle;
 
-/// Mode of the socket: its user alone.
+/// Mode of the socket: only the node's own user may connect, unless the configuration widens it.
 pub(crate) const SOCKET_MODE: u32 = 0o600;
 
-/// The user at the other end of a connection, as the kernel has it.
+/// The peer of a connection, with the user that the kernel reports (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     uid: u32,
@@ -77,7 +77,7 @@ impl Connected<IncomingStream<'_, Bounded<Authenticated>>> for Peer {
     }
 }
 
-/// Answers on `listener` until the task is dropped. `uids` may administer besides root and this user.
+/// Serves `listener` until the task is dropped. Besides root and the node's own user, `uids` may administer.
 pub(crate) async fn serve(
     listener: UnixListener,
     mut uids: Vec<u32>,

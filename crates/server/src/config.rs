@@ -21,7 +21,7 @@ use millrace_service::Service;
 use millrace_service::settings::{IdentityLimits, LimitsForm, Problems, Settings};
 use millrace_service::store::{KekSource, KeyStore, StoreError};
 
-/// A `node.toml` with every key at its default and what it means.
+/// A `node.toml` with every key at its default, and the meaning of each.
 pub const SAMPLE: &str = include_str!("../node.toml");
 
 /// Default folder of the state.
@@ -36,50 +36,50 @@ const METRICS_PORT: u16 = 9464;
 /// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its name, for clients' logs; at most [`MAX_NODE_NAME_LEN`] bytes.
+    /// The node's name, for clients' logs; at most [`MAX_NODE_NAME_LEN`] bytes.
     pub name: String,
-    /// The unix socket, if there is to be one.
+    /// The unix socket; `None`: the node does not listen on one.
     pub unix: Option<UnixConfig>,
-    /// The TCP listener, if there is to be one. Always mutual TLS.
+    /// The TCP listener, always with mutual TLS; `None`: the node does not listen on TCP.
     pub tcp: Option<TcpConfig>,
-    /// Where `/metrics`, `/healthz` and `/status` are served over TCP. Loopback only.
+    /// The TCP address that serves `/metrics`, `/healthz` and `/status`. Loopback only.
     pub metrics: Option<SocketAddr>,
-    /// Unix socket on which the same is served, for `millrace status`.
+    /// The unix socket that serves the same, for `millrace status`.
     pub status_socket: Option<PathBuf>,
-    /// Unix socket on which the node is administered, if there is to be one.
+    /// The administration socket; `None`: the node has none.
     pub admin: Option<AdminConfig>,
-    /// Everything that a reload changes in a running node.
+    /// The settings that a reload changes in a running node.
     pub settings: Settings,
-    /// How long jobs in flight may take to end after the order to stop.
+    /// Bound on the time that jobs in flight have to end after the order to stop.
     pub drain_timeout: Duration,
-    /// Where the keys are. For the composition root: a node is handed a service over an open store.
+    /// The location of the keys. The composition root opens the store and gives the node a service over it.
     pub store: StoreConfig,
-    /// Settings of the engine. For the composition root, like the next three.
+    /// Settings of the engine. The composition root uses this field and the next three.
     pub engine: EngineConfig,
     /// The processors on which workers run.
     pub pin: Pin,
-    /// The backends to use, in order of preference; none: whatever is built in.
+    /// The backends to use, in order of preference; `None`: all that are compiled in.
     pub backends: Option<Vec<BackendKind>>,
     /// Whether to write the log as one JSON object per line instead of text.
     pub json_log: bool,
 }
 
-/// The administration socket. It has mode 0600, and the kernel names the user of each client.
+/// The administration socket. It has mode 0600, and the kernel reports the user of each client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminConfig {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// Users that may administer the node, besides root and the node's own user. They need write access to
-    /// the socket, too.
+    /// Users that may administer the node, besides root and the node's own user. They also need write access
+    /// to the socket.
     pub uids: Vec<u32>,
 }
 
-/// A listener on a unix socket. Clients are identified as `uid:N`, by the kernel.
+/// A listener on a unix socket. The kernel identifies clients, as `uid:N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixConfig {
-    /// Path of the socket. Its directory is made if it does not exist.
+    /// Path of the socket. The node creates a missing directory.
     pub path: PathBuf,
-    /// Mode of the socket.
+    /// Mode of the socket. [`DEFAULT_SOCKET_MODE`] unless configured.
     pub mode: u32,
     /// Group of the socket: a name in `/etc/group`, or a number.
     pub group: Option<String>,
@@ -97,36 +97,36 @@ impl UnixConfig {
     }
 }
 
-/// Owner and group may connect: connecting is the permission to ask for jobs.
+/// Owner and group may connect: permission to connect is permission to submit jobs.
 pub const DEFAULT_SOCKET_MODE: u32 = 0o660;
 
 /// A listener on TCP with mutual TLS 1.3. Clients are identified as `cert:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Address and port; port 0 takes any free one.
+    /// Address and port; with port 0 the kernel chooses a free one.
     pub address: SocketAddr,
     /// Certificate, key and CA.
     pub tls: TlsFiles,
 }
 
-/// PEM files, read at the start and at every reload.
+/// PEM files. The node reads them at the start and at every reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The node's certificate chain.
     pub certificate: PathBuf,
-    /// Its private key, owned by the node's user or by root. Besides the owner, only a group that root chose
-    /// may read it.
+    /// The private key of the certificate. The node's user or root must own the file; if the owner is root, a
+    /// group may read it.
     pub key: PathBuf,
     /// The CA that issues clients' certificates.
     pub client_ca: PathBuf,
-    /// Its revocation lists, if revoked certificates are to be refused: one per CA in the chain of a
-    /// client's certificate. A client of a CA without a list, or with one that has expired, is refused.
+    /// The revocation lists of the CA, if the node is to refuse revoked certificates: one per CA in the chain
+    /// of a client's certificate. If a CA has no list, or an expired one, the node refuses its clients.
     pub crl: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// The files that [`crate::tls::ensure_node_certificates`] makes in a directory, but no list of
-    /// revoked certificates.
+    /// The paths of the files that [`crate::tls::ensure_node_certificates`] creates in a directory, without a
+    /// revocation list.
     #[must_use]
     pub fn in_directory(directory: &Path) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl TlsFiles {
     }
 }
 
-/// Where the keys are and what opens them.
+/// The directory of the keys, and the key that decrypts them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
     /// The directory of the key store.
@@ -147,21 +147,21 @@ pub struct StoreConfig {
     pub kek: KekSource,
 }
 
-/// The processors that workers are kept to.
+/// The processors to which workers are pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Pin {
-    /// Each worker to one NUMA node, where the machine has several; else wherever the system puts it.
+    /// Each worker to one NUMA node, if the machine has several; otherwise the system places workers.
     #[default]
     Auto,
-    /// Each worker of a class to one core of its own: for a machine that does nothing else.
+    /// Each worker of a class to a separate core: for a machine that runs only Millrace.
     Core,
     /// Workers are not pinned.
     Off,
 }
 
-/// Bound on the name of a node, in bytes: what the wire carries.
+/// Bound on the name of a node, in bytes: the bound of the wire protocol.
 pub const MAX_NODE_NAME_LEN: usize = millrace_wire::MAX_NAME_LEN;
 
 impl Default for NodeConfig {
@@ -173,16 +173,16 @@ impl Default for NodeConfig {
 }
 
 impl NodeConfig {
-    /// Reads a `node.toml`.
+    /// Parses and checks a `node.toml`.
     ///
     /// # Errors
-    /// A syntax error, an unknown key, or all values outside their bounds, each with its key.
+    /// A syntax error, an unknown key, or every value outside its bounds, each with its key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let file: NodeFile = toml::from_str(text)?;
         file.into_config().map_err(ConfigError::Values)
     }
 
-    /// The service of a node with this name and these settings.
+    /// Builds the service of a node with this name and these settings.
     ///
     /// # Errors
     /// If the key store cannot be read.
@@ -191,10 +191,10 @@ impl NodeConfig {
     }
 }
 
-/// Why a `node.toml` is refused.
+/// Error of [`NodeConfig::from_toml`].
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// Not TOML, or an unknown key, with its place.
+    /// Invalid TOML, or an unknown key, with its position.
     #[error(transparent)]
     Syntax(#[from] toml::de::Error),
     /// Values outside their bounds.
@@ -202,7 +202,7 @@ pub enum ConfigError {
     Values(Problems),
 }
 
-/// `node.toml` as it was typed.
+/// `node.toml` as written: every value optional or at its default, unchecked.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct NodeFile {
@@ -287,8 +287,8 @@ impl Default for NodeFile {
         Self {
             name: None,
             allow_import: settings.allow_import,
-            // Twice the longest operation with a full queue in front of it, below the 90 s after
-            // which systemd kills.
+            // Twice the longest operation behind a full queue, and below the 90 s after which systemd kills
+            // the process.
             drain_timeout_ms: 10_000,
             backends: None,
             unix: UnixFile::default(),
@@ -359,7 +359,7 @@ impl Default for LogFile {
 }
 
 impl NodeFile {
-    /// The configuration, or everything that is wrong with the file.
+    /// Checks all values. Returns the configuration, or every problem of the file.
     fn into_config(self) -> Result<NodeConfig, Problems> {
         let mut problems = Vec::new();
         let name = self.name.unwrap_or_else(host_name);
@@ -487,7 +487,7 @@ impl StoreFile {
     }
 }
 
-/// What `store.kek` says for the systemd credential.
+/// The value of `store.kek` that selects the systemd credential.
 const CREDENTIAL: &str = "credential";
 
 impl EngineFile {
@@ -527,7 +527,7 @@ fn backends(names: &[String], problems: &mut Vec<String>) -> Vec<BackendKind> {
     kinds
 }
 
-/// The host's name, cut to what a node's name may be.
+/// The host name, cut to the bound on node names.
 fn host_name() -> String {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_string_lossy();
@@ -552,11 +552,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_holds_every_key_at_its_default() {
+    fn sample_holds_every_key_at_its_default() {
         let sample = NodeConfig::from_toml(SAMPLE).unwrap();
         let default = NodeConfig::default();
         assert_eq!(format!("{sample:?}"), format!("{default:?}"));
-        // Keys without a default are in the sample as comments: they must parse as well.
+        // Keys without a default are comments in the sample; they must parse as well.
         let all: String = SAMPLE
             .lines()
             .map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n")
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_an_error_with_its_line() {
+    fn unknown_key_is_an_error_with_its_line() {
         let text = problems("name = \"a\"\n[limits]\nconnection = 3\n");
         assert!(
             text.contains("line 3") && text.contains("connection"),
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_pinned_as_said() {
+    fn pin_values_are_parsed() {
         for (value, pin) in [("auto", Pin::Auto), ("core", Pin::Core), ("off", Pin::Off)] {
             let config = NodeConfig::from_toml(&format!("[engine]\npin = {value:?}\n")).unwrap();
             assert_eq!(config.pin, pin);
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_files_come_together() {
+    fn tls_files_must_be_given_together() {
         let text = problems("[tcp]\naddress = \"127.0.0.1:0\"\nkey = \"/x\"\n");
         assert!(text.contains("belong together"), "{text}");
         let config = NodeConfig::from_toml("[tcp]\naddress = \"[::]:7400\"\n").unwrap();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_encryption_key_may_be_a_credential() {
+    fn key_encryption_key_may_be_a_systemd_credential() {
         let config = NodeConfig::from_toml("[store]\nkek = \"credential\"\n").unwrap();
         assert_eq!(config.store.kek, KekSource::Credential);
     }

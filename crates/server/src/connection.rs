@@ -9,15 +9,15 @@
 //!  socket ◄─write─ one buffer ◄──┴── Outbox ◄──────┘  workers, or inline within submit
 //! ```
 //!
-//! Each turn reads what there is, submits it in one call, encodes everything that has ended into
-//! one buffer and writes it at once. So batches form by themselves, and a lone job that the engine
-//! computes within `submit` is answered in the same turn, without any other task or thread.
+//! Each turn reads the available bytes, submits their jobs in one call, encodes all completions into one
+//! buffer and writes it at once. So batches form without a timer, and the task answers a lone job that the
+//! engine computes within `submit` in the same turn, without another task or thread.
 //!
-//! The connections of one identity also take turns at the threads of the runtime ([`Turns`]): otherwise a
-//! message of another identity waits until thousands of connections with something to read were served.
+//! The connections of one identity share a bounded number of turns on the runtime's threads ([`Turns`]).
+//! Otherwise a message of another identity would wait until thousands of readable connections were served.
 //!
-//! It decides nothing about messages (that is [`millrace_service::session`]); it enforces what needs a clock or
-//! a byte count: the deadline of the hello, a client that does not read, idleness, draining.
+//! [`millrace_service::session`] decides about messages. This module enforces limits that need a clock or a
+//! byte count: the deadline of the hello, a client that does not read, idleness, draining.
 
 use std::future::Future;
 use std::io;
@@ -39,47 +39,47 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Unsent bytes above which nothing more is read from the client. A few full frames: enough to keep
-/// a fast reader busy, little enough for thousands of slow ones.
+/// Unsent bytes above which the node stops to read from the client. It holds a few full frames: enough to
+/// keep a fast reader busy, and small enough for thousands of slow ones.
 const HIGH_WATER: usize = 256 * 1024;
 
-/// Answers that are encoded before they are sent. A request takes 15 bytes and its answer up to 4 KiB, so
-/// that one full read of requests would cost the node 20 MiB; with this bound it costs [`HIGH_WATER`].
+/// Answers that a turn encodes before it writes. A request has 15 bytes and its answer up to 4 KiB, so one
+/// full read of requests would cost the node 20 MiB; with this bound it costs [`HIGH_WATER`].
 const REPLIES_PER_TURN: usize = 64;
 
-/// Unsent bytes above which the connection is closed. Jobs in flight are bounded and reading stops
-/// at [`HIGH_WATER`], so this is reached only with thousands of large results.
+/// Unsent bytes above which the node closes the connection. Jobs in flight are bounded and reading stops at
+/// [`HIGH_WATER`], so only thousands of large results reach this bound.
 const MAX_UNSENT: usize = 8 * 1024 * 1024;
 
-/// Time that a fault gets to reach the client before the connection is closed.
+/// Bound on the time to send a fault to the client before the node closes the connection.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time that a client gets to hang up by itself after its last job on a draining node. Jobs that crossed
-/// with `Drain` are answered during this time.
+/// Time that a client has to close the connection after its last job on a draining node. The node still
+/// answers jobs that crossed with `Drain` during this time.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
 
-/// Key checks of one connection that stand in line with those of others, in order of arrival: equal to the
-/// number that run at once, so that a client with a thousand keys delays the one key of another by two.
+/// Key checks of one connection that may queue with those of others, in order of arrival. The number equals
+/// that of concurrent checks, so a client with a thousand keys delays the one key of another by two checks.
 const IMPORTS_IN_LINE: usize = 2;
 
-/// Send buffers above this size are given back when they are empty.
+/// The node frees an empty send buffer above this size, in bytes.
 const KEPT_BUFFER: usize = 64 * 1024;
 
-/// Jobs and answers after which a turn ends although more was read: about 50 µs of decoding, which is what
-/// another identity's message waits for each thread.
+/// Jobs and answers after which a turn ends even if more bytes were read: about 50 µs of decoding. A message
+/// of another identity waits that long for each thread.
 const JOBS_PER_TURN: usize = 64;
 
-/// Reads of one connection, each with its turn and its answers, before other connections are served.
+/// Reads of one connection, each with its turn and its answers, before the runtime serves other connections.
 const ROUNDS_PER_POLL: usize = 4;
 
-/// The right to decode messages, which at most as many connections of one identity have at once as the runtime
-/// has threads. The others wait in order, outside the runtime's queue.
+/// Permits to decode messages. One identity has as many as the runtime has threads; its other connections
+/// wait in order, outside the runtime's queue.
 pub(crate) struct Turns {
     of_identity: Arc<Semaphore>,
     waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
 }
 
-/// One turn, given back on drop; none if the semaphore was closed, which none is.
+/// One turn, returned on drop. `None` only if the semaphore is closed, which never happens.
 type Turn = Option<OwnedSemaphorePermit>;
 
 impl Turns {
@@ -110,7 +110,7 @@ impl Turns {
 /// How a connection ended, for the log.
 #[derive(Debug)]
 enum End {
-    /// The client hung up, or everything was done after a drain.
+    /// The client closed the connection, or a drain has completed.
     Closed,
     /// The transport failed.
     Lost(io::Error),
@@ -138,17 +138,17 @@ struct Connection<S> {
     session: Session,
     outbox: Arc<Outbox>,
     decoder: Decoder<ClientMessage>,
-    /// Set while the decoder may hold whole messages: then they come before anything that is read.
+    /// Set while the decoder may hold whole messages. The task handles them before it reads again.
     unread: bool,
     turns: Turns,
     waiting: Waiting,
     sending: SendBuffer,
-    /// Key checks in progress. Those that have not begun end with the connection: otherwise a client could
-    /// pile them up by connecting again and again.
+    /// Key checks in progress. Checks that have not begun are cancelled with the connection: otherwise a
+    /// client could accumulate them by reconnecting.
     imports: JoinSet<()>,
-    /// Bounds those of them that stand in line with other connections'.
+    /// Bounds this connection's checks that queue with those of other connections.
     in_line: Arc<Semaphore>,
-    /// Bounds the key checks of all connections that run at once.
+    /// Bounds the concurrent key checks of all connections.
     checks: Arc<Semaphore>,
     /// Set once the last message is in the send buffer.
     closing: bool,
@@ -156,9 +156,9 @@ struct Connection<S> {
     deadlines: Deadlines,
 }
 
-/// Moments at which the connection stops to wait for its client.
+/// Times at which the connection stops to wait for its client.
 struct Deadlines {
-    /// When the timer fires; later than the earliest deadline only if there is none.
+    /// The time at which the timer fires. It is later than the earliest deadline only if there is none.
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
@@ -226,20 +226,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
                 Poll::Pending if read || news => continue,
                 Poll::Pending => return this.poll_timer(context),
             }
-            // If the write made room to read again, no other event wakes this task to do so.
+            // If the write made room to read again, no other event wakes this task for it.
             let resumed = paused && !this.paused();
             if !(read || news || resumed) {
                 return this.poll_timer(context);
             }
         }
-        // Others come first, and then the rest.
+        // Other tasks run first; then this task continues.
         context.waker().wake_by_ref();
         this.poll_timer(context)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Reads once, if reading is in order; submits the jobs. `false` at the end of the stream.
+    /// Reads once unless the connection is paused, and submits the jobs. Returns `false` at the end of the
+    /// stream.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.closing || self.paused() {
             return Poll::Pending;
@@ -263,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.poll_messages(context).map(Ok)
     }
 
-    /// Takes what was read, when it is this connection's turn among those of its identity.
+    /// Handles the bytes read, once this connection holds one of its identity's turns.
     fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let turn = ready!(self.turns.poll(context));
         self.take_messages();
@@ -271,7 +272,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(true)
     }
 
-    /// Whether the client has to wait until more has ended or was sent.
+    /// Whether reading must stop until more jobs have ended or more bytes were sent.
     fn paused(&self) -> bool {
         !self.session.wants_more() || self.sending.len() >= HIGH_WATER
     }
@@ -303,9 +304,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Does what the session decided.
+    /// Performs the actions that the session returned.
     fn carry_out(&mut self) {
-        // Imports that are done free their place in line; their answers are in the outbox.
+        // A finished import frees its place in the queue; its answer is in the outbox.
         while self.imports.try_join_next().is_some() {}
         let service = self.session.service().clone();
         let answers = self.session.carry_out();
@@ -329,7 +330,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         );
     }
 
-    /// Takes what other threads put into the outbox. `false` if the connection is to end at once.
+    /// Moves the contents of the outbox, filled by other threads, into the send buffer. Returns `false` if
+    /// the connection must end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
         self.session.completed(&mut completions);
@@ -372,7 +374,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
         }
-        // TLS keeps records of its own.
+        // TLS buffers records, so a flush is needed.
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -383,13 +385,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Ends what took too long, and makes sure that the next deadline wakes us.
+    /// Ends the connection if a deadline has passed, and arms the timer for the next one.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<End> {
         loop {
             let Some(next) = self.next_deadline() else {
                 return Poll::Pending;
             };
-            // An alarm that comes too early is harmless and cheaper than moving it each time.
+            // A timer that fires too early is harmless, and cheaper than rearming it each time.
             if self.deadlines.armed.is_none_or(|armed| armed > next) {
                 self.timer.as_mut().reset(next.into());
                 self.deadlines.armed = Some(next);
@@ -433,7 +435,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .min()
     }
 
-    /// What a passed deadline means: the end, or a fault that is still to be sent.
+    /// The effect of a passed deadline: the end of the connection, or a fault to send first.
     fn expired(&mut self, now: Instant) -> Option<End> {
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
         if self.closing {
@@ -469,7 +471,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Loads a key that a client brought, without holding up its connection.
+/// Checks and loads an imported key without blocking its connection.
 async fn import(
     request: RequestId,
     key: PrivateKey,
@@ -483,8 +485,8 @@ async fn import(
     let answers = Arc::clone(&outbox);
     let answered = tokio::task::spawn_blocking(move || {
         answers.imported((request, service.check_import(&key)));
-        // Not before: answers come in the order of the line, and a check goes on when its connection
-        // has ended, and counts as long.
+        // Released only here: answers keep the order of the queue, and a check continues after its connection
+        // has ended and counts against the bound until it is done.
         drop(permit);
     });
     if answered.await.is_err() {
@@ -500,7 +502,7 @@ type Ended = (
     Duration,
 );
 
-/// Appends the completions in as many frames as they need.
+/// Appends the completions, in as few frames as hold them.
 fn encode_completions(completions: impl Iterator<Item = Ended>, out: &mut Vec<u8>) {
     let mut completions = completions.peekable();
     while completions.peek().is_some() {
@@ -519,13 +521,14 @@ fn encode_completions(completions: impl Iterator<Item = Ended>, out: &mut Vec<u8
     }
 }
 
-/// Bytes on their way to the client. They may hold secrets, so they are overwritten once sent.
+/// Unsent bytes. They may contain secrets, so sending overwrites them.
 #[derive(Default)]
 struct SendBuffer {
     bytes: Zeroizing<Vec<u8>>,
     start: usize,
-    /// Bytes ever sent, and the mark that has to be reached by the deadline: what was unsent when
-    /// the client first did not take it. So a client that reads a little now and then gains nothing.
+    /// Total bytes sent so far, and the total that must be reached by the deadline: everything that was
+    /// unsent when the client first stopped reading. So a client gains nothing by reading a few bytes now and
+    /// then.
     total: u64,
     mark: Option<(u64, Instant)>,
 }
@@ -562,7 +565,7 @@ impl SendBuffer {
                 self.bytes.clear();
             }
         } else if self.start >= KEPT_BUFFER.max(self.len()) {
-            // A client that always leaves something must not make the sent part grow for ever.
+            // If the client never empties the buffer, the sent part must not grow without bound.
             let unsent = self.len();
             self.bytes.copy_within(self.start.., 0);
             self.bytes[unsent..].zeroize();

@@ -1,13 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (feature `fuzzing`; no other build has this module): opens the door to the
-//! reader of certificates.
+//! Exposes the certificate parser to the fuzz targets (feature `fuzzing`; no other build has this module).
 
-/// Reads the identity out of a client's certificate.
+/// Reads the identity from a client's certificate.
 ///
 /// # Panics
-/// If it yields one that a policy must not hold, or means everybody.
+/// If the identity is invalid in a policy, or is the wildcard.
 pub fn certificate(der: &[u8]) {
     if let Some(identity) = crate::tls::identity(&der.into()) {
         assert!(identity.len() > "cert:".len() && identity.starts_with("cert:"));

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! `/metrics`, `/healthz` and `/status` over HTTP without authentication, on loopback and on a unix socket.
-//! The answers are names and numbers, none of them secret, and no request changes anything: changes are for
-//! [`crate::admin`]. Connections are few, and each request and each answer has its time, so that one slow
-//! client does not keep out others.
+//! The answers contain names and numbers, no secrets, and no request changes the node: [`crate::admin`] does
+//! that. The number of connections is bounded, and each request and each answer has a timeout, so that a slow
+//! client does not block others.
 
 use std::io;
 use std::net::IpAddr;
@@ -28,15 +28,15 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use millrace_service::Service;
 
-/// Answers on a loopback address until the task is dropped. A browser on this machine can reach it, so that a
-/// page of a foreign site could read the answers through a name that it resolves to 127.0.0.1 (DNS rebinding):
-/// requests that name another host, or that a page of any site makes, are refused.
+/// Serves a loopback address until the task is dropped. A browser on this machine can reach it, so a page of
+/// a foreign site could read the answers through a name that it resolves to 127.0.0.1 (DNS rebinding). The
+/// node therefore refuses requests that name another host, and requests made by any web page.
 pub(crate) async fn serve_tcp(listener: TcpListener, service: Service) -> io::Result<()> {
     let router = router(&service).layer(from_fn(refuse_foreign));
     axum::serve(Bounded::new(listener, service), router).await
 }
 
-/// Answers on a unix socket until the task is dropped.
+/// Serves a unix socket until the task is dropped.
 pub(crate) async fn serve_unix(listener: UnixListener, service: Service) -> io::Result<()> {
     let router = router(&service);
     axum::serve(Bounded::new(listener, service), router).await
@@ -74,7 +74,7 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// Lets requests pass whose `Host` is this machine's loopback and that no web page makes.
+/// Refuses requests whose `Host` is not a loopback name, and requests made by web pages.
 async fn refuse_foreign(request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
@@ -103,24 +103,24 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Bound on HTTP connections per listener: a scraper, a health check, a person, and some that were
-/// forgotten open.
+/// Bound on HTTP connections per listener: enough for a scraper, a health check, a person, and some
+/// connections left open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener that accepts the next connection when one of its [`MAX_HTTP_CONNECTIONS`] ended, and ends
-/// those that exceed the timeouts of the settings.
+/// A listener that accepts while fewer than [`MAX_HTTP_CONNECTIONS`] are open, and ends connections that
+/// exceed the timeouts of the settings.
 pub(crate) struct Bounded<L> {
     listener: L,
     permits: Arc<Semaphore>,
     service: Service,
 }
 
-/// Times that a client has.
+/// Timeouts of a client.
 #[derive(Clone, Copy)]
 struct Timeouts {
-    /// For its request, from the moment at which it can send one.
+    /// For the whole request, from the time at which the client can send it.
     request: Duration,
-    /// To take the answer.
+    /// For reading the whole answer.
     answer: Duration,
 }
 
@@ -154,9 +154,9 @@ impl<L: Listener> Listener for Bounded<L> {
     }
 }
 
-/// A connection that counts, and fails when its client has taken too long: for a whole request or a
-/// whole answer, so that one byte now and then gains nothing. An answer begins with the first byte
-/// that is written, and ends when everything is flushed.
+/// A connection that counts against the bound, and fails when its client exceeds a timeout. The timeouts
+/// apply to a whole request and a whole answer, so one byte now and then gains nothing. An answer begins with
+/// its first written byte and ends when everything is flushed.
 pub(crate) struct Timed<S> {
     stream: S,
     timeouts: Timeouts,
@@ -176,7 +176,7 @@ impl<S> Timed<S> {
         }
     }
 
-    /// Starts the timer of what the client has to do next.
+    /// Starts the timeout of the client's next step: reading the answer if `answering`, else its request.
     fn turn(&mut self, answering: bool) {
         if self.answering != answering {
             self.answering = answering;
@@ -189,7 +189,7 @@ impl<S> Timed<S> {
         }
     }
 
-    /// Waits for the client until its time is over.
+    /// Polls for the client until the timeout expires.
     fn or_timeout<T>(
         &mut self,
         outcome: Poll<io::Result<T>>,

@@ -10,13 +10,13 @@
 //!  HTTP on the administration socket: sessions, settings, reload
 //! ```
 //!
-//! It knows no backend and decides nothing about keys: the caller makes a [`millrace_service::Service`] over
-//! an engine and a key store, and calls [`Node::bind`] and [`Node::run`]. Key material, inputs and outputs
-//! are never logged.
+//! The crate has no code for backends and decides nothing about keys: the caller builds a
+//! [`millrace_service::Service`] over an engine and a key store, and calls [`Node::bind`] and [`Node::run`].
+//! Key material, inputs and outputs are never logged.
 //!
 //! - [`config`]: the configuration of a node, and `node.toml`.
-//! - [`node`]: [`Node`] and its life.
-//! - [`tls`]: mutual TLS, and a private CA for those who have none.
+//! - [`node`]: [`Node`], from bind to drain.
+//! - [`tls`]: mutual TLS, and a private CA for sites without one.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -3,10 +3,10 @@
 
 //! Sockets that clients connect to, and the identity of a client on a unix socket.
 //!
-//! A unix socket is bound beside its place and given its mode and group before it listens: until then
-//! the kernel refuses every connection, so that the permissions of a new socket let no client in. Then
-//! it is moved to its place, where it is never seen without a listener. A socket that a dead node left
-//! is replaced; one with a listener is an error.
+//! The node binds a unix socket under a temporary name and sets its mode and group before it listens. Until
+//! it listens the kernel refuses every connection, so no client gets in with the initial permissions. Then
+//! the node renames the socket to its path, so that path never shows a socket without a listener. The node
+//! replaces the socket of a dead node; a socket with a listener is an error.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -25,8 +25,7 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use crate::config::UnixConfig;
 
-/// A peer whose host is gone is noticed within about two minutes: after a minute of silence, four
-/// probes 15 s apart.
+/// The node notices a dead host within about two minutes: a minute of silence, then four probes 15 s apart.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
@@ -35,36 +34,36 @@ const KEEPALIVE_PROBES: u32 = 4;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot listen on {}: {source}", path.display())]
     Io {
         /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Another process listens there.
+    /// Another process listens on the socket.
     #[error("cannot listen on {}: another process does; stop it, or choose another path", .0.display())]
     InUse(PathBuf),
-    /// A file of another kind is there.
+    /// The path is a file of another kind.
     #[error("cannot listen on {}: there is a file that is not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// No such group.
+    /// The group does not exist.
     #[error("cannot listen on {}: there is no group {group:?} in /etc/group", path.display())]
     Group {
         /// The path of the socket.
         path: PathBuf,
-        /// The group.
+        /// The configured group.
         group: String,
     },
 }
 
-/// A listening unix socket, whose file is removed when this is dropped.
+/// A listening unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
-    /// To recognise the file: another node may have taken the path over.
+    /// Identifies the file: another node may have replaced it at the path.
     inode: u64,
 }
 
@@ -113,7 +112,7 @@ impl BoundSocket {
         }
     }
 
-    /// The listener itself, for a server that takes ownership; the file is still removed on drop.
+    /// Moves the listener out, for a server that takes ownership. Dropping `self` still removes the file.
     pub(crate) fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }
@@ -128,7 +127,8 @@ impl Drop for BoundSocket {
     }
 }
 
-/// Connections that wait to be accepted. The kernel's bound is `net.core.somaxconn`, whose default this is.
+/// Backlog of connections that wait for `accept`: the default of `net.core.somaxconn`, which is the kernel's
+/// bound.
 const BACKLOG: i32 = 4096;
 
 /// A socket at `path` with its final mode and group. No client can connect before it listens.
@@ -144,7 +144,7 @@ fn bind_closed(path: &Path, mode: u32, group: Option<u32>) -> io::Result<OwnedFd
     Ok(socket)
 }
 
-/// An existing directory is left as it is. A new one can be passed by those who may connect.
+/// Leaves an existing directory unchanged. In a new one, the group that may connect has search permission.
 fn make_directory(directory: &Path, group: Option<u32>) -> io::Result<()> {
     if directory.as_os_str().is_empty() || directory.is_dir() {
         return Ok(());
@@ -179,8 +179,8 @@ fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// The number of a group: given as such, or looked up in `/etc/group`. (Not through NSS, which would
-/// load foreign libraries into the process that holds the keys.)
+/// The number of a group: as configured, or looked up in `/etc/group`. NSS is not used, because it would load
+/// foreign libraries into the process that holds the keys.
 fn group_id(path: &Path, group: &str) -> Result<u32, ListenError> {
     let unknown = || ListenError::Group {
         path: path.to_owned(),
@@ -205,7 +205,7 @@ pub(crate) fn unix_identity(stream: &UnixStream) -> Option<Arc<str>> {
     Some(format!("uid:{}", credentials.uid()).into())
 }
 
-/// Sends small answers at once, and ends connections with hosts that are gone.
+/// Disables Nagle's algorithm, and enables keepalive to end connections with dead hosts.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

@@ -47,25 +47,25 @@ use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
 
-/// Interval at which the store is checked for changes. With the time to load a key, a change takes effect
+/// Interval between checks of the store for changes. With the time to load a key, a change takes effect
 /// within a second.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Pause after a failed accept: the usual reason is that there are no file descriptors left, and
-/// trying at once again would only burn a core.
+/// Pause after a failed accept. The usual cause is exhausted file descriptors, and an immediate retry would
+/// only use up a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time that connections get to end after the order to close.
+/// Bound on the time that connections have to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Key checks of clients that run at once. Each takes a core for milliseconds; with two, imports go
-/// on beside a slow one, and jobs keep most of any machine.
+/// Concurrent key checks of clients. Each takes a core for milliseconds; with two, imports continue beside a
+/// slow one, and most of the machine stays available for jobs.
 const CONCURRENT_IMPORTS: usize = 2;
 
-/// Pause between two looks at whether all connections have ended, during a drain.
+/// Interval at which a drain checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
-/// A node that listens, but does not serve yet.
+/// A node whose sockets are open. It serves from [`Self::run`] on.
 pub struct Node {
     inner: Arc<Inner>,
     unix: Option<BoundSocket>,
@@ -76,54 +76,54 @@ pub struct Node {
     drain_timeout: Duration,
 }
 
-/// The part of a node that tasks and handles share.
+/// The state that tasks and handles share.
 pub(crate) struct Inner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
-    /// Bounds key checks in progress: each takes a core for milliseconds, and every client may ask.
+    /// Bounds concurrent key checks: each takes a core for milliseconds, and every client may request them.
     checks: Arc<Semaphore>,
     /// The turns that the connections of one identity share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
-    /// What a reload does, if the composition root said so.
+    /// The reload action of the composition root, if it has set one.
     reload: Mutex<Option<ReloadAction>>,
 }
 
-/// What a reload does in the place of [`NodeHandle::reload`]: reads the settings again, too.
+/// A reload action that replaces [`NodeHandle::reload`] and also reads the settings again.
 ///
 /// The argument names the origin of the request, for the audit log.
 pub type ReloadAction = Arc<dyn Fn(&str) -> Result<ReloadReport, String> + Send + Sync>;
 
-/// What a reload found and did.
+/// The changes made by a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReloadReport {
-    /// The settings.
+    /// Changed settings.
     pub settings: Applied,
-    /// The keys.
+    /// Changed keys.
     pub keys: Reloaded,
-    /// Keys of the configuration file that changed and hold only after a restart.
+    /// Changed keys of the configuration file that take effect only after a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// Why a node does not start.
+/// Error of [`Node::bind`].
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A unix socket cannot be used.
+    /// A unix socket cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A TCP address cannot be used.
+    /// A TCP address cannot be bound.
     #[error("cannot listen on {address} for {what}: {source}; is another node running?")]
     Address {
         /// The address.
         address: SocketAddr,
         /// Purpose of the listener.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Metrics have no authentication.
+    /// The address for metrics is not on loopback; metrics have no authentication.
     #[error("cannot serve metrics on {0}: it is not a loopback address")]
     NotLoopback(SocketAddr),
-    /// Certificates cannot be used.
+    /// A certificate file cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The key store cannot be read.
@@ -136,7 +136,7 @@ impl Node {
     /// timeout. Must be called within a Tokio runtime; blocks on disk.
     ///
     /// # Errors
-    /// The socket or file that cannot be used, in words for an operator. Then nothing listens.
+    /// The socket or file that cannot be used, with a text for the operator. No socket stays open.
     pub fn bind(config: NodeConfig, service: Service) -> Result<Self, StartError> {
         let unix = config.unix.as_ref().map(BoundSocket::bind).transpose()?;
         let tcp = match &config.tcp {
@@ -183,7 +183,7 @@ impl Node {
         })
     }
 
-    /// Where TCP clients connect, with the port that was chosen for 0.
+    /// The address of the TCP listener, with the actual port if 0 was configured.
     #[must_use]
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
@@ -191,7 +191,7 @@ impl Node {
             .and_then(|(listener, _)| listener.local_addr().ok())
     }
 
-    /// Where metrics are served over TCP.
+    /// The TCP address of the metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
@@ -207,8 +207,8 @@ impl Node {
         }
     }
 
-    /// Serves until `shutdown` is done, then drains: takes no new connections and jobs, lets jobs in flight
-    /// end within the configured time, and closes.
+    /// Serves until `shutdown` completes, then drains: accepts no new connections and jobs, waits for jobs in
+    /// flight up to the configured time, and closes.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self {
             inner,
@@ -246,7 +246,7 @@ impl Node {
         }
         info!(node = name, "ready");
         shutdown.await;
-        // The sockets are gone before any client is sent away: it must not come back here.
+        // The listeners close before the node asks its clients to leave, so that they do not reconnect here.
         accepting.shutdown().await;
         inner.service.drain();
         inner.drain(drain_timeout).await;
@@ -263,14 +263,14 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Reads the state of a running node and makes it reload. Cheap to clone.
+/// Reads the state of a running node and reloads it. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeHandle {
     inner: Arc<Inner>,
 }
 
 impl NodeHandle {
-    /// The node as it is now: what `/status` answers.
+    /// The current state of the node: the answer of `/status`.
     #[must_use]
     pub fn status(&self) -> Status {
         self.inner.service.status()
@@ -285,12 +285,12 @@ impl NodeHandle {
     /// Reads keys, policies and certificates again. Blocks on disk and key checks.
     ///
     /// # Errors
-    /// The first file that could not be read; what was in force before stays so.
+    /// The first file that could not be read; the previous state of that part stays in force.
     pub fn reload(&self) -> Result<Reloaded, StartError> {
         self.inner.reload()
     }
 
-    /// Says what [`Self::reload_all`] does.
+    /// Sets the action of [`Self::reload_all`].
     pub fn on_reload(&self, action: ReloadAction) {
         *self
             .inner
@@ -303,7 +303,7 @@ impl NodeHandle {
     /// certificates. Blocks on disk and key checks.
     ///
     /// # Errors
-    /// What could not be read or is wrong, in words for an operator; that part stays as it was.
+    /// The part that is unreadable or wrong, with a text for the operator; that part stays unchanged.
     pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, String> {
         let action = self
             .inner
@@ -334,8 +334,8 @@ impl fmt::Debug for NodeHandle {
 }
 
 impl Inner {
-    /// The turns for a connection of this identity, one for each thread of the runtime. Those of identities
-    /// without a connection are forgotten when a new identity comes.
+    /// The turns for a connection of this identity, one per thread of the runtime. The first call for an
+    /// identity drops the entries of identities without a connection.
     fn turns_of(&self, identity: &Arc<str>) -> Turns {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = turns.get(identity).and_then(Weak::upgrade) {
@@ -376,7 +376,7 @@ impl Inner {
         }
     }
 
-    /// Polls, because the service counts connections of every front end and knows no runtime.
+    /// Polls, because the service counts connections of every front end and does not depend on the runtime.
     async fn until_empty(&self) {
         while self.service.connections() > 0 {
             sleep(DRAIN_POLL).await;
@@ -401,7 +401,7 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<In
         match listener.accept().await {
             Ok((stream, address)) => {
                 node.service.metrics().connections_accepted.add(1);
-                // Before TLS: a handshake costs us more than it costs the client.
+                // Checked before TLS: a handshake costs the node more than the client.
                 if let Some(place) = node.service.admit_handshake() {
                     let (acceptor, node) = (Arc::clone(&acceptor), Arc::clone(&node));
                     tokio::spawn(admit_tcp(stream, address, acceptor, place, node));
@@ -442,7 +442,7 @@ async fn admit_tcp(
     mut place: Place,
     node: Arc<Inner>,
 ) {
-    // Without these options a connection is slower to notice its end, and no worse.
+    // Without these options the node only notices the end of the connection later.
     let _ = tune(&stream);
     let handshake = acceptor.current().accept(stream);
     let service = &node.service;
@@ -482,7 +482,7 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Sends the reason to a client that is refused, within [`CLOSE_TIMEOUT`].
+/// Sends the reason to a refused client, within [`CLOSE_TIMEOUT`].
 async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
     let mut bytes = Vec::new();
     NodeMessage::Fault(fault).encode(&mut bytes);
@@ -493,7 +493,7 @@ async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
     .await;
 }
 
-/// Applies changes in the store.
+/// Applies changes of the store at every [`WATCH_INTERVAL`].
 async fn watch(node: Arc<Inner>) {
     let mut ticks = interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

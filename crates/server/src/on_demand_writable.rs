@@ -1,13 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A unix socket that wakes us only when there is something to do.
+//! A unix socket that requests writability events only while a write waits.
 //!
-//! tokio's own `UnixStream` is registered for writability from the start. On Linux a unix socket
-//! announces writability each time its peer *reads* (`unix_write_space`), so every read by a client
-//! would wake the node for nothing, and the client would pay for that wake-up within its read: measured
-//! at 7 µs across two cores of a virtual machine, more than everything else that the client does for a
-//! job. Here writability is asked for only while a write waits for it.
+//! tokio's own `UnixStream` is registered for writability from the start. On Linux a unix socket announces
+//! writability each time its peer *reads* (`unix_write_space`), so every read by a client would wake the node
+//! for nothing, and the client would pay for that wake-up within its read: measured at 7 µs across two cores
+//! of a virtual machine, more than all other work of the client for a job.
 
 #![expect(
     deprecated,
@@ -26,11 +25,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// See the module.
+/// A unix stream that is registered for writability only while a write waits.
 #[derive(Debug)]
 pub(crate) struct OnDemandWritable {
     read: AsyncFd<Socket>,
-    /// The same socket, while a write waits.
+    /// A duplicate of the socket, registered while a write waits.
     write: Option<AsyncFd<Socket>>,
 }
 
@@ -53,7 +52,8 @@ impl AsyncRead for OnDemandWritable {
             let mut guard = ready!(self.read.poll_read_ready(context))?;
             match guard.try_io(|socket| socket.get_ref().read(room)) {
                 Ok(Ok(count)) => {
-                    // Less than there was room for: that was all. Saves the read that says so.
+                    // A short read has emptied the socket. Returning here saves the read that would fail with
+                    // `EAGAIN`.
                     if count > 0 && count < room.len() {
                         guard.clear_ready();
                     }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The administration socket, and what the unauthenticated sockets refuse.
+//! The administration socket, and requests that the unauthenticated sockets refuse.
 
 mod common;
 
@@ -110,7 +110,7 @@ fn admin_socket_closes_connections_of_other_users_unanswered() {
     }
     let (_node, socket) = start();
     let other = rustix::process::Uid::from_raw(65_534);
-    // Opened to all, so that only the check of the peer is left.
+    // The mode admits all users, so that only the check of the peer remains.
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(&socket, all).unwrap();
     for folder in socket.ancestors().skip(1).take(2) {

@@ -19,7 +19,7 @@ use millrace_service::{Service, Session, Settings};
 use millrace_testkit::keys;
 use millrace_wire::{ClientMessage, Hello, KeyHandle, KeyRefusal, KeySelector, NodeMessage};
 
-/// What the service has for an in-memory session.
+/// Collects the service's output for an in-memory session.
 #[derive(Debug, Default)]
 struct Mailbox {
     completions: Mutex<Vec<Completion>>,
@@ -38,7 +38,7 @@ impl SessionSink for Mailbox {
     }
 }
 
-/// The second front end: a session that is called instead of written to.
+/// The second front end: a session driven by calls instead of a socket.
 struct InMemory {
     session: Session,
     mailbox: Arc<Mailbox>,
@@ -103,7 +103,7 @@ impl InMemory {
     }
 }
 
-/// A node with a key for everybody and one for this user.
+/// A node with a key for every identity and one for this user.
 fn node(change: impl FnOnce(&mut Settings)) -> (TestNode, Service) {
     let mut setup = Setup::new();
     change(&mut setup.config.settings);
@@ -184,7 +184,7 @@ fn quota_of_an_identity_holds_over_both_front_ends() {
         done += u32::from(beside.sign(here).is_ok());
         done += u32::from(client.run(there, &ECDSA_SIGN, &[7; 32]).is_ok());
     }
-    // The burst, and four more for each second that a busy machine takes for this.
+    // The burst, and four more for each second that this takes on a busy machine.
     let most = 4 + 4 * u32::try_from(start.elapsed().as_secs() + 1).unwrap();
     assert!((4..=most.min(8)).contains(&done), "{done}");
     if start.elapsed().as_millis() < 250 {
@@ -234,7 +234,7 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
     );
     assert_eq!(node.handle.status().settings_revision, 2);
 
-    // The quota, although both were opened without one; this user has no limit again.
+    // The quota applies, although both were opened without one; this user has no limit again.
     let over = (0..50)
         .filter(|_| beside.sign(here) == Err(JobError::OverQuota))
         .count();
@@ -249,7 +249,7 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
         Some(Refusal::TooManyOfIdentity)
     );
 
-    // An identity that is taken out of the list.
+    // An identity that is removed from the list.
     settings.identities = vec![me];
     service.apply(settings.clone(), "test").unwrap();
     assert_eq!(*beside.mailbox.order.lock().unwrap(), Order::Drain);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Every metric is moved by the event that it counts.
+//! For every metric, the event that it counts changes it.
 
 mod common;
 
@@ -16,7 +16,7 @@ use millrace_wire::{
     ClientMessage, EdgeCounter, EdgeReport, FEATURE_REPORTS, Fault, Hello, NodeMessage,
 };
 
-/// Metrics that stay 0 on a healthy node with one backend, or show a state that this test does not bring about.
+/// Metrics that stay 0 on a healthy node with one backend, or show a state that this test does not cause.
 const MAY_STAY_ZERO: [&str; 9] = [
     "millrace_tasks_failed_total",
     "millrace_jobs_retried_total",
@@ -54,7 +54,7 @@ fn every_metric_moves_with_its_event() {
     let node = setup.start_with(Arc::new(Software::new()));
     let service = node.handle.service();
 
-    // A client that reports, opens, asks in vain, signs, and submits what is refused.
+    // A client that reports, opens keys, is refused a key, signs, and submits invalid jobs.
     let mut client = node.silent();
     client.send(&ClientMessage::Hello(Hello {
         min_version: 1,
@@ -78,7 +78,7 @@ fn every_metric_moves_with_its_event() {
     let refused = client.run(key + 1, &ECDSA_SIGN, &[7; 32]);
     assert_eq!(refused, Err(JobError::NoSuchKey));
 
-    // A client with a fault (one id for two jobs), and one too many.
+    // A client with a fault (one id for two jobs), and one above the connection limit.
     let mut faulty = node.connect();
     faulty.submit(&[
         job(5, key, &ECDSA_SIGN, &[7; 32]),
@@ -94,14 +94,14 @@ fn every_metric_moves_with_its_event() {
         my_uid()
     );
 
-    // Settings that are wrong, and some that are not.
+    // Invalid settings, then valid ones.
     let mut settings = service.settings().settings.clone();
     settings.limits.keys = 0;
     assert!(service.apply(settings.clone(), "test").is_err());
     settings.limits.keys = 1;
     assert!(service.apply(settings, "test").is_ok());
 
-    // The node has been up for a second, and has written what was received here.
+    // The node has been up for a second, and has written all that this test received.
     eventually(|| node.handle.status().uptime_seconds > 0);
     let text = service.render_metrics();
     let sums = sums(&text);

@@ -42,7 +42,7 @@ fn verify(algorithm: &'static dyn VerificationAlgorithm, spki: &[u8], signature:
         .unwrap();
 }
 
-/// A backend that can be held up. Its jobs must be RSA: lone fast ones run within the connection.
+/// A backend that a test can block. Its jobs must be RSA: lone fast jobs run within the connection's task.
 fn gated() -> (Arc<FaultyBackend>, Controls) {
     let backend = Arc::new(FaultyBackend::new(Arc::new(Software::new())));
     let controls = backend.controls();
@@ -79,7 +79,7 @@ fn keys_of_the_store_and_imported_ones_sign() {
 }
 
 #[test]
-fn a_key_is_found_by_its_public_key() {
+fn key_is_found_by_its_public_key() {
     let setup = Setup::new();
     let info = setup.import("www", &keys::ed25519(), KeyPolicy::signing());
     let node = setup.start();
@@ -100,7 +100,7 @@ fn a_key_is_found_by_its_public_key() {
 }
 
 #[test]
-fn a_pipelined_batch_ends_completely_and_says_who_served() {
+fn pipelined_batch_completes_and_names_its_backend() {
     let setup = Setup::new();
     setup.import("www", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();
@@ -123,7 +123,7 @@ fn a_pipelined_batch_ends_completely_and_says_who_served() {
 }
 
 #[test]
-fn what_is_no_protocol_ends_its_connection_and_no_other() {
+fn protocol_violation_ends_only_its_own_connection() {
     let setup = Setup::new();
     setup.import("www", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();
@@ -139,7 +139,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
     extended[0] += 1;
     extended.push(0);
 
-    // Before hello: other protocols, and messages out of order.
+    // Before the hello: other protocols, and messages out of order.
     for bytes in [
         b"GET / HTTP/1.1\r\n\r\n".as_slice(),
         &[0x16, 3, 1, 2, 0, 1, 0, 1],
@@ -149,7 +149,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
         client.write(bytes);
         assert_eq!(client.fault(), Fault::Protocol);
     }
-    // After it.
+    // After the hello.
     for (bytes, fault) in [
         (&unknown, Fault::Protocol),
         (&oversized, Fault::TooLarge),
@@ -165,7 +165,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
     client.write(&ping[..HEADER_LEN + 3]);
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.fault(), Fault::Protocol);
-    // One byte at a time is fine.
+    // A client may send one byte at a time.
     let mut client = node.connect();
     for byte in &ping {
         client.write(&[*byte]);
@@ -176,7 +176,7 @@ fn what_is_no_protocol_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn a_duplicate_job_id_ends_the_connection() {
+fn duplicate_job_id_ends_the_connection() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -194,26 +194,26 @@ fn a_duplicate_job_id_ends_the_connection() {
 }
 
 #[test]
-fn who_stays_silent_is_cut() {
+fn silent_client_is_disconnected() {
     let setup = Setup::new().limits(|limits| limits.handshake_timeout = Duration::from_millis(50));
     let node = setup.start();
     assert_eq!(node.silent().fault(), Fault::TimedOut);
     let mut half = node.silent();
-    // It may be cut already, on a busy machine.
+    // On a busy machine the node may have closed the connection already.
     let _ = half.stream.write_all(&[0; 3]);
     assert_eq!(half.fault(), Fault::TimedOut);
 }
 
 #[test]
-fn who_does_nothing_is_cut_if_so_configured() {
-    // Not before it has said hello, on a busy machine.
+fn idle_client_is_disconnected_if_configured() {
+    // Long enough that a busy machine does not close the connection before the hello.
     let setup = Setup::new().limits(|limits| limits.idle_timeout = Duration::from_secs(1));
     let node = setup.start();
     assert_eq!(node.connect().fault(), Fault::TimedOut);
 }
 
 #[test]
-fn a_foreign_key_or_handle_is_answered_with_the_bytes_of_none() {
+fn foreign_key_or_handle_is_answered_like_a_missing_one() {
     let setup = Setup::new();
     setup.import("theirs", &keys::p_256(), only("uid:4294967294"));
     setup.import("mine", &keys::p_256(), only(&my_uid()));
@@ -221,7 +221,7 @@ fn a_foreign_key_or_handle_is_answered_with_the_bytes_of_none() {
     let mut one = node.connect();
     let handle = one.open("mine");
 
-    // The whole answer, byte by byte, as it comes from the socket.
+    // The whole answer, byte by byte, from the socket.
     let raw = |name: &str| {
         let mut client = node.connect();
         let selector = KeySelector::Name(name.to_owned());
@@ -275,7 +275,7 @@ fn policy_denies_and_input_is_checked() {
 }
 
 #[test]
-fn bad_keys_and_too_many_are_refused_and_imports_can_be_off() {
+fn invalid_excess_and_disabled_imports_are_refused() {
     let mut setup = Setup::new().limits(|limits| limits.keys = 2);
     let node = setup.start();
     let mut client = node.connect();
@@ -315,7 +315,7 @@ fn imported_keys_end_with_their_connection() {
 }
 
 #[test]
-fn a_waiting_job_can_be_cancelled() {
+fn waiting_job_can_be_cancelled() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -341,8 +341,8 @@ fn a_waiting_job_can_be_cancelled() {
 }
 
 #[test]
-fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
-    // Not before the first one is at the gate, on a busy machine.
+fn waiting_job_ends_at_its_deadline() {
+    // Long enough that, on a busy machine, the first job reaches the gate.
     let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -362,7 +362,7 @@ fn a_job_ends_at_its_deadline_although_nobody_serves_it() {
 }
 
 #[test]
-fn jobs_above_the_bound_are_busy() {
+fn jobs_above_the_bound_are_answered_busy() {
     let setup = Setup::new().limits(|limits| limits.in_flight = 2);
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -380,7 +380,7 @@ fn jobs_above_the_bound_are_busy() {
 }
 
 #[test]
-fn jobs_of_a_client_that_is_gone_are_dropped() {
+fn jobs_of_a_disconnected_client_are_dropped() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -403,7 +403,7 @@ fn jobs_of_a_client_that_is_gone_are_dropped() {
 }
 
 #[test]
-fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
+fn drain_finishes_jobs_in_flight_and_refuses_new_ones() {
     let setup = Setup::new();
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -431,9 +431,9 @@ fn a_drain_finishes_what_is_in_flight_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_drain_does_not_wait_for_ever() {
+fn drain_ends_at_its_timeout() {
     let mut setup = Setup::new();
-    // Long enough for the connection to hear of it, on a busy machine.
+    // Long enough that, on a busy machine, the connection learns of the drain.
     setup.config.drain_timeout = Duration::from_secs(1);
     setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
     let (backend, gate) = gated();
@@ -475,7 +475,7 @@ fn changes_in_the_store_reach_open_sessions() {
     eventually(|| outcome() == Some(JobError::NoSuchKey));
     assert!(matches!(client.ask("www"), NodeMessage::KeyRefused { .. }));
 
-    // Another key under the same name is not what the old handle was opened for.
+    // The old handle does not refer to another key under the same name.
     node.setup
         .import("www", &keys::p_256(), KeyPolicy::signing());
     node.until(|status| status.keys == 1);
@@ -488,7 +488,7 @@ fn changes_in_the_store_reach_open_sessions() {
 }
 
 #[test]
-fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
+fn broken_key_file_is_skipped_until_it_is_repaired() {
     let setup = Setup::new();
     setup.import("good", &keys::p_256(), KeyPolicy::signing());
     let broken = setup.config.store.directory.join("www.key");
@@ -502,7 +502,7 @@ fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
         .import("www", &keys::ed25519(), KeyPolicy::signing());
     assert_eq!(node.handle.reload().unwrap().broken, 0);
     client.open("www");
-    // A file that breaks while its key is in service does not take it out of service.
+    // If the file of a key in service breaks, the key stays in service.
     let file = node.setup.config.store.directory.join("good.key");
     std::fs::write(&file, b"rubbish").unwrap();
     node.handle.reload().unwrap();
@@ -510,7 +510,7 @@ fn a_broken_key_file_is_skipped_and_taken_when_it_is_repaired() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_cut_and_others_are_served() {
+fn client_that_does_not_read_is_disconnected_others_are_served() {
     let options = FakeOptions {
         key_type: KeyType::Rsa { bits: 2048 },
         output: vec![0; 8000],
@@ -529,7 +529,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
             .collect();
         let mut bytes = Vec::new();
         millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
-        // Reading stops before all are taken, and the connection may be cut during the write.
+        // The node stops reading before it has all jobs, and may close the connection during the write.
         client.stream.set_nonblocking(true).unwrap();
         if client.stream.write_all(&bytes).is_err() {
             break;
@@ -541,7 +541,7 @@ fn a_client_that_does_not_read_is_cut_and_others_are_served() {
 }
 
 #[test]
-fn connections_are_capped_in_all_and_per_identity() {
+fn connections_are_capped_in_total_and_per_identity() {
     for per_identity in [false, true] {
         let setup = Setup::new().limits(|limits| {
             if per_identity {
@@ -559,7 +559,7 @@ fn connections_are_capped_in_all_and_per_identity() {
         ClientMessage::Ping { token: 1 }.encode(&mut ping);
         eventually(|| {
             let mut client = node.silent();
-            // A client above the bound may be cut before.
+            // The node may close a connection above the bound before this write.
             let _ = client.stream.write_all(&ping);
             matches!(
                 client.try_receive(),
@@ -632,7 +632,7 @@ async fn what_is_taken_is_named() {
         error.contains(&address.to_string()) && error.contains("metrics"),
         "{error}"
     );
-    // Nothing is left behind by a node that did not start.
+    // A node that failed to start leaves no files.
     assert!(!setup.config.unix.as_ref().unwrap().path.exists());
     setup.config.metrics = Some("192.0.2.1:1".parse().unwrap());
     assert!(bind(&setup).unwrap_err().to_string().contains("loopback"));

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Identities that together want more connections than a node has.
+//! Identities that together request more connections than a node has.
 
 mod common;
 
@@ -12,8 +12,8 @@ use common::{Client, PATIENCE, TestNode, eventually};
 use millrace_server::tls::CertificateFiles;
 use millrace_wire::{ClientMessage, Fault, Message, NodeMessage};
 
-/// Whether the node listens to another connection of this client. (It answers a ping before the hello
-/// with a fault of its own.)
+/// Whether the node accepts another connection of this client. (It answers a ping before the hello with a
+/// fault.)
 fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
     let mut stream = Papers::of(files).connect(node);
     let mut ping = Vec::new();
@@ -24,7 +24,7 @@ fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
 }
 
 #[test]
-fn who_has_more_than_are_left_gets_no_more() {
+fn identity_with_more_connections_than_are_free_is_refused() {
     let node = setup()
         .limits(|limits| {
             limits.connections = 12;
@@ -32,7 +32,7 @@ fn who_has_more_than_are_left_gets_no_more() {
             limits.handshake_timeout = PATIENCE;
         })
         .start();
-    // The seventh has six beside it, and finds six left.
+    // The seventh connection is admitted: six are in use, and six are left.
     let mut local: Vec<_> = (0..7).map(|_| node.connect()).collect();
     assert_eq!(node.silent().fault(), Fault::TooManyConnections);
 
@@ -48,7 +48,7 @@ fn who_has_more_than_are_left_gets_no_more() {
     let second = issue(&node, "gateway-2");
     eventually(|| gets_in(&node, &second));
 
-    // What one gives back, another one may have.
+    // Another identity may use a connection that one has closed.
     local.truncate(1);
     eventually(|| gets_in(&node, &first));
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Clients that hold all HTTP connections of a node, and clients that come after them.
+//! Clients that hold all HTTP connections of a node, and clients that connect after them.
 
 mod common;
 
@@ -13,13 +13,13 @@ use std::time::Duration;
 use common::{PATIENCE, Setup, TestNode, eventually};
 use millrace_service::settings::Limits;
 
-/// As many as the node serves at once.
+/// The number of connections that the node serves at once.
 const ALL: usize = 64;
 
-/// Long enough to be seen, short enough for a test.
+/// A timeout that expires within a test, but long enough to be observed.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Longer than any test.
+/// A timeout longer than any test.
 const NEVER: Duration = Duration::from_secs(600);
 
 fn start(limits: impl FnOnce(&mut Limits)) -> (TestNode, PathBuf) {
@@ -38,7 +38,8 @@ fn connect(path: &PathBuf) -> UnixStream {
 
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
-/// Whether a client that connects now is served. On a busy machine it may be cut before it has asked.
+/// Whether the node serves a client that connects now. On a busy machine the node may close the connection
+/// before the request is sent.
 fn is_served(path: &PathBuf) -> bool {
     let mut stream = connect(path);
     let mut answer = String::new();
@@ -55,10 +56,10 @@ fn slow_requests_end_at_the_request_timeout() {
     let mut silent: Vec<_> = (0..ALL / 2).map(|_| connect(&path)).collect();
     let mut slow: Vec<_> = (0..ALL / 2).map(|_| connect(&path)).collect();
     for stream in &mut slow {
-        // The first may be cut already, on a busy machine.
+        // On a busy machine the node may have closed the first connection already.
         let _ = stream.write_all(b"GET /status HTTP/1.1\r\nx: ");
     }
-    // A byte now and then, until the node takes no more.
+    // Sends a byte now and then, until the node closes the connection.
     eventually(|| {
         slow.retain_mut(|stream| stream.write_all(b"x").is_ok());
         slow.is_empty()
@@ -90,7 +91,7 @@ fn answer_timeout_ends_when_the_answer_is_sent() {
         }
     };
     ask();
-    // They ask until the node waits for them to read.
+    // These clients send requests until the node waits for them to read.
     let deaf: Vec<_> = (1..ALL).map(|_| connect(&path)).collect();
     for mut stream in &deaf {
         stream.set_nonblocking(true).unwrap();
@@ -99,7 +100,7 @@ fn answer_timeout_ends_when_the_answer_is_sent() {
             match stream.write(&request) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // It took longer to ask than the node waits.
+                // Sending the requests took longer than the node's timeout.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
                 Err(error) => panic!("{error}"),

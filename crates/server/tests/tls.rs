@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A node over TCP: who gets in, as whom, and who does not.
+//! A node over TCP: admitted clients, their identities, and refused clients.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn signed_by(
 }
 
 #[test]
-fn a_client_is_who_its_certificate_says() {
+fn client_identity_comes_from_its_certificate() {
     let setup = setup();
     setup.import("one", &keys::p_256(), only("cert:gateway-1"));
     setup.import("two", &keys::p_256(), only("cert:gateway-2"));
@@ -53,7 +53,7 @@ fn a_client_is_who_its_certificate_says() {
 }
 
 #[test]
-fn a_large_pipelined_batch_goes_through_tls() {
+fn large_pipelined_batch_goes_through_tls() {
     let setup = setup();
     setup.import("one", &keys::p_256(), KeyPolicy::signing());
     let node = setup.start();
@@ -70,7 +70,7 @@ fn a_large_pipelined_batch_goes_through_tls() {
 }
 
 #[test]
-fn whoever_lacks_good_papers_is_refused() {
+fn client_without_valid_certificate_is_refused() {
     let node = setup().start();
     let directory = node.setup.directory.path().join("tls");
     let good = issue(&node, "gateway-1");
@@ -142,7 +142,7 @@ fn whoever_lacks_good_papers_is_refused() {
 }
 
 #[test]
-fn a_name_that_is_no_identity_is_told_so() {
+fn certificate_name_that_is_no_identity_gets_a_fault() {
     let node = setup().start();
     let directory = node.setup.directory.path().join("tls");
     let nameless = signed_by(&directory, |params| {
@@ -161,13 +161,13 @@ fn a_name_that_is_no_identity_is_told_so() {
 }
 
 #[test]
-fn plain_text_and_silence_are_cut() {
+fn plain_text_and_silent_clients_are_disconnected() {
     let node = setup()
         .limits(|limits| limits.handshake_timeout = Duration::from_millis(100))
         .start();
     let mut rest = Vec::new();
     let mut plain = tcp(node.tcp.unwrap());
-    // It may be cut already, on a busy machine.
+    // On a busy machine the node may have closed the connection already.
     let _ = plain.write_all(b"GET / HTTP/1.1\r\n\r\n");
     let _ = plain.read_to_end(&mut rest);
     assert!(
@@ -191,7 +191,7 @@ fn connections_are_capped_before_tls() {
 }
 
 #[test]
-fn strangers_who_say_nothing_do_not_keep_others_out() {
+fn silent_unauthenticated_clients_do_not_block_others() {
     let node = setup().limits(|limits| limits.connections = 4).start();
     let silent: Vec<_> = (0..8).map(|_| tcp(node.tcp.unwrap())).collect();
     node.until(|status| status.connections_refused >= 7);

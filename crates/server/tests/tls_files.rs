@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The files of the TCP listener: who else may read the key, and which clients are revoked.
+//! The files of the TCP listener: permissions of the private key, and revoked clients.
 
 mod common;
 
@@ -40,7 +40,7 @@ async fn a_key_that_others_can_read_is_refused_at_the_start() {
     for part in ["node.key", "0644", "chmod 0600"] {
         assert!(error.contains(part), "{error}");
     }
-    // The group of Debian's ssl-cert is root's to choose.
+    // Only root can choose the group of the file (Debian's ssl-cert).
     set_mode(key(&setup), 0o640);
     let root = rustix::process::geteuid().is_root();
     assert_eq!(bind().is_ok(), root);
@@ -49,7 +49,7 @@ async fn a_key_that_others_can_read_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_not_reloaded() {
+fn key_readable_by_others_is_not_reloaded() {
     let node = setup().start();
     let papers = Papers::of(&issue(&node, "gateway-1"));
     set_mode(key(&node.setup), 0o604);
@@ -60,7 +60,7 @@ fn a_key_that_others_can_read_is_not_reloaded() {
     node.handle.reload().unwrap();
 }
 
-/// A node that looks at the list of its CA.
+/// A node that checks the revocation list of its CA.
 fn with_list() -> Setup {
     let mut setup = setup();
     let list = tls(&setup).join("ca.crl");
@@ -77,7 +77,7 @@ fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
 }
 
 #[test]
-fn a_revoked_client_is_refused_from_the_next_reload_on() {
+fn revoked_client_is_refused_from_the_next_reload_on() {
     let node = with_list().start();
     let (one, two) = (issue(&node, "gateway-1"), issue(&node, "gateway-2"));
     let papers = || Papers::of(&one);
@@ -91,13 +91,13 @@ fn a_revoked_client_is_refused_from_the_next_reload_on() {
     assert!(gets_in(&node, &two));
     // Open connections stay open.
     open.import(&keys::p_256());
-    // The client may be given another one.
+    // The client may get a new certificate.
     fs::remove_file(&one.key).unwrap();
     assert!(gets_in(&node, &issue(&node, "gateway-1")));
 }
 
 #[test]
-fn a_list_that_cannot_be_used_is_not_taken() {
+fn unusable_revocation_list_is_not_loaded() {
     let node = with_list().start();
     let one = issue(&node, "gateway-1");
     let list = tls(&node.setup).join("ca.crl");
@@ -116,7 +116,7 @@ fn a_list_that_cannot_be_used_is_not_taken() {
     assert!(gets_in(&node, &one));
 }
 
-/// A list without entries, from the CA in `directory`, that was good until `end`.
+/// An empty list of the CA in `directory`, valid until `end`.
 fn list(directory: &Path, end: OffsetDateTime) -> String {
     let pem = |name| fs::read_to_string(directory.join(name)).unwrap();
     let key = KeyPair::from_pem(&pem("ca.key")).unwrap();
@@ -133,7 +133,7 @@ fn list(directory: &Path, end: OffsetDateTime) -> String {
 }
 
 #[test]
-fn without_a_good_list_of_its_ca_nobody_gets_in() {
+fn client_of_a_ca_without_a_valid_list_is_refused() {
     let node = with_list().start();
     let one = issue(&node, "gateway-1");
     let directory = tls(&node.setup);
@@ -144,7 +144,7 @@ fn without_a_good_list_of_its_ca_nobody_gets_in() {
     for (list, good) in [
         (list(&directory, tomorrow), true),
         (list(&directory, now - Duration::days(1)), false),
-        // Of the same name, so that only the signature tells.
+        // The issuer has the same name, so only the signature differs.
         (list(&foreign, tomorrow), false),
     ] {
         fs::write(directory.join("ca.crl"), list).unwrap();

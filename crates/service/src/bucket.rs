@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Token bucket: a sustained rate (tokens per second) and a burst (tokens at once). It reads no clock: time
-//! is an argument.
+//! Token bucket: a sustained rate (tokens per second) and a burst (tokens at once). It reads no clock: the
+//! caller passes the time.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ pub const MAX_RATE: u64 = 1_000_000_000_000;
 const FRACTION_BITS: u32 = 32;
 
 /// The generic cell rate algorithm (ITU-T I.371): instead of a token count and the time of the last update,
-/// it keeps the moment at which the bucket will be full again.
+/// it keeps the time at which the bucket will be full again.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Zero of the other times.
+    /// Origin of the other times.
     origin: Instant,
-    /// Time in which one token arrives.
+    /// Time per token, in units of 2^-[`FRACTION_BITS`] ns.
     interval: u128,
-    /// Time in which an empty bucket fills.
+    /// Time to fill an empty bucket, in the same units.
     depth: u128,
     full_at: u128,
 }
@@ -41,7 +41,7 @@ impl Bucket {
         }
     }
 
-    /// Takes `count` tokens, or none if fewer are there.
+    /// Takes `count` tokens. If the bucket holds fewer, takes none and returns `false`.
     pub fn take(&mut self, count: u64, now: Instant) -> bool {
         let now = self.time(now);
         let full_at = self.full_at.max(now) + self.interval * u128::from(count);
@@ -97,7 +97,7 @@ mod tests {
         for (rate, depth) in [(1, 1), (7, 5), (1000, 1000), (33_333, 100), (1_000_000, 10)] {
             let mut bucket = Bucket::new(u64::from(rate), u64::from(depth), start);
             let mut count = taken(&mut bucket, start, depth + 1);
-            // Asked often enough that no token is lost to a full bucket.
+            // Called often enough that the bucket never overflows and loses a token.
             let step = Duration::from_secs(1) / rate;
             let steps = 60 * u64::from(rate).min(100_000);
             for n in 1..=u32::try_from(steps).unwrap() {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_that_stands_or_goes_back_grants_nothing() {
+    fn clock_that_stops_or_goes_back_grants_no_tokens() {
         let start = Instant::now() + Duration::from_secs(10);
         let mut bucket = Bucket::new(5, 5, start);
         assert_eq!(taken(&mut bucket, start, 10), 5);

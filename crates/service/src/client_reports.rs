@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the edges say about themselves: their reports, per client and added up.
+//! Reports of the clients about their own operations, per client and in total.
 //!
-//! A session turns a report into what is new in it ([`crate::session`]); here that is added to the row of
-//! the client and to the totals, which are also metrics. A row lives as long as its client has a
-//! connection on which it reported; what it said stays in the totals.
+//! A session computes the increase since a client's last report ([`crate::session`]). This module adds the
+//! increase to the client's row and to the totals, which are also metrics. A row exists while its client has
+//! a connection on which it has reported; the totals keep the counts of clients that are gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,22 +15,22 @@ use millrace_wire::{EdgeCounter, EdgeReport};
 use crate::metrics::{EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics};
 use crate::status::{Edge, EdgeCounts, Errors};
 
-/// Bound on the rows that are shown, in all a few tens of KiB of text: those with the most jobs. There
-/// are as many as clients with different names or agents.
+/// Bound on the rows shown, the clients with the most jobs: a few tens of KiB of text. The number of rows
+/// itself is that of clients with different names or agents.
 const MAX_SHOWN: usize = 256;
 
-/// Bound on what one report may add to a counter: more than any edge counts in a second. So a client that
-/// lies moves its own row, and takes decades to get a total to its end.
+/// Bound on the increase of a counter by one report: more than any client counts in a second. A client that
+/// lies changes its own row, and needs decades to overflow a total.
 const MAX_NEWS: u64 = 1 << 32;
 
-/// A client: its identity, and the agent that it said it is.
+/// A client: its identity, and the agent name that it sent.
 type Client = (Arc<str>, Arc<str>);
 
-/// See the module.
+/// The counters of the clients that report, and their totals.
 #[derive(Debug, Default)]
 pub(crate) struct ClientReports(Mutex<Book>);
 
-/// Bound: a row per connection at most.
+/// Bound: at most one row per connection.
 #[derive(Debug, Default)]
 struct Book {
     rows: HashMap<Client, Row>,
@@ -44,13 +44,13 @@ struct Row {
 }
 
 impl ClientReports {
-    /// A connection reports for the first time.
+    /// Registers a connection that reports for the first time.
     pub(crate) fn enter(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         self.lock().rows.entry(client).or_default().connections += 1;
     }
 
-    /// A connection that has reported ends.
+    /// Unregisters a connection that has reported.
     pub(crate) fn leave(&self, identity: &Arc<str>, agent: &Arc<str>) {
         let client = (Arc::clone(identity), Arc::clone(agent));
         let mut book = self.lock();
@@ -62,7 +62,7 @@ impl ClientReports {
         }
     }
 
-    /// Adds what is new in a report.
+    /// Adds the increase since the previous report.
     pub(crate) fn add(
         &self,
         identity: &Arc<str>,
@@ -84,12 +84,12 @@ impl ClientReports {
         }
     }
 
-    /// Everything that edges have said since the node was started.
+    /// The sum of all reports since the node started.
     pub(crate) fn totals(&self) -> EdgeCounts {
         counts(&self.lock().totals)
     }
 
-    /// A row per client, the busiest first, [`MAX_SHOWN`] at most.
+    /// One row per client, the busiest first, at most [`MAX_SHOWN`].
     pub(crate) fn rows(&self) -> Vec<Edge> {
         let row = |((identity, agent), row): (&Client, &Row)| Edge {
             identity: identity.to_string(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_goes_with_its_last_connection_and_the_totals_stay() {
+    fn row_ends_with_its_last_connection_and_totals_stay() {
         let (edges, metrics) = (ClientReports::default(), Metrics::default());
         let (identity, agent) = (Arc::from("uid:1"), Arc::from("millrace-provider/1"));
         let news = report(&[(EdgeCounter::Paused, 3), (EdgeCounter::FallbackBusy, 2)]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_lies_moves_a_total_by_so_much_and_the_rows_are_bounded() {
+    fn false_reports_and_rows_are_bounded() {
         let (edges, metrics) = (ClientReports::default(), Metrics::default());
         for n in 0..2 * MAX_SHOWN as u64 {
             let identity = Arc::from(format!("uid:{n}"));

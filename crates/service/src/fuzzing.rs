@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (feature `fuzzing`; no other build has this module): holds a session
-//! against a model of it.
+//! Compares a session with a model of it, for the fuzz targets (feature `fuzzing`; no other build has this
+//! module).
 //!
-//! The input of [`session`] is a list of steps. Those below [`RAW`] are one of [`Model`]'s, with as many bytes of
-//! parameters as they need, drawn from small ranges so that ids, handles and names meet; every other
-//! one is a kind, a length of two bytes and the payload of a message as a client may send it.
+//! The input of [`session`] is a list of steps. A step below [`RAW`] is one of [`Model`]'s, followed by its
+//! parameters as bytes, drawn from small ranges so that ids, handles and names coincide. Any other step is a
+//! message as a client may send it: a kind, a length of two bytes and the payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::keys::{KeyEntry, KeySet};
 use crate::quota::Quota;
 use crate::session::{Effects, ReadyJob, Rules, SessionState};
 
-/// From this on, a step is a message in its own encoding.
+/// From this value on, a step is an encoded message.
 const RAW: u8 = 0x40;
 
 const ME: &str = "uid:1";
@@ -34,13 +34,13 @@ const MAX_IN_FLIGHT: u32 = 6;
 const MAX_KEYS: u32 = 4;
 const MAX_BUDGET: Duration = Duration::from_secs(10);
 
-/// What the engine would call a key: its number.
+/// Stands for the engine's key: a number.
 type Key = u32;
 
 /// Runs the conversation.
 ///
 /// # Panics
-/// If the session does what it must not.
+/// If the session differs from the model.
 pub fn session(input: &[u8]) {
     let mut model = Model::new();
     let mut steps = Steps { rest: input };
@@ -84,7 +84,7 @@ struct Model {
     cancelled: BTreeSet<JobId>,
     may_report: bool,
     reported: EdgeReport,
-    /// Of the node with reports: a minute, of which each takes a second.
+    /// Reports that the node still accepts, as time: at most a minute, and each report costs a second.
     patience: Duration,
     last_report: Instant,
 }
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// One step; `false` once the connection is over, nothing at the end of the input.
+    /// Runs one step. Returns `false` once the connection has ended, `None` at the end of the input.
     fn step(&mut self, steps: &mut Steps<'_>) -> Option<bool> {
         let mut effects = Effects::default();
         match steps.byte()? {
@@ -167,7 +167,7 @@ impl Model {
         true
     }
 
-    /// The engine answers an import, with a key or without.
+    /// The engine answers an import with a key or an error.
     fn imported(&mut self, choice: u8) -> bool {
         if self.importing.is_empty() {
             return true;
@@ -247,7 +247,7 @@ impl Model {
         Some(true)
     }
 
-    /// What this message must come to.
+    /// The expected effect of this message.
     fn expect(&self, message: &ClientMessage) -> Expected {
         match message {
             ClientMessage::Hello(_) if self.greeted => Expected::Fault,
@@ -294,7 +294,7 @@ impl Model {
             ClientMessage::Cancel { job } => {
                 let job = *job;
                 Expected::Replies(Box::new(move |model, effects| {
-                    // A job that is in flight, and once.
+                    // A job is cancelled only while it is in flight, and only once.
                     let new = model.in_flight.contains(&job) && model.cancelled.insert(job);
                     let expected = if new { vec![job] } else { vec![] };
                     assert_eq!(effects.cancels, expected);
@@ -346,7 +346,7 @@ impl Model {
             assert!(effects.replies.is_empty());
             let mut ready = effects.jobs.iter();
             let mut refused = effects.refused.iter();
-            // Every job once, in order, as an order to the engine or as a refusal.
+            // Each job appears once, in order: submitted to the engine or refused.
             for (id, answer) in &answers {
                 match answer {
                     Ok(key) => model.check_ready(*id, *key, ready.next()),
@@ -495,7 +495,7 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
     })
 }
 
-/// Jobs with ids that the decoder would let pass: each once.
+/// Jobs with distinct ids, as the decoder guarantees.
 fn jobs(steps: &mut Steps<'_>) -> Option<Vec<SubmittedJob>> {
     let mut ids = BTreeSet::new();
     let mut jobs = Vec::new();

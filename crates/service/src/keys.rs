@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The keys that a node has loaded, and how changes in the store reach sessions that have them open.
+//! The loaded keys of a node. Changes in the store reach sessions that have keys open.
 //!
 //! ```text
 //!  store ──reload()──► KeySet (replaced as a whole) ──find──► KeyEntry ◄── sessions hold it
 //!                                                             policy, revision: changed in place
 //! ```
 //!
-//! A session notes the revision of an entry when it looks at the policy; per job it compares one
-//! number. Another policy or a removal moves the number, so it takes effect with the next job.
+//! A session stores the revision of an entry when it reads the policy, and compares one number per job. A
+//! changed policy or a removal changes the revision, so it takes effect with the next job.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -23,13 +23,13 @@ use tracing::{info, warn};
 
 use crate::store::{KeyStore, Stamp, StoreError};
 
-/// A key that sessions can have open. `K` is what the engine calls the key.
+/// A key that sessions can have open. `K` is the engine's key type.
 pub struct KeyEntry<K> {
     name: Arc<str>,
     key: K,
     info: KeyInfo,
     policy: RwLock<Arc<KeyPolicy>>,
-    /// Moves after every change of the policy; [`REVOKED`] at the end.
+    /// Increases with every change of the policy; [`REVOKED`] at the end.
     revision: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ pub struct KeyEntry<K> {
 const REVOKED: u64 = u64::MAX;
 
 impl<K> KeyEntry<K> {
-    /// An entry that is in force.
+    /// An entry with a policy in force.
     pub fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
         let policy = RwLock::new(Arc::new(policy));
         Self {
@@ -49,7 +49,7 @@ impl<K> KeyEntry<K> {
         }
     }
 
-    /// The name in the store.
+    /// The key's name in the store.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -64,12 +64,13 @@ impl<K> KeyEntry<K> {
         &self.info
     }
 
-    /// Moves whenever [`Self::policy`] may answer differently. Read this first, then the policy.
+    /// The revision of [`Self::policy`]. Read the revision first, then the policy: an older revision only
+    /// makes the next check read the policy again.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// The policy in force; none once the key was removed or replaced by another.
+    /// The policy in force; `None` once the key was removed or replaced by another.
     pub fn policy(&self) -> Option<Arc<KeyPolicy>> {
         if self.revision() == REVOKED {
             return None;
@@ -79,7 +80,7 @@ impl<K> KeyEntry<K> {
         ))
     }
 
-    /// Replaces the policy; sessions that have the key open use the new one for their next job.
+    /// Replaces the policy. Sessions with the key open use the new one for their next job.
     pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         self.revision.fetch_add(1, Ordering::Release);
@@ -97,17 +98,17 @@ impl<K> fmt::Debug for KeyEntry<K> {
     }
 }
 
-/// All keys at one moment.
+/// A snapshot of all keys.
 #[derive(Debug)]
 pub struct KeySet<K> {
     by_name: HashMap<Arc<str>, Arc<KeyEntry<K>>>,
-    /// Several names may hold the same key under different policies.
+    /// Several names may have the same key with different policies.
     by_spki: HashMap<[u8; 32], Vec<Arc<KeyEntry<K>>>>,
 }
 
 impl<K> KeySet<K> {
-    /// The key that `selector` names, if `identity` may use it. There is no telling a key that it
-    /// may not use from one that does not exist.
+    /// The key that `selector` names, if `identity` may use it. The result is the same for a key that the
+    /// identity may not use and for one that does not exist.
     pub fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
         let admits = |entry: &&Arc<KeyEntry<K>>| {
             entry.policy().is_some_and(|policy| policy.admits(identity))
@@ -148,25 +149,25 @@ pub(crate) struct Keyring {
     store: Arc<KeyStore>,
     engine: Engine,
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
-    /// What was made of each file. Held during a reload, so that there is one at a time.
+    /// The result of loading each file. Locked during a reload, so only one reload runs at a time.
     files: Mutex<BTreeMap<String, Loaded>>,
 }
 
 struct Loaded {
-    /// As the file was when it was read; none if reading it failed for a passing reason.
+    /// The stamp of the file at the time of reading; `None` if a transient error prevented reading.
     stamp: Option<Stamp>,
-    /// None if the file is broken.
+    /// `None` if the file is invalid.
     entry: Option<Arc<KeyEntry<Arc<Key>>>>,
 }
 
-/// What a reload found.
+/// Result of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reloaded {
-    /// Keys that were loaded or whose policy was changed.
+    /// Keys that were loaded, or whose policy changed.
     pub changed: usize,
     /// Keys that were removed.
     pub removed: usize,
-    /// Files that cannot be used, also from earlier reloads.
+    /// Files that cannot be used, including those known from earlier reloads.
     pub broken: usize,
 }
 
@@ -186,20 +187,19 @@ impl Keyring {
         &self.store
     }
 
-    /// The keys as they are now.
+    /// The current keys.
     pub(crate) fn current(&self) -> Arc<KeySet<Arc<Key>>> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Brings the ring up to date with the store, reading only files that changed. Blocks on the
-    /// disk and on key checks.
+    /// Updates the loaded keys from the store, reading only changed files. Blocks on the disk and on key
+    /// checks.
     ///
-    /// A file that cannot be used is logged and skipped. If it could be used before, the loaded key
-    /// stays in service until the file is repaired or removed: a failing disk must not end
-    /// handshakes.
+    /// A file that cannot be used is logged and skipped. If it was usable before, the loaded key stays in
+    /// service until the file is repaired or removed: a failing disk must not end handshakes.
     ///
     /// # Errors
-    /// If the directory cannot be read; then nothing was changed.
+    /// If the directory cannot be read; then nothing changes.
     pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let entries: BTreeMap<String, Stamp> = self.store.entries()?.into_iter().collect();
@@ -249,7 +249,7 @@ impl Keyring {
             },
             Err(error) => {
                 warn!(key = name, kept = before.is_some(), %error, "key file cannot be used");
-                // Looked at again when it changes; a file that could not be read, when it can be.
+                // An invalid file is read again when it changes; an unreadable file at every reload.
                 let passing = matches!(error, Broken::Store(StoreError::Read { .. }));
                 Loaded {
                     stamp: (!passing).then_some(stamp),
@@ -266,7 +266,7 @@ impl Keyring {
     ) -> Result<Arc<KeyEntry<Arc<Key>>>, Broken> {
         let (key, meta) = self.store.load(name)?;
         if let Some(entry) = before.filter(|entry| entry.info == meta.info) {
-            // The same key: sessions that have it open go on under the new policy.
+            // The same key: sessions with it open continue under the new policy.
             if entry.policy().is_none_or(|policy| *policy != meta.policy) {
                 info!(key = name, "key policy changed");
                 entry.set_policy(meta.policy);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_only_by_those_whom_its_policy_admits() {
+    fn key_is_found_only_by_identities_in_its_policy() {
         let set: KeySet<u32> = [entry("a", 1, &["uid:1"])].into_iter().collect();
         for selector in [KeySelector::Name("a".to_owned()), by_spki(1)] {
             assert!(set.find(&selector, "uid:1").is_some());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_key_is_gone_and_a_new_policy_moves_the_revision() {
+    fn revoked_key_and_changed_policy_change_the_revision() {
         let entry = entry("a", 1, &["*"]);
         let before = entry.revision();
         entry.set_policy(KeyPolicy::signing());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a node does behind its sockets: who may do what with which key, how much of it, and the books.
+//! The part of a node behind its sockets: policies of the keys, caps and quotas, status and metrics.
 //!
 //! ```text
 //!  sockets, TLS (crate server) ─┐                 ┌─ Keyring ◄── KeyStore (files, sealed)
@@ -10,17 +10,17 @@
 //!                                   └► Status, metrics, list of sessions
 //! ```
 //!
-//! There is no socket, no async runtime and no thread here; time is an argument wherever a decision depends
-//! on it. [`store`] is the one module that touches files, and it blocks.
+//! The crate has no socket, no async runtime and no thread. The caller passes the time wherever a decision
+//! depends on it. Only [`store`] touches files, and it blocks.
 //!
 //! - [`service`]: [`Service`] and [`Session`], and the order in which a front end calls them.
-//! - [`settings`]: everything that changes while sessions are open.
+//! - [`settings`]: settings that change while sessions are open.
 //! - [`outbox`]: a [`service::SessionSink`] for a front end with tasks.
 //! - [`store`]: keys at rest, and private keys from PEM.
 //! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
 //!   ends use it through [`Session`].
 //! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
-//! - [`bucket`], [`log_limit`]: the one token bucket, and the log limiter above it.
+//! - [`bucket`], [`log_limit`]: the only token bucket, and the log limiter that uses it.
 //!
 //! Key material, inputs and outputs are never logged.
 #![forbid(unsafe_code)]

@@ -1,19 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Bounds how often a node logs events that outsiders can cause.
+//! Bounds how often a node logs events that clients can cause.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::bucket::Bucket;
 
-/// Lines of one kind, per second and at once: enough to see what happens, too few to fill a disk (at 200 bytes
+/// Lines of one kind, per second and at once: enough to see an event, too few to fill a disk (at 200 bytes
 /// about 17 MiB a day).
 const RATE: u64 = 1;
 const BURST: u64 = 10;
 
-/// Lets `BURST` lines pass and `RATE` more each second, and counts the rest.
+/// Passes `BURST` lines and then `RATE` lines per second, and counts the suppressed ones.
 #[derive(Debug, Default)]
 pub struct RateLimit(Mutex<Lines>);
 
@@ -24,7 +24,7 @@ struct Lines {
 }
 
 impl RateLimit {
-    /// The number of lines suppressed since the last one, if a line may be logged now.
+    /// `Some` if a line may be logged now, with the number of lines suppressed since the last one.
     pub fn pass(&self, now: Instant) -> Option<u64> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bucket = lines

@@ -4,8 +4,8 @@
 //! The counters of a service, and their text for Prometheus.
 //!
 //! Every metric is declared once, in one of two tables: [`Metrics`] holds the node's own counters,
-//! `engine_metrics` those that the engine counts and a request reads. Tests fail for a counter that
-//! no event moves (crate server, `tests/metrics.rs`) and for an engine metric that is not shown.
+//! `engine_metrics` those that the engine counts and a request reads. One test fails for a counter that no
+//! event changes (crate server, `tests/metrics.rs`), another for an engine metric that is not shown.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use millrace_engine::engine::BackendStatus;
 use millrace_engine::stats::{HistogramSnapshot, Snapshot};
 use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
 
-/// A count that only grows.
+/// A count that only increases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts `count` more.
+    /// Adds `count`.
     pub fn add(&self, count: usize) {
         self.0
             .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Counter {
     }
 }
 
-/// A number that goes up and down.
+/// A value that increases and decreases.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -65,14 +65,14 @@ impl<L: Label> Default for Family<L> {
 }
 
 impl<L: Label> Family<L> {
-    /// Counts `count` more under a label.
+    /// Adds `count` under a label.
     pub fn add(&self, label: L, count: usize) {
         if let Some(counter) = self.counters.get(label.index()) {
             counter.add(count);
         }
     }
 
-    /// In the order of the label's values.
+    /// The counts, in the order of the label's values.
     pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
         self.counters.iter().map(Counter::value)
     }
@@ -86,7 +86,7 @@ impl<L: Label> Family<L> {
 pub trait Label: Copy {
     /// Name of the label.
     const KEY: &'static str;
-    /// Its values.
+    /// The label's values, in the order of [`Self::index`].
     fn names() -> Vec<&'static str>;
     /// Index of this value in [`Self::names`].
     fn index(self) -> usize;
@@ -132,18 +132,18 @@ impl Label for KeyRefusal {
     }
 }
 
-/// Why a connection was refused before it became a session.
+/// Reason for which a connection was refused before it became a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The cap on connections.
+    /// The bound on connections is reached.
     TooMany,
-    /// The cap on connections of one identity.
+    /// The bound on connections of one identity is reached.
     TooManyOfIdentity,
     /// The TLS handshake failed: no certificate, an expired or a foreign one, another protocol.
     Tls,
-    /// The client did not ask for our protocol.
+    /// The client did not offer Millrace's protocol in ALPN.
     Alpn,
-    /// Neither certificate nor kernel gave a usable name.
+    /// Neither the certificate nor the kernel gave a valid identity.
     Identity,
     /// The handshake took too long.
     TimedOut,
@@ -177,7 +177,7 @@ impl Label for Refusal {
     }
 }
 
-/// Some of an edge's counters as the values of a label.
+/// Declares a label whose values are some of a client's counters.
 macro_rules! edge_label {
     ($(#[doc = $doc:literal] $label:ident $key:literal: $($counter:ident $name:literal),*;)*) => {
         $(
@@ -189,7 +189,7 @@ macro_rules! edge_label {
                 const ALL: &'static [(EdgeCounter, &'static str)] =
                     &[$((EdgeCounter::$counter, $name)),*];
 
-                /// The counter as this label, if it is one of them.
+                /// The value of this label for the counter, if it has one.
                 pub fn of(counter: EdgeCounter) -> Option<Self> {
                     Self::ALL.iter().any(|(known, _)| *known == counter).then_some(Self(counter))
                 }
@@ -209,20 +209,20 @@ macro_rules! edge_label {
 }
 
 edge_label! {
-    /// How an application waited for a job.
+    /// The way in which an application waited for a job.
     EdgeWait "how": Paused "paused", Blocking "blocking";
     /// Which of two nodes answered a job first.
     EdgeHedge "result": HedgeWon "won", HedgeLost "lost";
-    /// What an operation came to at the edge, if the edge did not do it itself.
+    /// The result of an operation that the client gave to the pool.
     EdgeResult "result": Pooled "pooled", Failed "failed", Abandoned "abandoned",
         Cancelled "cancelled", WrongResults "wrong";
-    /// Why an edge did an operation itself.
+    /// The reason for which a client computed an operation itself.
     EdgeFallback "reason": FallbackNoNode "no-node", FallbackTimedOut "timed-out",
         FallbackBusy "busy", FallbackRefused "refused", FallbackFailed "failed",
         FallbackWrongResult "wrong-result", FallbackBreaker "breaker", FallbackQuota "quota";
 }
 
-/// Name, type and meaning of a metric; the unit is in its name, as Prometheus has it.
+/// Name, type and meaning of a metric. Its name contains the unit, as Prometheus recommends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description {
     pub(crate) name: &'static str,
@@ -232,7 +232,7 @@ pub(crate) struct Description {
 
 trait Series {
     const KIND: &'static str;
-    /// Label (key and value) and number of each sample.
+    /// Label (key and value) and value of each sample.
     fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)>;
 }
 
@@ -375,7 +375,7 @@ engine_metrics! {
     BUILD = "gauge" "millrace_build_info" "Always 1; the version is in the label.";
 }
 
-/// The state of the engine and the node at one moment.
+/// A snapshot of the engine and the node.
 pub(crate) struct Moment<'a> {
     pub(crate) engine: &'a Snapshot,
     pub(crate) backends: &'a [BackendStatus],
@@ -383,7 +383,7 @@ pub(crate) struct Moment<'a> {
     pub(crate) uptime: Duration,
 }
 
-/// Everything in the text format of Prometheus (version 0.0.4).
+/// All metrics in the text format of Prometheus (version 0.0.4).
 pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     let mut out = String::with_capacity(16 * 1024);
     metrics.render(&mut out);
@@ -463,7 +463,7 @@ fn render_series(out: &mut String, engine: &Snapshot) {
     }
 }
 
-/// Cumulative buckets, one per doubling: the engine keeps four, which is more than a graph shows.
+/// Writes cumulative buckets, one per doubling. The engine keeps four per doubling, more than a graph shows.
 fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], values: &HistogramSnapshot) {
     const PER_DOUBLING: usize = 4;
     let mut seen = 0;
@@ -497,7 +497,7 @@ fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], values: &His
 
 fn head(out: &mut String, description: Description) {
     let Description { name, kind, doc } = description;
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(out, "# HELP {name} {doc}\n# TYPE {name} {kind}\n");
 }
 
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_declared_once_and_says_its_unit() {
+    fn every_metric_is_declared_once_with_its_unit() {
         let text = text();
         let mut names: Vec<_> = text
             .lines()
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_cumulative_and_ends_at_infinity() {
+    fn histogram_is_cumulative_and_ends_at_infinity() {
         let text = text();
         let buckets: Vec<u64> = text
             .lines()

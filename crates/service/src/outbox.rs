@@ -1,11 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A mailbox for a front end whose sessions are tasks. What other threads have for one of them: completions from the engine's workers, loaded keys,
-//! and orders from the node. Many producers, one consumer (the task of the connection).
+//! A mailbox for a front end whose sessions are tasks. Other threads put into it completions from the
+//! engine's workers, loaded keys, and orders from the node. Many producers, one consumer (the task of the
+//! connection).
 //!
-//! The bound: completions and imports are answers to what the connection itself has in flight, and
-//! that is bounded by its session. The consumer is woken once per emptying, however much comes.
+//! Bound: completions and imports answer requests of the connection that are in flight, and its session
+//! bounds their number. The consumer is woken once per emptying, however many items arrive.
 
 use std::fmt;
 use std::mem;
@@ -17,19 +18,19 @@ use millrace_wire::RequestId;
 
 use crate::service::SessionSink;
 
-/// What the node wants of a connection.
+/// The service's order to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
-    /// Go on.
+    /// Continue to serve.
     #[default]
     Serve,
-    /// Take no new jobs; end when the client goes or nothing is in flight.
+    /// Take no new jobs; end when the client disconnects or nothing is in flight.
     Drain,
     /// End at once.
     Close,
 }
 
-/// A key that was loaded for a client, or was not accepted.
+/// The key loaded for a client's import, or the reason for refusing it.
 pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
 
 /// The content of a mailbox.
@@ -37,7 +38,7 @@ pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
 pub struct Waiting {
     /// Jobs that ended.
     pub completions: Vec<Completion>,
-    /// Answers to imports.
+    /// Results of imports.
     pub imports: Vec<Import>,
     /// The strongest order so far.
     pub order: Order,
@@ -57,8 +58,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Takes what is waiting into `into`, whose lists must be empty. If there is nothing, returns
-    /// `false`, and the task is woken when there is.
+    /// Moves the content into `into`, whose lists must be empty. If there is none, returns `false` and
+    /// arranges for the task to be woken.
     pub fn take(&self, into: &mut Waiting, context: &Context<'_>) -> bool {
         let mut state = self.lock();
         let State { waiting, waker } = &mut *state;
@@ -79,7 +80,7 @@ impl Outbox {
         news
     }
 
-    /// Puts in the answer to an import.
+    /// Adds the result of an import.
     pub fn imported(&self, import: Import) {
         self.put(|waiting| waiting.imports.push(import));
     }
@@ -112,7 +113,7 @@ impl CompletionSink for Outbox {
 }
 
 impl SessionSink for Outbox {
-    /// A weaker order than one before is ignored.
+    /// Ignores an order that is weaker than an earlier one.
     fn order(&self, order: Order) {
         self.put(|waiting| waiting.order = waiting.order.max(order));
     }

@@ -3,11 +3,11 @@
 
 //! Operations per second of each identity, over all its sessions at this node.
 //!
-//! A job over the quota is refused at once, so that its edge computes it without having waited. An identity
-//! that uses several nodes has its quota at each of them.
+//! The node refuses a job over the quota at once, so its client computes it without having waited. An
+//! identity that uses several nodes has a separate quota at each of them.
 //!
-//! A change of the settings reaches sessions that are open: every session holds a [`Quota`], also one of an
-//! identity without a limit.
+//! A change of the settings reaches open sessions: every session holds a [`Quota`], also one of an identity
+//! without a limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use crate::bucket::Bucket;
 use crate::settings::Settings;
 
 /// Seconds of the quota that may be used at once: handshakes come in bursts, most of all when clients
-/// reconnect together. Over any time an identity gets its rate, and this much once.
+/// reconnect together. In any period an identity gets its rate, plus this burst once.
 const BURST_SECONDS: u64 = 1;
 
 /// The quota of one identity, shared by its sessions.
 #[derive(Debug)]
 pub struct Quota {
-    /// Whether there is a bucket: an identity without a quota takes no lock.
+    /// Whether there is a bucket. An identity without a quota takes no lock.
     limited: AtomicBool,
     bucket: Mutex<Limited>,
 }
@@ -36,7 +36,7 @@ struct Limited {
 }
 
 impl Quota {
-    /// A quota of `rate` operations per second, unused; `None` is no limit.
+    /// An unused quota of `rate` operations per second; `None` means no limit.
     #[must_use]
     pub fn new(rate: Option<u32>, now: Instant) -> Self {
         let quota = Self {
@@ -47,7 +47,7 @@ impl Quota {
         quota
     }
 
-    /// Changes the rate. The bucket of a new rate is full; the same rate changes nothing.
+    /// Changes the rate. A new rate starts with a full bucket; an unchanged rate has no effect.
     pub(crate) fn set_rate(&self, rate: Option<u32>, now: Instant) {
         let mut limited = self.lock();
         if limited.rate != rate {
@@ -63,7 +63,7 @@ impl Quota {
         }
     }
 
-    /// Counts one operation against the quota. Returns `false`, and counts nothing, if it is used up.
+    /// Counts one operation against the quota. If the quota is used up, counts nothing and returns `false`.
     pub(crate) fn take(&self, now: Instant) -> bool {
         !self.limited.load(Ordering::Acquire)
             || self
@@ -82,25 +82,26 @@ impl Quota {
     }
 }
 
-/// The quotas of all identities. Bound: those that are connected or were within [`BURST_SECONDS`].
+/// The quotas of all identities. Bound: identities that are connected or were connected within the last
+/// [`BURST_SECONDS`].
 #[derive(Debug, Default)]
 pub(crate) struct Quotas(Mutex<HashMap<Arc<str>, Arc<Quota>>>);
 
 impl Quotas {
-    /// The quota that counts for a new session of this identity.
+    /// The quota for a new session of this identity.
     pub(crate) fn of(&self, identity: &Arc<str>, settings: &Settings, now: Instant) -> Arc<Quota> {
         let mut quotas = self.lock();
         if let Some(quota) = quotas.get(identity) {
             return Arc::clone(quota);
         }
-        // Only quotas that are full again are dropped: reconnecting must not renew a quota.
+        // Only full quotas are dropped: reconnecting must not renew a quota.
         quotas.retain(|_, quota| Arc::strong_count(quota) > 1 || !quota.is_unused(now));
         let quota = Arc::new(Quota::new(settings.quota(identity), now));
         quotas.insert(Arc::clone(identity), Arc::clone(&quota));
         quota
     }
 
-    /// Gives every quota the rate that `settings` say.
+    /// Sets the rate of every quota from `settings`.
     pub(crate) fn apply(&self, settings: &Settings, now: Instant) {
         for (identity, quota) in &*self.lock() {
             quota.set_rate(settings.quota(identity), now);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_an_identity_share_its_quota_and_reconnecting_does_not_renew_it() {
+    fn quota_is_shared_and_not_renewed_by_reconnecting() {
         let start = Instant::now();
         let (quotas, settings) = (Quotas::default(), settings(Some(10)));
         let (one, two): (Arc<str>, Arc<str>) = ("uid:1".into(), "uid:2".into());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! [`Service`]: what all front ends of a process share, and [`Session`], one client of it.
+//! [`Service`]: the state that all front ends of a process share, and [`Session`], one client of it.
 //!
 //! ```text
 //!  front end                         Service
@@ -14,7 +14,7 @@
 //!   sink ◄── completions, orders ── engine, drain, close
 //! ```
 //!
-//! A front end brings bytes and a clock. Policy, caps, quotas, statistics, settings and draining are behind
+//! A front end provides bytes and a clock. Policy, caps, quotas, statistics, settings and draining are in
 //! this type, so a second front end in the same process shares all of them.
 
 use std::collections::{BTreeMap, HashMap};
@@ -43,9 +43,9 @@ use crate::settings::{Applied, LogControl, Problems, Settings, Snapshot};
 use crate::status::{SessionRow, Status};
 use crate::store::{KeyStore, StoreError};
 
-/// What a front end is for one session: the completions of its jobs, and orders.
+/// Receives the completions of one session's jobs, and the service's orders. The front end implements it.
 pub trait SessionSink: CompletionSink {
-    /// Takes an order of the service. Called from any thread; must not block.
+    /// Receives an order of the service. Called from any thread; must not block.
     fn order(&self, order: Order);
 }
 
@@ -61,14 +61,14 @@ struct Inner {
     engine: Engine,
     keyring: Keyring,
     settings: RwLock<Arc<Snapshot>>,
-    /// The revision of `settings`, to be compared without the lock.
+    /// The revision of `settings`, for comparison without the lock.
     revision: AtomicU64,
-    /// Held while settings are changed, so that there is one change at a time.
+    /// Locked during a change of settings, so that only one runs at a time.
     applying: Mutex<()>,
     log: OnceLock<Box<dyn LogControl>>,
     quotas: Quotas,
-    /// Turns identities into the engine's owners: keyed anew by each process, so that no client can choose a
-    /// name that shares another's turns.
+    /// Hashes identities into the engine's owners. Each process uses another random key, so that no client
+    /// can choose a name that collides with another's and shares its turns.
     owners: RandomState,
     metrics: Metrics,
     reports: ClientReports,
@@ -89,7 +89,7 @@ struct Book {
     of_identity: HashMap<Arc<str>, usize>,
 }
 
-/// A session as the list of sessions has it.
+/// A row of the list of sessions.
 struct Entry {
     identity: Arc<str>,
     agent: OnceLock<Arc<str>>,
@@ -99,7 +99,7 @@ struct Entry {
 }
 
 impl Service {
-    /// A service named `name` over an engine and a key store; loads the keys. Blocks on the disk and on key
+    /// A service named `name` over an engine and a key store. Loads the keys; blocks on the disk and on key
     /// checks.
     ///
     /// # Errors
@@ -143,13 +143,13 @@ impl Service {
         Ok(service)
     }
 
-    /// The name that clients see.
+    /// The node's name, as clients see it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The counters, for those that only a front end can move.
+    /// The counters, also for events that only a front end sees.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
@@ -167,7 +167,7 @@ impl Service {
         )
     }
 
-    /// Gives [`Self::apply`] control over the log. The first call counts.
+    /// Gives [`Self::apply`] control over the log. Only the first call has an effect.
     pub fn control_log(&self, control: Box<dyn LogControl>) {
         let _ = self.inner.log.set(control);
     }
@@ -175,7 +175,7 @@ impl Service {
     /// Checks settings without putting them in force.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// Every problem of the settings.
     pub fn check(&self, settings: &Settings) -> Result<(), Problems> {
         let mut problems = settings.problems();
         if let Some(log) = self.inner.log.get() {
@@ -189,15 +189,15 @@ impl Service {
         }
     }
 
-    /// Puts `settings` in force, also for sessions that are open: all of them, or none if any is wrong.
+    /// Puts `settings` in force, also for open sessions: all of them, or none if any is invalid.
     ///
-    /// Sessions of an identity that is no longer admitted are drained. Lower limits on connections refuse
-    /// new ones and close none.
+    /// Sessions of an identity that is no longer admitted are drained. Lower limits on connections refuse new
+    /// ones and close none.
     ///
-    /// `actor` is what the audit log names as the origin of the change.
+    /// The audit log names `actor` as the origin of the change.
     ///
     /// # Errors
-    /// Everything that is wrong with the settings; then those before stay in force.
+    /// Every problem of the settings; the previous ones stay in force.
     pub fn apply(&self, settings: Settings, actor: &str) -> Result<Applied, Problems> {
         let inner = &*self.inner;
         let _one_at_a_time = inner
@@ -253,10 +253,10 @@ impl Service {
         Ok(Applied { revision, changes })
     }
 
-    /// Brings the keys up to date with the store. Blocks on the disk and on key checks.
+    /// Updates the keys from the store. Blocks on the disk and on key checks.
     ///
     /// # Errors
-    /// If the store cannot be read; then the keys before stay in force.
+    /// If the store cannot be read; the previous keys stay in force.
     pub fn reload_keys(&self) -> Result<Reloaded, StoreError> {
         let Inner {
             metrics, keyring, ..
@@ -272,16 +272,16 @@ impl Service {
         Ok(reloaded)
     }
 
-    /// Checks a key that a client brought, for [`Session::imported`]. Takes milliseconds of a core: the
-    /// front end bounds how many run at once.
+    /// Checks a key imported by a client; pass the result to [`Session::imported`]. Takes milliseconds of a
+    /// core: the front end bounds how many run at once.
     ///
     /// # Errors
-    /// What is wrong with the key.
+    /// The problem of the key.
     pub fn check_import(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         self.inner.engine.load_key(key)
     }
 
-    /// Counts a connection whose client has not authenticated yet; `None` if there are too many.
+    /// Counts a connection whose client has not authenticated yet. `None`: the bound is reached.
     #[must_use]
     pub fn admit(&self) -> Option<Place> {
         let most = self.settings().settings.limits.connections;
@@ -295,9 +295,9 @@ impl Service {
         })
     }
 
-    /// As [`Self::admit`], for a connection whose handshake costs the node more than the client. A quarter
-    /// of all connections may be in one, so that clients that open connections and stay silent do not keep
-    /// out those that need no handshake.
+    /// As [`Self::admit`], for a connection whose handshake costs the node more than the client. At most a
+    /// quarter of all connections may be in such a handshake, so that clients that connect and stay silent do
+    /// not block clients that need no handshake.
     #[must_use]
     pub fn admit_handshake(&self) -> Option<Place> {
         let most = (self.settings().settings.limits.connections / 4).max(1);
@@ -313,10 +313,10 @@ impl Service {
         Some(place)
     }
 
-    /// Admits and opens in one step, for a front end whose clients are known at once.
+    /// Admits and opens in one step, for a front end that knows a client's identity at once.
     ///
     /// # Errors
-    /// Why the client is refused; already counted.
+    /// The reason of the refusal, which is already counted.
     pub fn open(&self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
         let Some(place) = self.admit() else {
             self.refuse(Refusal::TooMany, &identity);
@@ -325,7 +325,7 @@ impl Service {
         place.open(identity, sink)
     }
 
-    /// Counts and logs a connection that was refused.
+    /// Counts and logs a refused connection.
     pub fn refuse(&self, reason: Refusal, detail: &dyn fmt::Display) {
         self.inner.metrics.connections_refused.add(reason, 1);
         if let Some(suppressed) = self.inner.refusals.pass(Instant::now()) {
@@ -333,7 +333,7 @@ impl Service {
         }
     }
 
-    /// From now on every front end refuses new jobs and keys; jobs in flight end.
+    /// Makes every front end refuse new jobs and keys from now on; jobs in flight end.
     pub fn drain(&self) {
         self.inner.draining.store(true, Ordering::Release);
         self.order(Order::Drain);
@@ -350,7 +350,7 @@ impl Service {
         self.inner.draining.load(Ordering::Acquire)
     }
 
-    /// Connections open now, including those that have not authenticated.
+    /// Open connections, including those that have not authenticated.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.inner.book().places
@@ -376,7 +376,7 @@ impl Service {
         self.inner.book().sessions.iter().map(row).collect()
     }
 
-    /// The service as it is now: what `/status` answers.
+    /// The current state of the service: the answer of `/status`.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.inner;
@@ -391,7 +391,7 @@ impl Service {
         )
     }
 
-    /// All counters in the text format of Prometheus: what `/metrics` answers.
+    /// All counters in the text format of Prometheus: the answer of `/metrics`.
     #[must_use]
     pub fn render_metrics(&self) -> String {
         let inner = &*self.inner;
@@ -412,8 +412,8 @@ impl Service {
 }
 
 impl Inner {
-    /// The owner of an identity's jobs in the engine: its sessions at all front ends take turns as one, and
-    /// have one share of the queue.
+    /// The owner of an identity's jobs in the engine. Its sessions at all front ends take turns as one owner,
+    /// and share one part of the queue.
     fn owner(&self, identity: &str, settings: &Settings) -> Owner {
         Owner::new(self.owners.hash_one(identity), settings.weight(identity))
     }
@@ -431,7 +431,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// A connection that counts among all; gives its place back when dropped.
+/// A counted connection. Dropping it frees its place.
 #[derive(Debug)]
 pub struct Place {
     service: Service,
@@ -449,7 +449,7 @@ impl Place {
     /// Opens the session of an authenticated client.
     ///
     /// # Errors
-    /// Why the client is refused; already counted.
+    /// The reason of the refusal, which is already counted.
     pub fn open(
         mut self,
         identity: Arc<str>,
@@ -493,7 +493,7 @@ impl Place {
         book.sessions.insert(number, Arc::clone(&entry));
         book.of_identity.insert(Arc::clone(identity), held + 1);
         inner.metrics.connections_open.set(book.sessions.len());
-        // Checked under the lock under which `drain` gives its order to the sessions in the list.
+        // Checked under the lock that `drain` holds while it sends its order to the listed sessions.
         if self.service.draining() {
             sink.order(Order::Drain);
         }
@@ -508,14 +508,14 @@ impl Drop for Place {
     }
 }
 
-/// What a front end has to do after [`Session::carry_out`]: all of it, in this order.
+/// The output of [`Session::carry_out`]. The front end must process all of it, in the order of the fields.
 #[derive(Debug)]
 pub struct Answers<'a> {
-    /// Messages to be sent.
+    /// Messages to send.
     pub replies: vec::Drain<'a, NodeMessage>,
-    /// Jobs that end here, to be sent as completions.
+    /// Jobs that ended without being submitted, to send as completions.
     pub refused: vec::Drain<'a, (JobId, JobError)>,
-    /// Keys for [`Service::check_import`]; each is answered through [`Session::imported`].
+    /// Keys to check with [`Service::check_import`]; answer each through [`Session::imported`].
     pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
 }
 
@@ -529,9 +529,9 @@ pub struct Session {
     snapshot: Arc<Snapshot>,
     keys: Arc<KeySet<Arc<Key>>>,
     effects: Effects<Arc<Key>>,
-    /// Whether the client has reported about itself.
+    /// Whether the client has sent a report.
     reported: bool,
-    /// Last, because the connection counts until everything else of it is gone.
+    /// The last field, so that the connection counts until everything else of it is dropped.
     place: Place,
 }
 
@@ -563,7 +563,7 @@ impl Session {
         }
     }
 
-    /// Picks up keys and settings that changed. Call it before the messages that arrived together.
+    /// Applies changed keys and settings. Call it before a batch of messages.
     pub fn begin_turn(&mut self, now: Instant) {
         let inner = &*self.place.service.inner;
         self.keys = inner.keyring.current();
@@ -573,17 +573,17 @@ impl Session {
         self.snapshot = self.place.service.settings();
         let (settings, identity) = (&self.snapshot.settings, &self.entry.identity);
         self.state.set_rules(Arc::clone(&self.snapshot.rules));
-        // A session that was opened during the change has the quota or the permission of before.
+        // A session that was opened during the change may still have the old quota or admission.
         self.quota.set_rate(settings.quota(identity), now);
         if !settings.admits(identity) {
             self.entry.sink.order(Order::Drain);
         }
     }
 
-    /// Takes a message that arrived at `now`. Its effects wait for [`Self::carry_out`].
+    /// Handles a message that arrived at `now`. Its effects wait for [`Self::carry_out`].
     ///
     /// # Errors
-    /// The fault to send before the connection is closed.
+    /// The fault to send before the front end closes the connection.
     pub fn receive(&mut self, message: ClientMessage, now: Instant) -> Result<(), Fault> {
         let metrics = self.place.service.metrics();
         metrics.messages_received.add(1);
@@ -598,19 +598,19 @@ impl Session {
         taken
     }
 
-    /// Replies that [`Self::carry_out`] will return: a front end bounds how many it holds.
+    /// Number of replies that [`Self::carry_out`] will return. A front end bounds how many it holds.
     #[must_use]
     pub fn replies_waiting(&self) -> usize {
         self.effects.replies.len()
     }
 
-    /// Jobs that wait for [`Self::carry_out`], including those that were refused.
+    /// Number of jobs that wait for [`Self::carry_out`], including refused ones.
     #[must_use]
     pub fn jobs_waiting(&self) -> usize {
         self.effects.jobs.len() + self.effects.refused.len()
     }
 
-    /// Hands the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
+    /// Submits the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
     pub fn carry_out(&mut self) -> Answers<'_> {
         let inner = &*self.place.service.inner;
         if !self.effects.jobs.is_empty() {
@@ -683,7 +683,7 @@ impl Session {
         reports.add(identity, agent, &news, metrics);
     }
 
-    /// Notes jobs that the engine ended, and keeps those whose completion is to be sent.
+    /// Records jobs that the engine has ended, and keeps in the list those whose completion must be sent.
     pub fn completed(&mut self, completions: &mut Vec<Completion>) {
         completions.retain(|completion| self.state.completed(completion.id));
         let metrics = self.place.service.metrics();
@@ -693,7 +693,7 @@ impl Session {
             .store(self.state.in_flight(), Ordering::Relaxed);
     }
 
-    /// Takes the answer of [`Service::check_import`].
+    /// Handles the result of [`Service::check_import`].
     pub fn imported(&mut self, request: RequestId, key: Result<Arc<Key>, KeyError>) {
         let key = key.map(|key| {
             let info = key.info().clone();
@@ -702,12 +702,12 @@ impl Session {
         self.state.imported(request, key, &mut self.effects);
     }
 
-    /// Refuses new jobs and keys from now on; [`Self::carry_out`] returns the message that says so.
+    /// Refuses new jobs and keys from now on. [`Self::carry_out`] returns the message that announces it.
     pub fn drain(&mut self) {
         self.state.drain(&mut self.effects);
     }
 
-    /// Whether the client has said hello.
+    /// Whether the client has sent its hello.
     #[must_use]
     pub fn greeted(&self) -> bool {
         self.state.greeted()
@@ -719,31 +719,31 @@ impl Session {
         self.state.idle()
     }
 
-    /// Whether more may be read: a client with its full number of jobs in flight has to wait.
+    /// Whether more may be read: a client with the maximum of jobs in flight has to wait.
     #[must_use]
     pub fn wants_more(&self) -> bool {
         self.state.wants_more()
     }
 
-    /// The client.
+    /// The client's identity.
     #[must_use]
     pub fn identity(&self) -> &Arc<str> {
         &self.entry.identity
     }
 
-    /// The settings that hold for this session until the next [`Self::begin_turn`].
+    /// The settings of this session until the next [`Self::begin_turn`].
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.snapshot.settings
     }
 
-    /// The service.
+    /// The service to which this session belongs.
     #[must_use]
     pub fn service(&self) -> &Service {
         &self.place.service
     }
 
-    /// Counts and logs a fault for which the connection is closed.
+    /// Counts and logs a fault that closes the connection.
     pub fn count_fault(&self, fault: Fault, reason: &str) {
         let inner = &*self.place.service.inner;
         inner.metrics.faults.add(fault, 1);

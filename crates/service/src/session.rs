@@ -9,8 +9,8 @@
 //!  imported key ──imported──►           └── handles, jobs in flight, bounds, policy
 //! ```
 //!
-//! It decides everything that a client may and may not do. `K` is the engine's key; tests use a number.
-//! Front ends use it through [`crate::Session`].
+//! It makes every decision about a client's requests. `K` is the engine's key; tests use a number. Front ends
+//! use it through [`crate::Session`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,12 +32,12 @@ use crate::keys::{KeyEntry, KeySet};
 use crate::quota::Quota;
 use crate::settings::Settings;
 
-/// The settings that a session needs.
+/// The settings of one session.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Name of the node, for the welcome.
     pub node: String,
-    /// Whether the client may bring keys.
+    /// Whether the client may import keys.
     pub allow_import: bool,
     /// Bound on the jobs in flight.
     pub max_in_flight: u32,
@@ -60,22 +60,22 @@ impl Rules {
     }
 }
 
-/// The consequences of messages, to be carried out in the order of the fields.
+/// The effects of messages, to perform in the order of the fields.
 #[derive(Debug)]
 pub struct Effects<K> {
-    /// To be sent, in this order.
+    /// Messages to send, in this order.
     pub replies: Vec<NodeMessage>,
-    /// To be handed to the engine.
+    /// Jobs to submit to the engine.
     pub jobs: Vec<ReadyJob<K>>,
-    /// Jobs that end here, without having been in flight.
+    /// Jobs that end without having been in flight.
     pub refused: Vec<(JobId, JobError)>,
-    /// Keys to be loaded; each is answered by [`SessionState::imported`].
+    /// Keys to load; each is answered by [`SessionState::imported`].
     pub imports: Vec<(RequestId, PrivateKey)>,
-    /// Jobs to be cancelled, after `jobs` were handed over.
+    /// Jobs to cancel, after the submission of `jobs`.
     pub cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
     pub denied: Option<(Arc<str>, OperationKind)>,
-    /// What the edge has counted since its last report, if it reported.
+    /// The increase of the client's counters since its last report, if it has reported.
     pub news: Option<EdgeReport>,
 }
 
@@ -93,13 +93,13 @@ impl<K> Default for Effects<K> {
     }
 }
 
-/// Reports that a client may send beyond one per second: a client that was suspended sends several at once.
+/// Reports accepted beyond one per second: a client that was suspended sends several at once.
 const REPORTS_AHEAD: u64 = 60;
 
-/// A job that passed every check but those of the engine.
+/// A job that has passed every check except the engine's.
 #[derive(Debug)]
 pub struct ReadyJob<K> {
-    /// The client's name of the job.
+    /// The client's id of the job.
     pub id: JobId,
     /// The key.
     pub key: K,
@@ -107,7 +107,7 @@ pub struct ReadyJob<K> {
     pub operation: Operation,
     /// Its input.
     pub input: Vec<u8>,
-    /// When the client no longer waits for it.
+    /// After this time the client no longer waits for the job.
     pub deadline: Instant,
 }
 
@@ -117,22 +117,21 @@ pub struct SessionState<K> {
     identity: Arc<str>,
     greeted: bool,
     draining: bool,
-    /// Handles are never reused: a job that was on its way when its key was closed must not meet
-    /// another key.
+    /// Handles are never reused: a job that is under way while its key is closed must not reach another key.
     next_handle: KeyHandle,
     importing: u32,
     handles: HashMap<KeyHandle, OpenKey<K>, IntHash>,
-    /// The value is whether the job was cancelled: the engine's search for a waiting job costs time, so a
-    /// client may ask for it once.
+    /// The value tells whether the job was cancelled. The engine's search for a waiting job costs time, so a
+    /// client may request it once per job.
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
     reports: Option<Reports>,
-    /// What the features in force allow either side to name.
+    /// Types and operations that the negotiated features allow in messages.
     vocabulary: Vocabulary,
     quota: Arc<Quota>,
 }
 
-/// The reports of a client that may report.
+/// The reports of a client that has negotiated them.
 struct Reports {
     last: EdgeReport,
     allowed: Bucket,
@@ -140,16 +139,16 @@ struct Reports {
 
 struct OpenKey<K> {
     entry: Arc<KeyEntry<K>>,
-    /// The revision of the entry for which `policy` was looked up.
+    /// The revision of the entry when `policy` was read.
     revision: u64,
-    /// None if the key is revoked or no longer admits this identity.
+    /// `None` if the key is revoked or no longer admits this identity.
     policy: Option<Arc<KeyPolicy>>,
-    /// Raw RSA is for keys that the client brought itself, whatever a policy says.
+    /// Raw RSA is allowed only for keys that the client imported itself, whatever a policy lists.
     imported: bool,
 }
 
 impl<K: Clone> SessionState<K> {
-    /// A client that has not said anything yet. Its jobs count against `quota`.
+    /// A client that has not sent anything yet. Its jobs count against `quota`.
     pub fn new(rules: Arc<Rules>, identity: Arc<str>, quota: Arc<Quota>) -> Self {
         Self {
             rules,
@@ -167,7 +166,7 @@ impl<K: Clone> SessionState<K> {
         }
     }
 
-    /// Takes a message that arrived at `now`.
+    /// Handles a message that arrived at `now`.
     ///
     /// # Errors
     /// The fault to send before the connection is closed.
@@ -194,7 +193,7 @@ impl<K: Clone> SessionState<K> {
                 }
             }
             ClientMessage::Cancel { job } => {
-                // Otherwise that was asked for before, or the completion is on the way.
+                // Otherwise the job was cancelled before, or its completion is already under way.
                 if let Some(cancelled @ false) = self.in_flight.get_mut(&job) {
                     *cancelled = true;
                     effects.cancels.push(job);
@@ -206,7 +205,7 @@ impl<K: Clone> SessionState<K> {
         Ok(())
     }
 
-    /// Takes the engine's answer to an import.
+    /// Handles the engine's answer to an import.
     pub fn imported(
         &mut self,
         request: RequestId,
@@ -224,12 +223,12 @@ impl<K: Clone> SessionState<K> {
         }
     }
 
-    /// Notes that the engine ended a job. Returns whether its completion is to be sent.
+    /// Records that the engine has ended a job. Returns whether its completion must be sent.
     pub fn completed(&mut self, job: JobId) -> bool {
         self.in_flight.remove(&job).is_some()
     }
 
-    /// From now on new jobs and keys are refused. Says so once.
+    /// Refuses new jobs and keys from now on, and announces it once.
     pub fn drain(&mut self, effects: &mut Effects<K>) {
         if !self.draining {
             self.draining = true;
@@ -239,22 +238,22 @@ impl<K: Clone> SessionState<K> {
         }
     }
 
-    /// Whether the client has said hello.
+    /// Whether the client has sent its hello.
     pub fn greeted(&self) -> bool {
         self.greeted
     }
 
-    /// What software the client said it is.
+    /// The client's software, as named in its hello.
     pub fn agent(&self) -> &Arc<str> {
         &self.agent
     }
 
-    /// Replaces the rules of this connection. Jobs in flight and open keys above a lower bound stay.
+    /// Replaces the rules of this connection. Jobs in flight and open keys stay, even above a lower bound.
     pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
     }
 
-    /// Jobs of this client that have not ended.
+    /// Number of jobs of this client that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -264,7 +263,7 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.is_empty() && self.importing == 0
     }
 
-    /// Whether more may be read: a client with as many jobs in flight as it may have has to wait.
+    /// Whether more may be read: a client with the maximum of jobs in flight has to wait.
     pub fn wants_more(&self) -> bool {
         self.in_flight.len() < usize_of(self.rules.max_in_flight)
     }
@@ -299,7 +298,7 @@ impl<K: Clone> SessionState<K> {
         Ok(())
     }
 
-    /// Takes a report. A client reports totals since its connection was opened; the increase counts.
+    /// Handles a report. A client reports totals since its connection was opened; the increase counts.
     fn report(
         &mut self,
         report: &EdgeReport,
@@ -345,7 +344,7 @@ impl<K: Clone> SessionState<K> {
         effects.imports.push((request, key));
     }
 
-    /// Why no further key can be opened, whichever it is.
+    /// The reason for which this client cannot open any further key, if there is one.
     fn key_refusal(&self) -> Option<KeyRefusal> {
         let open = self.handles.len() + usize_of(self.importing);
         if self.draining {
@@ -365,14 +364,14 @@ impl<K: Clone> SessionState<K> {
         effects: &mut Effects<K>,
     ) {
         let revision = entry.revision();
-        // Once more: it may have changed since the key was found.
+        // Checked again: the policy may have changed since the key was found.
         let policy = entry.policy().filter(|p| p.admits(&self.identity));
         let Some(policy) = policy else {
             return refuse(request, KeyRefusal::NoSuchKey, effects);
         };
         let info = entry.info().clone();
         if !self.vocabulary.has_key(info.key_type.kind()) {
-            // The client could not decode the answer.
+            // The client has not negotiated this key type and could not decode the answer.
             let reason = if imported {
                 KeyRefusal::Key(KeyError::NotOffered)
             } else {
@@ -420,7 +419,7 @@ impl<K: Clone> SessionState<K> {
             input,
         } = job;
         if self.in_flight.contains_key(&id) {
-            // A completion would not tell which of the two it is for.
+            // A completion could not tell which of the two jobs it belongs to.
             return Err(Fault::Protocol);
         }
         match self.admit(key, &operation, now, effects) {
@@ -446,7 +445,7 @@ impl<K: Clone> SessionState<K> {
         Ok(())
     }
 
-    /// The key, if this client may do this with it now.
+    /// The key, if this client may do this operation with it now.
     fn admit(
         &mut self,
         handle: KeyHandle,
@@ -476,7 +475,8 @@ impl<K: Clone> SessionState<K> {
             return Err(JobError::NotOffered);
         }
         let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
-        // Policies in the store list only operations that the key has: the reason is the key, not the policy.
+        // Policies in the store list only operations that fit the key's type, so the reason is the key, not
+        // the policy.
         if !raw && !operation.kind().fits(entry.info().key_type) {
             return Err(JobError::NotOffered);
         }
@@ -484,7 +484,7 @@ impl<K: Clone> SessionState<K> {
             effects.denied = Some((Arc::clone(entry.name()), operation.kind()));
             return Err(JobError::Denied);
         }
-        // Last, so that only what would be done counts.
+        // The last check, so that only jobs that would be done count against the quota.
         if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
@@ -493,7 +493,7 @@ impl<K: Clone> SessionState<K> {
 }
 
 impl<K> OpenKey<K> {
-    /// Looks at the policy again if it has changed since.
+    /// Reads the policy again if it has changed since.
     fn refreshed(&mut self, identity: &str) -> &Self {
         let revision = self.entry.revision();
         if revision != self.revision {
@@ -526,8 +526,8 @@ fn usize_of(count: u32) -> usize {
 
 type IntHash = BuildHasherDefault<IntHasher>;
 
-/// Hashes one integer with one multiplication, because every job passes here twice. A client that
-/// picks colliding ids slows down only its own table, which holds no more than `max_in_flight`.
+/// Hashes one integer with one multiplication, because every job is hashed here twice. A client that chooses
+/// colliding ids slows down only its own table, which holds at most `max_in_flight` entries.
 #[derive(Debug, Default)]
 struct IntHasher(u64);
 
@@ -543,7 +543,7 @@ impl Hasher for IntHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // Both halves of the product, because the table looks at the lowest and the highest bits.
+        // Uses both halves of the product, because the table uses the lowest and the highest bits.
         let product = u128::from(self.0 ^ value) * u128::from(MULTIPLIER);
         #[expect(
             clippy::cast_possible_truncation,

@@ -3,9 +3,9 @@
 
 //! Settings that change while sessions are open: limits, quotas, admitted identities, the log filter.
 //!
-//! [`Settings`] are one value, replaced as a whole by [`Service::apply`](crate::Service::apply): either all
-//! of a change holds or none of it. Every replacement has a revision number. A session compares one number
-//! per turn to notice a change.
+//! [`Settings`] are one value, replaced as a whole by [`Service::apply`](crate::Service::apply): a change
+//! takes effect completely or not at all. Every replacement has a revision number. A session compares one
+//! number per turn to notice a change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,17 +19,17 @@ use serde_json::Value;
 use crate::session::Rules;
 use crate::store::valid_identity;
 
-/// Everything about a service that can change while it runs.
+/// All settings of a service that can change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Settings {
-    /// Whether clients may bring keys of their own.
+    /// Whether clients may import keys.
     pub allow_import: bool,
-    /// Identities that may open a session; [`EVERYBODY`] stands for all that authenticate.
+    /// Identities that may open a session; [`EVERYBODY`] admits every authenticated client.
     pub identities: Vec<String>,
-    /// Limits of single identities, in place of those in `limits`.
+    /// Limits of single identities; they replace those in `limits`.
     pub identity: BTreeMap<String, IdentityLimits>,
-    /// Bounds on what clients may take.
+    /// Bounds on the resources of clients.
     pub limits: Limits,
     /// Log filter in the syntax of `tracing-subscriber`: `info`, `millrace_server=debug,info`.
     pub log_filter: String,
@@ -61,31 +61,31 @@ pub struct IdentityLimits {
     pub connections: Option<usize>,
     /// Operations per second of this identity; 0 for no limit.
     pub quota_ops_per_second: Option<u32>,
-    /// Share of a busy engine, beside the 1 of an identity that is not named. Holds for connections opened
+    /// Share of a busy engine, relative to 1 for an identity without an entry. Applies to connections opened
     /// after the change.
     pub weight: Option<u32>,
 }
 
-/// Bounds on what clients may take. The reason for each default is in [`Limits::default`].
+/// Bounds on the resources of clients. [`Limits::default`] gives the reason for each default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "LimitsForm")]
 pub struct Limits {
-    /// Connections in all, including those that have not authenticated; a quarter of them may be in a TLS
+    /// All connections, including those that have not authenticated; a quarter of them may be in a TLS
     /// handshake.
     pub connections: usize,
-    /// Connections of one identity; fewer where it has more than are left of all.
+    /// Connections of one identity. It gets fewer if it holds more than are still free.
     pub connections_per_identity: usize,
     /// Jobs in flight on one connection. More are answered `Busy`, and reading pauses.
     pub in_flight: u32,
-    /// Keys open on one connection, imported or the node's.
+    /// Keys open on one connection, both imported keys and keys of the node.
     pub keys: u32,
-    /// Time for the TLS handshake and the `Hello`, each, and for a request over HTTP.
+    /// Time for the TLS handshake, for the `Hello`, and for an HTTP request, each.
     pub handshake_timeout: Duration,
-    /// Time within which the client has to take what is sent to it.
+    /// Time within which the client has to read the data sent to it.
     pub write_timeout: Duration,
-    /// Time without any message and any job after which a connection is closed; zero for never.
+    /// Time without messages and jobs after which a connection is closed; zero for never.
     pub idle_timeout: Duration,
-    /// The longest budget of a job, and the budget of a job that names none.
+    /// The longest budget of a job, and the budget of a job without one.
     pub max_budget: Duration,
     /// Operations per second of one identity, over all its connections; `None` is no limit.
     pub quota: Option<u32>,
@@ -94,21 +94,21 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // About 20 KiB each while idle: 80 MiB at most.
+            // An idle connection takes about 20 KiB: 80 MiB at most.
             connections: 4096,
-            // A gateway with 128 worker processes, each with a spare connection and one that is
-            // being replaced; a quarter of all, so that three such gateways have all of theirs.
+            // A gateway with 128 worker processes, each with a spare connection and one in replacement; a
+            // quarter of all connections, so that three such gateways get all of theirs.
             connections_per_identity: 1024,
-            // 1024 P-256 signatures are 15 ms of one core: deep enough to keep a node busy over
-            // any network, shallow enough to stop in a moment.
+            // 1024 P-256 signatures take 15 ms of one core: enough to keep a node busy over any network, and
+            // few enough that it can stop quickly.
             in_flight: 1024,
-            // A gateway with a thousand virtual hosts; an imported RSA key takes about 20 KiB.
+            // A gateway with a thousand virtual hosts. An imported RSA key takes about 20 KiB.
             keys: 1024,
             // Ten times the duration of a handshake over a slow satellite link.
             handshake_timeout: Duration::from_secs(5),
             // A client that does not read for this long has lost all its handshakes.
             write_timeout: Duration::from_secs(10),
-            // A gateway is idle at night, and TCP keepalive finds a dead peer.
+            // Off: a gateway may be idle at night, and TCP keepalive detects a dead peer.
             idle_timeout: Duration::ZERO,
             // Longer than any TLS client waits for its handshake.
             max_budget: Duration::from_secs(10),
@@ -118,7 +118,7 @@ impl Default for Limits {
     }
 }
 
-/// [`Limits`] as files and JSON have them: numbers with the unit in their name.
+/// The form of [`Limits`] in files and JSON: numbers with the unit in their name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct LimitsForm {
@@ -172,17 +172,17 @@ impl From<LimitsForm> for Limits {
     }
 }
 
-/// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and others need some.
+/// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and other files need some.
 pub const MAX_CONNECTIONS: usize = 500_000;
-/// At 2 KiB each, completions that wait for one client stay below 128 MiB.
+/// At 2 KiB each, completions that wait for one client take at most 128 MiB.
 const MAX_IN_FLIGHT: usize = 65_536;
-/// Ten minutes: no protocol waits longer, and the sum with any clock reading stays a time.
+/// Ten minutes: no protocol waits longer, and adding it to any clock reading cannot overflow.
 const MAX_BUDGET_MS: usize = 600_000;
 /// More private-key operations per second than the fastest GPU computes.
 pub const MAX_QUOTA: usize = 1_000_000;
 
 impl Settings {
-    /// Everything that is wrong with the values, each with its key in `node.toml`.
+    /// Every problem of the values, each with its key in `node.toml`.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -267,8 +267,8 @@ impl Settings {
 
     /// Whether an identity that holds `held` of `open` connections may have another one. Besides its own
     /// limit, it may not hold more connections than are still free, so busy identities converge to equal
-    /// shares and a newcomer always finds room. Connections in a handshake count as free: their identity is
-    /// not known yet.
+    /// shares and a new identity always finds room. Connections in a handshake count as free: their identity
+    /// is not known yet.
     pub(crate) fn has_room(&self, identity: &str, held: usize, open: usize) -> bool {
         let own = self.identity.get(identity).and_then(|own| own.connections);
         let most = own.unwrap_or(self.limits.connections_per_identity);
@@ -306,26 +306,26 @@ fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) 
     }
 }
 
-/// The settings in force at one moment.
+/// The settings in force, with their revision.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Number of the change that brought them: 1 at the start, one more with each change.
+    /// Number of the change: 1 at the start, incremented by each change.
     pub revision: u64,
     /// The settings.
     pub settings: Settings,
     pub(crate) rules: Arc<Rules>,
 }
 
-/// What a change of the settings did.
+/// Result of a change of the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Applied {
     /// The revision now in force.
     pub revision: u64,
-    /// The settings that changed; empty if the new ones equal the old ones.
+    /// The changed settings; empty if the new ones equal the old ones.
     pub changes: Vec<String>,
 }
 
-/// Settings that were refused: one line for each problem. The settings before stay in force.
+/// Refused settings, one line for each problem. The previous settings stay in force.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(pub Vec<String>);
 
@@ -340,7 +340,7 @@ pub trait LogControl: Send + Sync {
     /// Checks a filter before it is set.
     ///
     /// # Errors
-    /// What is wrong with the filter, in words.
+    /// The problem of the filter, as a text.
     fn check(&self, filter: &str) -> Result<(), String>;
     /// Sets a filter that passed [`Self::check`].
     fn set(&self, filter: &str);
@@ -352,7 +352,7 @@ mod tests {
 
     const ME: &str = "uid:1";
 
-    /// What each of `identities` holds after all have asked in turn for more than there is.
+    /// The connections of each of `identities` after all have requested, in turn, more than there are.
     fn shares(settings: &Settings, identities: usize) -> Vec<usize> {
         let mut held = vec![0; identities];
         for _ in 0..=settings.limits.connections {

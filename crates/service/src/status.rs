@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `/status` answers: a node at one moment, as names and numbers. Nothing here is secret.
+//! The answer of `/status`: a snapshot of a node, as names and numbers. It contains no secrets.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::client_reports::ClientReports;
 use crate::metrics::Metrics;
 
-/// What `/status` answers.
+/// The answer of `/status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Name of the node.
@@ -23,14 +23,14 @@ pub struct Status {
     pub state: String,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// Number of the change of settings that is in force: 1 at the start.
+    /// Revision of the settings in force: 1 at the start.
     #[serde(default)]
     pub settings_revision: u64,
-    /// Connections open now.
+    /// Open connections.
     pub connections: u64,
     /// Connections refused before they became sessions.
     pub connections_refused: u64,
-    /// Connections closed for a fault of the client.
+    /// Connections closed because of a fault of the client.
     pub faults: u64,
     /// Keys of the store that are loaded.
     pub keys: u64,
@@ -44,67 +44,66 @@ pub struct Status {
     pub backends: Vec<Backend>,
     /// Jobs served, by backend and operation.
     pub operations: Vec<Operation>,
-    /// The backends chosen by measured cost, where several can serve.
+    /// The backends chosen by measured cost, for jobs that several backends can serve.
     #[serde(default)]
     pub choices: Vec<Choice>,
-    /// Jobs that ended without a result, by reason, those that the node refused included.
+    /// Jobs that ended without a result, by reason, including those that the node refused.
     pub errors: Vec<Errors>,
-    /// The clients that report about themselves and are connected, the busiest first.
+    /// The connected clients that report their counters, the busiest first.
     #[serde(default)]
     pub edges: Vec<Edge>,
-    /// What all clients have reported since the node was started.
+    /// The sum of all clients' reports since the node started.
     #[serde(default)]
     pub edge_totals: EdgeCounts,
 }
 
-/// A client that reports about itself: all its connections together.
+/// A client that reports its counters, over all its connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Edge {
-    /// Its identity.
+    /// The client's identity.
     pub identity: String,
-    /// What software it says it is.
+    /// The client's software, as named by the client.
     pub agent: String,
-    /// Its connections that have reported and are open.
+    /// The client's open connections that have reported.
     pub connections: u64,
-    /// What it reported since the first of them was opened.
+    /// Counts since the client opened the first of them.
     #[serde(flatten)]
     pub counts: EdgeCounts,
 }
 
-/// What edges have counted and reported to this node. An edge with several nodes reports each event to one of
-/// them.
+/// Counters that clients report to this node. A client with several nodes reports each event to one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EdgeCounts {
-    /// Operations that the pool did.
+    /// Operations done by the pool.
     pub pooled: u64,
-    /// Jobs whose answer the application awaited without holding its thread.
+    /// Jobs for which the application waited without blocking a thread.
     pub paused: u64,
-    /// Jobs whose answer a thread of the application waited for.
+    /// Jobs for which a thread of the application waited, blocked.
     pub blocking: u64,
-    /// Jobs that were sent to a second node, which answered first.
+    /// Jobs also sent to a second node, which answered first.
     pub hedges_won: u64,
-    /// Jobs that were sent to a second node in vain.
+    /// Jobs also sent to a second node, which did not answer first.
     pub hedges_lost: u64,
-    /// Operations that ended as an error of the application.
+    /// Operations that ended as an error in the application.
     pub failed: u64,
-    /// Operations whose caller no longer waited.
+    /// Operations whose caller stopped waiting.
     pub abandoned: u64,
-    /// Jobs that the application took back.
+    /// Jobs cancelled by the application.
     pub cancelled: u64,
-    /// Results that did not verify.
+    /// Results that failed verification.
     pub wrong_results: u64,
-    /// Operations that the edge did itself, by reason.
+    /// Operations computed by the client itself, by reason.
     pub fallbacks: Vec<Errors>,
 }
 
 impl EdgeCounts {
-    /// Jobs given to the pool.
+    /// Jobs submitted to the pool.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.paused.saturating_add(self.blocking)
     }
 
-    /// Operations that the edge did itself.
+    /// Operations computed by the client itself.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.fallbacks
@@ -116,20 +115,20 @@ impl EdgeCounts {
 /// The open sessions of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sessions {
-    /// One row for each, oldest first.
+    /// One row per session, oldest first.
     pub sessions: Vec<SessionRow>,
 }
 
 /// An open session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionRow {
-    /// Its number, unique while the node runs.
+    /// Number of the session, unique while the node runs.
     pub session: u64,
     /// Identity of the client.
     pub identity: String,
-    /// Name of the client's software, as the client gave it; empty before the hello.
+    /// The client's software, as named by the client; empty before the hello.
     pub agent: String,
-    /// When it was opened, in seconds since 1970.
+    /// Time of opening, in seconds since 1970.
     pub since: u64,
     /// Jobs that have not ended.
     pub in_flight: usize,
@@ -140,7 +139,7 @@ pub struct SessionRow {
 pub struct Waiting {
     /// The class.
     pub class: String,
-    /// How many.
+    /// Number of jobs.
     pub jobs: usize,
 }
 
@@ -151,9 +150,9 @@ pub struct Backend {
     pub backend: String,
     /// Library or device with its version.
     pub version: String,
-    /// Why it cannot be used here, if it cannot.
+    /// The reason for which this machine cannot use it, if there is one.
     pub unusable: Option<String>,
-    /// Whether it computed something wrong lately and is passed over.
+    /// Whether a recent wrong result has excluded it from service.
     pub quarantined: bool,
 }
 
@@ -166,15 +165,15 @@ pub struct Operation {
     pub operation: String,
     /// Jobs that ended with a result.
     pub completed: u64,
-    /// Tasks that the backend did not answer with a result.
+    /// Tasks that ended without a result on the backend.
     pub failed: u64,
-    /// Median of the time before service, in microseconds.
+    /// Median of the time in the queue, in microseconds.
     pub queue_p50_us: f64,
-    /// 99th percentile of the same, in microseconds.
+    /// 99th percentile of the time in the queue, in microseconds.
     pub queue_p99_us: f64,
-    /// Median of the time of service, in microseconds.
+    /// Median of the service time, in microseconds.
     pub service_p50_us: f64,
-    /// 99th percentile of the same, in microseconds.
+    /// 99th percentile of the service time, in microseconds.
     pub service_p99_us: f64,
 }
 
@@ -183,9 +182,9 @@ pub struct Operation {
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// Largest batch of this row; none for batches larger than in the rows before.
+    /// Largest batch of this row; `None` in the last row, which has no bound.
     pub together: Option<usize>,
-    /// The backend that serves them.
+    /// The chosen backend.
     pub serving: String,
     /// Number of changes of the backend.
     pub switches: u64,
@@ -193,7 +192,7 @@ pub struct Choice {
     pub costs: Vec<Cost>,
 }
 
-/// Cost of a job on a backend.
+/// Cost of one job on a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// The backend.
@@ -207,12 +206,12 @@ pub struct Cost {
 pub struct Errors {
     /// The reason.
     pub reason: String,
-    /// How many.
+    /// Number of jobs.
     pub jobs: u64,
 }
 
 impl Status {
-    /// The node as it is now.
+    /// The current state of the node.
     pub(crate) fn of(
         node: &str,
         engine: &Engine,

@@ -1,11 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Key files of earlier versions load, and files of later versions say "upgrade".
+//! This version loads key files of earlier versions, and refuses files of later versions with the advice to
+//! upgrade.
 //!
-//! `data/store-version-1` is a store written by Millrace 0.1.0 with `millrace key import NAME - --allow-uid 33`
-//! from keys that `openssl genpkey` made for this test. Its policies list every operation, also those that the
-//! type of the key does not have.
+//! `data/store-version-1` is a store written by Millrace 0.1.0 with `millrace key import NAME - --allow-uid
+//! 33` from keys that `openssl genpkey` made for this test. Its policies list every operation, including
+//! those that do not fit the type of the key.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 /// Offset of the last byte of the operations, from the end of the metadata.
 const OPERATIONS_END: usize = 5;
 
-/// A copy of the old store, with the modes that a store must have.
+/// A copy of the old store, with the required modes.
 fn old_store() -> (TempDir, KeyStore) {
     let folder = TempDir::new().unwrap();
     let keys = folder.path().join("keys");

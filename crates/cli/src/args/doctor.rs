@@ -140,8 +140,8 @@ fn channel(text: &str) -> Result<Channel, String> {
     }
 }
 
-/// Shortest and longest time between two readings. A reading takes a few milliseconds and asks the firmware
-/// for its heartbeat; for more than a day a systemd timer is the better tool.
+/// Shortest and longest time between two readings. A reading takes a few milliseconds and requests the
+/// firmware's heartbeat; for intervals above a day a systemd timer is the better tool.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 

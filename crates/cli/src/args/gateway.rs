@@ -10,10 +10,10 @@ use millrace_gateway::Application;
 use millrace_gateway::check::Server;
 use millrace_gateway::settings::Mode;
 
-/// Bound on `--deadline-ms` and its kin: the provider's own.
+/// Bound on `--deadline-ms` and the other times, in milliseconds: the provider's own bound.
 const MAX_MS: u64 = 60_000;
 
-/// Bound on `--connections`: three descriptors for each have to fit the kernel's `nr_open`.
+/// Bound on `--connections`: three descriptors per connection must fit the kernel's `nr_open`.
 const MAX_CONNECTIONS: i64 = 10_000_000;
 
 const GATEWAY_EXAMPLE: &str = "\
@@ -51,7 +51,7 @@ pub(crate) struct GatewayArgs {
     /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local node]
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) pool: Vec<String>,
-    /// Unix socket of the local node, which is used without --pool
+    /// Unix socket of the local node, used without --pool
     #[arg(
         long,
         value_name = "PATH",
@@ -104,7 +104,7 @@ pub(crate) struct GatewayArgs {
     pub(crate) provider: ProviderArgs,
 }
 
-/// Settings of the provider; each is a key of its configuration.
+/// Settings of the provider; each is a key of its configuration file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Settings of the provider (docs/guide/settings.md)")]
 pub(crate) struct ProviderArgs {
@@ -138,7 +138,7 @@ pub(crate) struct ProviderArgs {
 }
 
 impl ProviderArgs {
-    /// The keys that were given, in the order in which they are written; `mode` is not among them.
+    /// The given keys with their values, in the order of the written file, without `mode`.
     pub(crate) fn keys(&self) -> Vec<(&'static str, String)> {
         let Self {
             mode: _,
@@ -169,13 +169,13 @@ impl ProviderArgs {
     }
 }
 
-/// The name of a value on the command line, which is also that in a configuration file.
+/// The name of a value on the command line and in a configuration file.
 fn value_name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// A switch.
+/// The values of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// Yes
@@ -184,7 +184,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// Which signatures are verified.
+/// The signatures to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Verify {
     /// RSA signatures
@@ -193,7 +193,7 @@ pub(crate) enum Verify {
     All,
 }
 
-/// Further commands for a gateway.
+/// Subcommands of `millrace gateway`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GatewayCommand {
     Check(CheckArgs),

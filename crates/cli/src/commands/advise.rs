@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace advise`: the inspect crate's choices as a page or JSON, and the configuration.
+//! `millrace advise`: prints the inspect crate's choices as a page or JSON, and the configuration.
 
 use std::fs::File;
 use std::io::Read;
@@ -54,7 +54,7 @@ fn sizes(path: &Path) -> Result<Sizes> {
         let path = plain(&path.display().to_string());
         fail(Failure::Usage, format!("{path}: {error}"))
     };
-    // A saved run is neither a device without end nor a pipe; opening a pipe without a writer would block.
+    // Only regular files: a device may have no end, and opening a pipe without a writer would block.
     if !path.metadata().map_err(|error| wrong(&error))?.is_file() {
         return Err(wrong(
             &"it is not a file; save one with `millrace bench sizes --json FILE`",
@@ -68,7 +68,7 @@ fn sizes(path: &Path) -> Result<Sizes> {
     Sizes::parse(&bytes).map_err(|error| wrong(&error))
 }
 
-/// Width of the evidence of a choice: it is indented below the choice.
+/// Width of the evidence, in columns: it is indented below the choice.
 const COLUMNS: usize = 74;
 
 fn page(advice: &Advice) -> Page {

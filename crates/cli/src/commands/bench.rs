@@ -1,14 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace bench`: hands over to the bench crate, which measures and verifies.
+//! `millrace bench`: calls the bench crate, which measures and verifies.
 
 use anyhow::Result;
 use millrace_bench::cli::{run_crypto, run_pool, run_sizes, run_sizes_worker, run_tls};
 
 use crate::args::BenchCommand;
 
-/// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Crypto(args) => run_crypto(&args)?,

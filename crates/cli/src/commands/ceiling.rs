@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Number of samples below which shares are unreliable.
 const FEW: u64 = 200;
 
-/// Version of the JSON: raised when a field changes its meaning.
+/// Version of the JSON, incremented when a field changes its meaning.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -88,7 +88,7 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
         bail!("no command");
     };
     let mut command = Command::new(program);
-    // Standard output is for the report.
+    // The command must not write to standard output, which is for the report.
     command.args(rest).stdin(Stdio::null()).stdout(stderr());
     let child = OwnedChild::spawn(&mut command);
     let mut child = child.with_context(|| format!("cannot start {}", program.display()))?;
@@ -108,7 +108,8 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Calibrates the libcryptos that contain samples. Without calibration the profile is coarser and says so.
+/// Calibrates the libcryptos that contain samples. Without calibration the profile is coarser and reports
+/// that.
 fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
     let mut calibrations = if args.no_cache {
         Calibrations::without_cache()

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace cert`: certificates for clients that connect over TCP, from the node's own authority, and
-//! their revocation.
+//! `millrace cert`: issues certificates for clients that connect over TCP, from the node's own authority, and
+//! revokes them.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -20,7 +20,6 @@ use crate::exit::{Failure, fail};
 use crate::owner::as_owner_of;
 use crate::settings::Settings;
 
-/// Runs the command.
 pub(crate) fn run(command: &CertCommand) -> Result<()> {
     match command {
         CertCommand::Client(args) => client(args),
@@ -45,7 +44,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
         }
     }
     let issued = as_owner_of(&settings.tls, || {
-        // The authority is made here if no node has listened on TCP yet.
+        // The authority is created here if no node has listened on TCP yet.
         if !settings.tls.join("ca.crt").exists() {
             ensure_node_certificates(&settings.tls, std::slice::from_ref(&settings.node.name))?;
         }
@@ -60,7 +59,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
     copy(&issued.ca, &ca, 0o644)?;
     copy(&issued.certificate, &certificate, 0o644)?;
     copy(&issued.key, &key, 0o600)?;
-    // The client's key is the client's: the node keeps the certificate only, as a record.
+    // Only the client keeps its private key; the node keeps the certificate, as a record.
     fs::remove_file(&issued.key).with_context(|| format!("removing {}", issued.key.display()))?;
     eprintln!(
         "wrote ca.pem, cert.pem and key.pem to {}\nnext: millrace key policy KEY --allow-cert {name}",
@@ -80,7 +79,7 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
     Ok(())
 }
 
-/// A name that cannot be is the caller's mistake.
+/// An invalid name is a usage error.
 fn coded(error: CertificateError) -> Error {
     match error {
         CertificateError::Name(_) => fail(Failure::Usage, error.to_string()),

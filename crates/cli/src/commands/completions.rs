@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace completions`: a completion script, made from the same description as the help.
+//! `millrace completions`: prints a completion script, generated from the definition of the command line.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -9,7 +9,6 @@ use clap::CommandFactory;
 use crate::args::{Cli, CompletionsArgs};
 use crate::output;
 
-/// Runs the command.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "millrace", &mut script);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace man`: one manual page per command, made from the same description as the help.
+//! `millrace man`: writes one manual page per command, generated from the definition of the command line.
 
 use std::fs;
 
@@ -10,7 +10,6 @@ use clap::CommandFactory;
 
 use crate::args::{Cli, ManArgs};
 
-/// Runs the command.
 pub(crate) fn run(args: &ManArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     clap_mangen::generate_to(Cli::command(), &args.dir)

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One module per verb. Each has a `run` that takes what was typed and returns when it is done.
+//! One module per command. Each has a `run` that takes the parsed arguments.
 
 pub(crate) mod advise;
 pub(crate) mod bench;

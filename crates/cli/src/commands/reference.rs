@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace reference` (hidden): the pages of `docs/reference`, so that they say what the code
-//! says. `cargo xtask docs` runs it.
+//! `millrace reference` (hidden): generates the pages of `docs/reference`, so that they match the code.
+//! `cargo xtask docs` runs it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,7 +21,6 @@ use millrace_service::status::Sessions;
 use crate::args::{Cli, ReferenceArgs};
 use crate::backends;
 
-/// Runs the command.
 pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     write(&args.dir, "cli.md", &command_line())?;
@@ -78,7 +77,7 @@ fn configuration() -> String {
     )
 }
 
-/// What each backend can do, whether or not it can be used on this machine.
+/// The capabilities of each backend, including those that this machine cannot use.
 fn capabilities() -> String {
     let mut page = String::from(
         "# What each backend can do\n\nGenerated from the capability tables of the backends by \

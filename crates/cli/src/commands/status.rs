@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace status`: asks the node over its status socket. As JSON the answer is passed on as it
-//! is; for people it is asked twice, and what happened in between becomes rates.
+//! `millrace status`: queries the node over its status socket. With `--json` it prints the answer unchanged;
+//! for the page it queries twice and converts the differences to rates.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
@@ -20,14 +20,13 @@ use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table};
 use crate::settings::Settings;
 
-/// A node that lives answers in milliseconds, also under load.
+/// A running node answers in milliseconds, also under load.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bound on an answer: a node's is a few KiB.
+/// Bound on an answer, in bytes. A node's answer has a few KiB.
 const MAX_ANSWER: u64 = 4 << 20;
-/// Time over which rates are measured: long enough to mean something, short enough to wait for.
+/// Time over which rates are measured: long enough for a useful average, short enough to wait for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let settings = Settings::for_status(args)?;
     if args.sessions {
@@ -210,7 +209,7 @@ fn table(before: &Sample, after: &Sample) -> Table {
     table
 }
 
-/// Who serves what, where several backends can, and why.
+/// For each kind of job that several backends can serve: the chosen backend, and the measured costs.
 fn choices(choices: &[Choice]) -> Table {
     let mut table = Table::new(&[
         "jobs",
@@ -238,7 +237,7 @@ fn choices(choices: &[Choice]) -> Table {
     table
 }
 
-/// What the clients say about themselves.
+/// The counters that the clients report.
 fn edges(edges: &[Edge]) -> Table {
     let mut table = Table::new(&[
         "client",
@@ -267,7 +266,7 @@ fn edges(edges: &[Edge]) -> Table {
     table
 }
 
-/// How many, and the reasons, the most frequent first.
+/// Their number, with the reasons, the most frequent first.
 fn fallbacks(counts: &EdgeCounts) -> String {
     let mut reasons: Vec<_> = counts.fallbacks.iter().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.jobs));
@@ -290,7 +289,7 @@ fn percentage(part: u64, whole: u64) -> String {
     }
 }
 
-/// Three digits and a unit.
+/// Formats three digits and a unit.
 fn microseconds(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.1} µs"),
@@ -312,7 +311,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Asks for `/status` and gives the body of the answer.
+/// Requests `/status` and returns the body of the answer.
 pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
     request(socket, "/status")
 }
@@ -326,7 +325,7 @@ fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
         )
     };
     let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        // Nothing was there or it is gone: the usual case needs no second sentence.
+        // The usual case, no socket or no listener, needs no further explanation.
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => fail(Failure::NoNode, silent()),
         _ => anyhow!(error).context(format!("cannot connect to {}", socket.display())),
     })?;
@@ -357,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_them_is_what_100_percent_means() {
+    fn percentage_is_rounded_down() {
         assert_eq!(percentage(0, 0), "-");
         assert_eq!(percentage(999, 1000), "99 %");
         assert_eq!(percentage(1000, 1000), "100 %");

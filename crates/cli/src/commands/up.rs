@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace up`: a node with everything embedded. It assembles (backends, engine, key store,
-//! listeners) and waits for signals; what a node does is in the server crate.
+//! `millrace up`: a node with everything embedded. It assembles backends, engine, key store and listeners,
+//! and waits for signals. The server crate implements the node.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -29,16 +29,16 @@ use crate::placement;
 use crate::progress;
 use crate::settings::Settings;
 
-/// Tasks that a thread of the runtime runs before it looks which sockets have something to read, while it always
-/// has a task to run. A task takes up to 100 µs under load, so the runtime's default, 61, makes an identity's only
-/// job wait for milliseconds beside a flood. A look costs about 1 µs.
+/// Tasks that a busy thread of the runtime runs before it checks the sockets for data. A task takes up to 100
+/// µs under load, so with the runtime's default, 61, an identity's only job waits milliseconds beside a
+/// flood. A check costs about 1 µs.
 const TASKS_PER_SOCKET_CHECK: u32 = 4;
 
-/// Runs the command: until a signal ends it.
+/// Runs until a signal ends it.
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let settings = Settings::for_node(args)?;
     let log = start_log(&settings.node)?;
-    // Before anything secret is read.
+    // Before any secret is read.
     harden::process(args.lock_memory)?;
     let store = settings.open_own_store()?;
     let Settings {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         .build()
         .context("starting the runtime")?;
     let result = runtime.block_on(async {
-        // Caught from here on: a signal that comes early must not kill.
+        // Installed early: a signal during the start must not kill the process.
         let (stop, force) = stop_signals()?;
         let hangup = signal(SignalKind::hangup()).context("catching SIGHUP")?;
         let summary = Summary::of(&config);
@@ -83,8 +83,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     result
 }
 
-/// Reads the configuration again and applies what can change in a running node: all of it, or nothing if
-/// any of it is wrong.
+/// Reads the configuration again and applies the settings that can change in a running node: all of them, or
+/// none if any is invalid.
 fn reload(
     args: &UpArgs,
     running: &NodeConfig,
@@ -98,7 +98,7 @@ fn reload(
     service
         .check(&read.settings)
         .map_err(|error| error.to_string())?;
-    // Files before settings: they may fail, a change of checked settings does not.
+    // Files before settings: reading files may fail, applying checked settings cannot.
     let keys = node.reload().map_err(|error| error.to_string())?;
     let needs_restart = restart_keys(running, &read);
     let settings = service
@@ -111,7 +111,7 @@ fn reload(
     })
 }
 
-/// Keys of the file that differ from the running node and cannot change while it runs.
+/// Keys of the file that differ from the running node and take effect only after a restart.
 fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
     let engine = |config: &NodeConfig| {
         let engine = &config.engine;
@@ -186,7 +186,7 @@ impl LogControl for LogFilter {
     }
 }
 
-/// Log lines to standard error, as configured.
+/// Starts the log on standard error, with the configured format and filter.
 fn start_log(config: &NodeConfig) -> Result<LogFilter> {
     let filter = &config.settings.log_filter;
     let filter = EnvFilter::try_new(filter).or_fail(Failure::Usage, || {
@@ -212,7 +212,7 @@ fn start_log(config: &NodeConfig) -> Result<LogFilter> {
     })))
 }
 
-/// The backends in the configured order, or all that are built in.
+/// The backends in the configured order, or all that are compiled in.
 fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
     let built_in = backends::all();
     let Some(kinds) = kinds else {
@@ -231,8 +231,8 @@ fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
     kinds.iter().map(find).collect()
 }
 
-/// Makes certificates if the node uses its private authority, and then uses that authority's revocation
-/// list, too.
+/// Creates certificates if the node uses its private authority, and then configures that authority's
+/// revocation list, too.
 fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), CertificateError> {
     let Some(tcp) = &config.tcp else {
         return Ok(());
@@ -304,7 +304,7 @@ async fn either((terminate, interrupt): &mut (Signal, Signal)) {
     }
 }
 
-/// What the node listens on and how to go on from there.
+/// The addresses of the node and the next steps for the operator.
 struct Summary {
     json: bool,
     unix: Option<String>,
@@ -323,7 +323,7 @@ impl Summary {
         }
     }
 
-    /// Says it: to people in words, to a log in one event.
+    /// Prints it: as text for a person, as one event for a log.
     fn tell(self, node: &Node) {
         let handle = node.handle();
         let status = handle.status();

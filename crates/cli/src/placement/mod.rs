@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which processors the engine's workers are kept to.
+//! The processors to which the engine's workers are pinned.
 //!
-//! Workers of the three classes with the same number go to the same place, since a class that has
-//! nothing to do leaves its core to the others. Places are spread over the NUMA nodes, and only
-//! processors that this process may use are among them (`taskset`, a cgroup's cpuset). Why the default
-//! keeps workers to nodes and not to cores is in `docs/adr/0012-measured-choice.md`.
+//! Workers of the three classes with the same number share a place, since a class without work leaves its
+//! core to the others. Places alternate between the NUMA nodes, and contain only processors that this process
+//! may use (`taskset`, a cgroup's cpuset). `docs/adr/0012-measured-choice.md` explains why the default pins
+//! workers to nodes and not to cores.
 
 mod topology;
 
@@ -17,10 +17,10 @@ use millrace_engine::Placement;
 use millrace_server::config::Pin;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the kernel says which processors belong to which NUMA node.
+/// The kernel's description of the NUMA nodes and their processors.
 const NODES: &str = "/sys/devices/system/node";
 
-/// The places of `workers` workers per class; nothing if they may run anywhere.
+/// The places of `workers` workers per class; `None` if they may run anywhere.
 pub(crate) fn of(pin: Pin, workers: usize) -> Option<Arc<dyn Placement>> {
     if pin == Pin::Off {
         return None;
@@ -44,7 +44,7 @@ impl Placement for Places {
         for processor in place {
             set.set(*processor);
         }
-        // The cpuset may have shrunk since; the worker then runs where it may.
+        // The cpuset may have shrunk since; then the system places the worker.
         if let Err(error) = sched_setaffinity(None, &set) {
             tracing::warn!(worker, %error, "a worker cannot be pinned");
         }
@@ -59,8 +59,8 @@ fn usable() -> Vec<usize> {
         .collect()
 }
 
-/// The processors of each of `workers` workers, given those of each NUMA node; empty if there is
-/// nothing to be gained.
+/// The processors of each of `workers` workers, given those of each NUMA node; empty if pinning gains
+/// nothing.
 fn places(pin: Pin, nodes: &[Vec<usize>], workers: usize) -> Vec<Vec<usize>> {
     let order = alternating(nodes);
     if order.is_empty() {
@@ -74,7 +74,7 @@ fn places(pin: Pin, nodes: &[Vec<usize>], workers: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// All processors with their nodes, one of each node in turn as long as it has any.
+/// All processors with their nodes, taken from each node in turn.
 fn alternating(nodes: &[Vec<usize>]) -> Vec<(usize, usize)> {
     let most = nodes.iter().map(Vec::len).max().unwrap_or(0);
     let of_turn = |turn: usize| {
@@ -97,7 +97,7 @@ mod tests {
         let nodes = [vec![0, 1, 2, 3], vec![4, 5]];
         let cores = places(Pin::Core, &nodes, 6);
         assert_eq!(cores, [[0], [4], [1], [5], [2], [3]]);
-        // More workers than cores share, fewer are spread.
+        // More workers than cores share cores; fewer workers are spread over the nodes.
         assert_eq!(places(Pin::Core, &[vec![7]], 2), [[7], [7]]);
         assert_eq!(places(Pin::Core, &nodes, 2), [[0], [4]]);
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_ends_up_where_it_belongs() {
+    fn worker_runs_on_its_place() {
         let last = *usable().last().expect("a processor");
         let placed = thread::spawn(move || {
             Places(vec![vec![last]]).place(3);

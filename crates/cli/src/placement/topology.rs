@@ -1,20 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Reads which processors belong to which NUMA node: `nodeN/cpulist` below `/sys/devices/system/node`,
-//! lists such as `0-3,8-11`. What cannot be read or makes no sense counts as one node with everything.
+//! Reads the processors of each NUMA node: `nodeN/cpulist` below `/sys/devices/system/node`, lists such as
+//! `0-3,8-11`. Unreadable or inconsistent data counts as one node with all processors.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-/// Bound on a list, in bytes: the kernel's own limit is a page.
+/// Bound on a list, in bytes: the kernel's lists fit one page.
 const MAX_LIST_LEN: u64 = 4096;
 
 /// Bound on nodes: the kernel's own limit on x86 and Arm.
 const MAX_NODES: usize = 1024;
 
-/// The processors out of `usable` of each node, by node; nodes without any are left out.
+/// The processors of each node, limited to `usable`; nodes without any are omitted.
 pub(super) fn nodes(root: &Path, usable: &[usize]) -> Vec<Vec<usize>> {
     let mut nodes = read(root).unwrap_or_default();
     for processors in &mut nodes {
@@ -23,14 +23,14 @@ pub(super) fn nodes(root: &Path, usable: &[usize]) -> Vec<Vec<usize>> {
     nodes.retain(|processors| !processors.is_empty());
     let mut listed = nodes.concat();
     listed.sort_unstable();
-    // Every processor once: anything else is not what the kernel means by it.
+    // The nodes must contain every processor exactly once; otherwise the data is inconsistent.
     if listed != usable {
         return vec![usable.to_vec()];
     }
     nodes
 }
 
-/// The processors of all nodes, in the order of their numbers.
+/// The processors of all nodes, in the order of the node numbers.
 fn read(root: &Path) -> Option<Vec<Vec<usize>>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(root).ok()?.flatten().take(2 * MAX_NODES) {
@@ -54,7 +54,7 @@ fn read(root: &Path) -> Option<Vec<Vec<usize>>> {
     numbers.iter().map(list).collect()
 }
 
-/// The numbers of a list such as `0-3,8`; empty for a node that has memory only.
+/// The numbers of a list such as `0-3,8`; empty for a node with memory only.
 fn parse(list: &str) -> Option<Vec<usize>> {
     let mut processors = Vec::new();
     for range in list.split(',').filter(|range| !range.is_empty()) {
@@ -72,7 +72,7 @@ fn parse(list: &str) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
 
-    /// A folder like the kernel's, with these lists.
+    /// A copy of the kernel's folder, with these lists.
     fn fixture(lists: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         for (node, list) in lists {
@@ -99,13 +99,13 @@ mod tests {
                 vec![4, 5, 6, 7, 12, 13, 14, 15]
             ]
         );
-        // Under taskset or in a cpuset.
+        // With a restricted set, as under taskset or in a cpuset.
         assert_eq!(nodes(root.path(), &[2, 3]), [[2, 3]]);
         assert_eq!(nodes(root.path(), &[3, 4]), [[3], [4]]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_one_node() {
+    fn inconsistent_topology_is_one_node() {
         let usable = [0, 1, 2];
         let one = vec![usable.to_vec()];
         for lists in [

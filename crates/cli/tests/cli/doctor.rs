@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace doctor` and `millrace watch`, run by people and by monitoring systems.
+//! `millrace doctor` and `millrace watch`, as persons and monitoring systems run them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -133,7 +133,7 @@ fn watch_prints_rates_and_alerts_once() {
         "#!/bin/sh\necho \"$MILLRACE_ALERT_SEVERITY $MILLRACE_ALERT_ID\" >> {}\n",
         out.display()
     );
-    // Installed by another process: a file cannot be started (ETXTBSY) while a fork of another test still has
+    // Another process installs it: a file cannot be started (ETXTBSY) while a fork of another test still has
     // it open for writing.
     let (source, program) = (place.write("source", &text), place.path("page-me"));
     let installed = Command::new("install")
@@ -199,7 +199,7 @@ struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The child may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

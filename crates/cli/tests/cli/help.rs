@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the binary says about itself: help, manual pages, reference pages, samples.
+//! The documentation that the binary generates: help, manual pages, reference pages, samples.
 
 use std::fs;
 
@@ -71,7 +71,7 @@ fn short_help_fits_a_terminal_and_long_help_has_an_example() {
 }
 
 #[test]
-fn the_reference_pages_are_what_the_binary_says() {
+fn reference_pages_match_the_binary() {
     let place = Place::new();
     let fresh = place.path("reference");
     place.run(&["reference", fresh.to_str().unwrap()]).done();
@@ -102,7 +102,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn the_sample_openssl_configuration_is_what_the_gateway_command_prints() {
+fn sample_openssl_configuration_matches_the_gateway_command() {
     let place = Place::new();
     let module = "/usr/lib/millrace/millrace.so";
     let pool = "unix:/run/millrace/node.sock";
@@ -116,7 +116,7 @@ fn the_sample_openssl_configuration_is_what_the_gateway_command_prints() {
 }
 
 #[test]
-fn the_command_line_is_refused_with_code_2() {
+fn command_line_is_refused_with_code_2() {
     let place = Place::new();
     for args in [
         &["nonsense"][..],

@@ -30,7 +30,7 @@ fn import(place: &Place, name: &str, pem: &str, more: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_key_is_imported_listed_shown_and_removed() {
+fn key_is_imported_listed_shown_and_removed() {
     let place = Place::new();
     import(
         &place,
@@ -75,7 +75,7 @@ fn a_key_is_imported_listed_shown_and_removed() {
 }
 
 #[test]
-fn nothing_secret_is_readable_at_rest_or_shown() {
+fn secrets_are_neither_readable_at_rest_nor_shown() {
     let place = Place::new();
     let pem = p256_key();
     import(&place, "www", &pem, &[]).done();
@@ -112,7 +112,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_name_is_taken_only_once_unless_replaced() {
+fn import_of_an_existing_name_needs_replace() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     import(&place, "www", &rsa_key(2048), &[]).failed(4, &["www already"]);
@@ -122,7 +122,7 @@ fn a_name_is_taken_only_once_unless_replaced() {
 }
 
 #[test]
-fn keys_come_in_on_standard_input_too() {
+fn key_is_imported_from_standard_input() {
     let place = Place::new();
     place
         .run_with_input(&["key", "import", "piped", "-"], &p256_key())
@@ -134,7 +134,7 @@ fn keys_come_in_on_standard_input_too() {
 }
 
 #[test]
-fn what_is_not_a_usable_key_is_refused_with_its_reason() {
+fn unusable_key_is_refused_with_its_reason() {
     let place = Place::new();
     let p256 = p256_key();
     let cut: String = p256
@@ -176,7 +176,7 @@ fn what_is_not_a_usable_key_is_refused_with_its_reason() {
 }
 
 #[test]
-fn names_and_policies_that_cannot_be_are_refused() {
+fn invalid_names_and_policies_are_refused() {
     let place = Place::new();
     let p256 = p256_key();
     for name in ["../escape", ".hidden", "a/b", "", "a b"] {
@@ -191,7 +191,7 @@ fn names_and_policies_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_policy_is_changed_in_place() {
+fn policy_change_replaces_only_the_named_parts() {
     let place = Place::new();
     import(&place, "www", &rsa_key(2048), &[]).done();
     let show = || -> Value {
@@ -231,7 +231,7 @@ fn a_policy_is_changed_in_place() {
 }
 
 #[test]
-fn a_stub_names_the_key_and_is_written_where_asked() {
+fn stub_names_the_key_and_is_written_to_the_output_path() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let printed = place
@@ -250,15 +250,14 @@ fn a_stub_names_the_key_and_is_written_where_asked() {
         .failed(4, &["no key named gone"]);
 }
 
-/// Runs an import under a limit on the size of files, which fails like a full disk, half-way
-/// through the write.
+/// Runs an import under a limit on file sizes, which fails halfway through the write, like a full disk.
 #[test]
-fn a_write_that_fails_leaves_the_store_as_it_was() {
+fn failed_write_leaves_the_store_unchanged() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let file = place.write("rsa.pem", &rsa_key(4096));
-    // A block of `ulimit -f` has 512 or 1024 bytes: an RSA-4096 key is larger either way. The
-    // signal must be ignored, or it ends the process before the error is seen.
+    // A block of `ulimit -f` has 512 or 1024 bytes: an RSA-4096 key is larger either way. The shell ignores
+    // the signal, which would end the process before it sees the error.
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
     let original = place.command(["key", "import", "www", file.to_str().unwrap(), "--replace"]);
@@ -287,7 +286,7 @@ fn a_write_that_fails_leaves_the_store_as_it_was() {
     );
 }
 
-/// A file system that can be filled, unmounted when dropped.
+/// A small file system, unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -311,14 +310,13 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_at_import_is_told_and_changes_nothing() {
+fn full_disk_at_import_is_reported_and_changes_nothing() {
     let place = Place::new();
     let Some(disk) = SmallDisk::mount(place.path("state")) else {
-        eprintln!("skipped: mounting a small file system needs root and its capabilities");
-        return;
+        millrace_testkit::skip!("mounting a small file system is not permitted");
     };
     import(&place, "www", &p256_key(), &[]).done();
-    // Until the disk takes no more.
+    // Fills the disk completely.
     let filler = fs::write(disk.0.join("filler"), vec![0; 1 << 20]);
     assert!(filler.is_err());
     import(&place, "second", &rsa_key(4096), &[])
@@ -330,7 +328,7 @@ fn a_full_disk_at_import_is_told_and_changes_nothing() {
 }
 
 #[test]
-fn a_changed_file_is_never_used() {
+fn modified_key_file_is_never_used() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let stored = files(&place.path("state"))
@@ -347,7 +345,7 @@ fn a_changed_file_is_never_used() {
 }
 
 #[test]
-fn another_key_encryption_key_opens_nothing() {
+fn wrong_key_encryption_key_opens_no_key() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let other = place.path("other-kek");
@@ -367,13 +365,12 @@ fn another_key_encryption_key_opens_nothing() {
 fn keys_that_root_imports_belong_to_the_owner_of_the_store() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
-        return;
+        millrace_testkit::skip!("only root can change the owner of files");
     }
     let state = place.path("state");
     fs::create_dir(&state).unwrap();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
-    // The folder above must let that user through.
+    // The other user must be able to traverse the folder above.
     fs::set_permissions(state.parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
     std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).unwrap();
     import(&place, "www", &p256_key(), &[]).done();
@@ -389,7 +386,7 @@ fn keys_that_root_imports_belong_to_the_owner_of_the_store() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_output_pipe_is_no_failure() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
     let mut child = place
@@ -404,13 +401,13 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn a_systemd_credential_comes_first() {
+fn systemd_credential_takes_precedence() {
     let place = Place::new();
     let folder = place.path("credentials");
     fs::create_dir(&folder).unwrap();
     let credential = folder.join("millrace-kek");
     fs::write(&credential, [9; 32]).unwrap();
-    // What systemd makes where it grants the service's user access with an ACL.
+    // The mode that systemd sets when it grants the service's user access with an ACL.
     fs::set_permissions(&credential, fs::Permissions::from_mode(0o440)).unwrap();
     let pem = place.write("key.pem", &p256_key());
     let with_credential = |args: &[&str]| {
@@ -421,7 +418,7 @@ fn a_systemd_credential_comes_first() {
     with_credential(&["key", "import", "www", pem.to_str().unwrap()]).done();
     assert!(!place.path("state/kek").exists());
     with_credential(&["key", "show", "www"]).done();
-    // By hand, outside of the service, with the file that the credential was made from.
+    // Run outside of the service, with the file from which the credential was made.
     let file = place.path("kek");
     fs::write(&file, [9; 32]).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();

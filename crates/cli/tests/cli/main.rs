@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The binary as a person uses it: real processes, each test in a folder of its own.
+//! Tests of the binary: real processes, each test in a separate folder.
 
 mod ceiling;
 mod doctor;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace up` and what talks to it: real processes in a folder of their own.
+//! `millrace up` and the commands that connect to it: real processes in a separate folder.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Place, p256_key, repository, rsa_key};
 
-/// How many keys the node has loaded.
+/// The number of keys that the node has loaded.
 fn keys(status: &Value) -> u64 {
     status["keys"].as_u64().expect("the status counts the keys")
 }
@@ -33,7 +33,7 @@ fn keys_come_and_go_while_the_node_runs() {
 }
 
 #[test]
-fn the_status_has_its_fields() {
+fn status_has_all_fields() {
     let place = Place::new();
     let pem = place.write("key.pem", &rsa_key(2048));
     place
@@ -82,24 +82,24 @@ fn the_status_has_its_fields() {
 }
 
 #[test]
-fn without_a_node_the_status_says_what_to_do() {
+fn status_without_a_node_names_the_remedy() {
     let place = Place::new();
     place.run(&["status"]).failed(5, &["millrace up"]);
-    // A file without a listener is the same.
+    // A socket file without a listener gives the same error.
     fs::write(place.path("status.sock"), "").unwrap();
     place.run(&["status", "--json"]).failed(5, &["millrace up"]);
 }
 
 #[test]
-fn a_second_node_on_the_same_socket_is_refused() {
+fn second_node_on_the_same_socket_is_refused() {
     let place = Place::new();
     let first = place.up(&[]);
     let second = place.run(&["up"]);
     second.failed(1, &["node.sock"]);
-    // The first one noticed nothing.
+    // The first node continues to serve.
     assert_eq!(place.status()["state"], "ready");
     drop(first);
-    // A socket that a killed node left behind is no obstacle.
+    // A new node replaces the socket that a killed node left behind.
     assert!(fs::symlink_metadata(place.path("node.sock")).is_ok());
     let _third = place.up(&[]);
 }
@@ -145,7 +145,7 @@ fn sighup_applies_changed_settings_and_keeps_the_old_ones_if_any_is_wrong() {
     node.signal(Signal::HUP);
     let status = place.wait_for_status("the change", |status| revision(status) == 2);
     assert_ne!(status["node"], "renamed");
-    // What changed is logged, and also what changes only with a restart.
+    // The log lists the changes, including those that need a restart.
     for part in [
         "limits.quota-ops-per-second: 0 → 7",
         "log-filter",
@@ -185,7 +185,7 @@ fn status_lists_the_open_sessions() {
 }
 
 #[test]
-fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
+fn unknown_key_in_the_configuration_is_an_error_with_its_line() {
     let place = Place::new();
     let config = place.write("node.toml", "allow-import = true\nconections = 3\n");
     let outcome = place.run(&["up", "--config", config.to_str().unwrap()]);
@@ -199,10 +199,10 @@ fn an_unknown_key_in_the_configuration_is_an_error_with_its_line() {
 }
 
 #[test]
-fn the_sample_configuration_starts_a_node() {
+fn sample_configuration_starts_a_node() {
     let place = Place::new();
     let sample = fs::read_to_string(repository().join("deploy/node.toml")).unwrap();
-    // Only what a test may not touch is changed: the fixed port and the system's folders.
+    // The test replaces only the fixed port and the system's folders.
     let sample = sample
         .replace("127.0.0.1:9464", "127.0.0.1:0")
         .replace("/var/lib/millrace", place.path("var").to_str().unwrap())
@@ -213,7 +213,7 @@ fn the_sample_configuration_starts_a_node() {
 }
 
 #[test]
-fn the_socket_has_the_mode_that_was_asked_for() {
+fn socket_has_the_requested_mode() {
     let place = Place::new();
     let node = place.up(&[]);
     let socket = fs::symlink_metadata(place.path("node.sock")).unwrap();
@@ -226,7 +226,7 @@ fn the_socket_has_the_mode_that_was_asked_for() {
 }
 
 #[test]
-fn a_node_cannot_be_dumped_or_traced() {
+fn node_cannot_be_dumped_or_traced() {
     let place = Place::new();
     let node = place.up(&[]);
     let id = node.child.id();
@@ -237,7 +237,7 @@ fn a_node_cannot_be_dumped_or_traced() {
         .unwrap();
     let fields: Vec<&str> = core.split_whitespace().collect();
     assert_eq!(fields[4..6], ["0", "0"], "{core}");
-    // Files in /proc of an undumpable process belong to root, whichever user runs it.
+    // Root owns the /proc files of an undumpable process, whichever user runs it.
     assert_eq!(
         fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(),
         0

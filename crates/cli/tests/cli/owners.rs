@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whose the key store is: root looks after the store of a node that runs as another user, and a node
-//! uses none but its own.
+//! Owners of the key store: root manages the store of a node that runs as another user, and a node refuses a
+//! store that it does not own.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,23 +12,23 @@ use crate::support::{Place, p256_key};
 
 const OTHER_USER: u32 = 65_534;
 
-/// A place whose state belongs to another user; only root can make one.
-fn foreign() -> Option<Place> {
+/// A place whose state belongs to another user, or the reason for which this process cannot create one.
+fn foreign() -> Result<Place, String> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root, to give a folder away");
-        return None;
+        return Err("only root can change the owner of files".to_owned());
     }
     let place = Place::new();
     let state = place.path("state");
     fs::create_dir(&state).unwrap();
     set_mode(&state, 0o700);
-    // The folder above must let that user through.
+    // The other user must be able to traverse the folder above.
     set_mode(state.parent().unwrap(), 0o711);
     if let Err(error) = chown(&state, Some(OTHER_USER), Some(OTHER_USER)) {
-        eprintln!("skipped: this root may not give files away: {error}");
-        return None;
+        return Err(format!(
+            "this root may not change the owner of files: {error}"
+        ));
     }
-    Some(place)
+    Ok(place)
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -36,8 +36,11 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
-    let Some(place) = foreign() else { return };
+fn kek_may_belong_to_root_and_the_store_to_the_node() {
+    let place = match foreign() {
+        Ok(place) => place,
+        Err(reason) => millrace_testkit::skip!("{reason}"),
+    };
     let kek = place.write("kek", &"k".repeat(32));
     set_mode(&kek, 0o600);
     let pem = place.write("key.pem", &p256_key());
@@ -59,19 +62,22 @@ fn the_key_encryption_key_may_be_roots_own_and_the_store_the_nodes() {
 }
 
 #[test]
-fn a_node_takes_no_store_of_another_user() {
-    let Some(place) = foreign() else { return };
+fn node_refuses_a_store_of_another_user() {
+    let place = match foreign() {
+        Ok(place) => place,
+        Err(reason) => millrace_testkit::skip!("{reason}"),
+    };
     let pem = place.write("key.pem", &p256_key());
     place
         .run(&["key", "import", "www", pem.to_str().unwrap()])
         .done();
-    // An address of no machine: a node that gets that far ends, too, but says something else.
+    // The address belongs to no machine: a node that passes the check fails, too, but with another error.
     let up = || place.run(&["up", "--listen-tcp", "192.0.2.1:1"]);
     up().failed(1, &["belongs to uid 65534", "run millrace as its owner"]);
     for folder in ["state", "state/keys"] {
         chown(place.path(folder), Some(0), Some(0)).unwrap();
     }
-    // The key-encryption key as well.
+    // The check covers the key-encryption key as well.
     up().failed(1, &["kek belongs to uid 65534"]);
     chown(place.path("state/kek"), Some(0), Some(0)).unwrap();
     drop(place.up(&[]));

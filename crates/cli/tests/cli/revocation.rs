@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace cert revoke`: OpenSSL understands the list, and `millrace up` takes it.
+//! `millrace cert revoke`: OpenSSL accepts the list, and `millrace up` uses it.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn issue(place: &Place, name: &str) {
     place.run(&["cert", "client", name, "-o", folder]).done();
 }
 
-/// What OpenSSL says of a client's certificate.
+/// The result of OpenSSL's verification of a client's certificate.
 fn verdict(place: &Place, name: &str) -> String {
     let output = Command::new("openssl")
         .args(["verify", "-crl_check", "-CAfile"])
@@ -29,7 +29,7 @@ fn verdict(place: &Place, name: &str) -> String {
 }
 
 #[test]
-fn a_revoked_certificate_is_one_for_openssl_too() {
+fn openssl_accepts_the_revocation_list() {
     let place = Place::new();
     issue(&place, "gateway-1");
     issue(&place, "gateway-2");
@@ -49,13 +49,13 @@ fn a_revoked_certificate_is_one_for_openssl_too() {
 }
 
 #[test]
-fn a_node_takes_the_list_of_the_private_authority() {
+fn node_uses_the_revocation_list_of_its_authority() {
     let place = Place::new();
     issue(&place, "gateway-1");
     place.run(&["cert", "revoke", "gateway-1"]).done();
     drop(place.up(&["--listen-tcp", "127.0.0.1:0"]));
     fs::write(place.path("state/tls/ca.crl"), "rubbish").unwrap();
-    // An address of no machine: a node that gets that far ends, too, but says something else.
+    // The address belongs to no machine: a node that passes the check fails, too, but with another error.
     place
         .run(&["up", "--listen-tcp", "192.0.2.1:1"])
         .failed(1, &["ca.crl"]);

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The real binary in a folder of its own. Every process started here ends with its guard, also
-//! when a test panics.
+//! The real binary in a separate folder. Dropping a guard ends its process, also when a test panics.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Bound on everything that is waited for. Not a measurement: a loaded machine may take long.
+/// Bound on every wait. It is not a measurement: a loaded machine may take long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with the state, the socket and the files of one test.
@@ -42,7 +41,7 @@ impl Place {
         path
     }
 
-    /// `millrace` with these arguments, in this place and nowhere else.
+    /// `millrace` with these arguments, restricted to the paths of this place.
     pub(crate) fn command<I, S>(&self, args: I) -> Command
     where
         I: IntoIterator<Item = S>,
@@ -72,7 +71,7 @@ impl Place {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A command that does not read to the end closes the pipe: that is its right.
+        // A command may close the pipe without reading to the end.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         Outcome::of(child.wait_with_output().unwrap())
     }
@@ -116,7 +115,7 @@ impl Place {
         serde_json::from_str(&outcome.data).unwrap()
     }
 
-    /// Asks for the status until it is as wanted. Each question is a process, so this does not spin.
+    /// Polls the status until the condition holds. Each poll starts a process, so this does not spin.
     pub(crate) fn wait_for_status(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
@@ -132,7 +131,7 @@ impl Place {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -156,7 +155,7 @@ impl Outcome {
         }
     }
 
-    /// The command failed with this code and said all of this.
+    /// Asserts that the command failed with this code and printed all these words.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
@@ -252,7 +251,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Already ended: nothing to kill, still to be waited for.
+        // The process may have ended already; it must still be reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What backends give, and where workers run: `bench crypto` in its shortest form, and `up --pin`.
+//! Throughput of backends and placement of workers: `bench crypto` in its shortest form, and `up --pin`.
 
 use std::fs;
 use std::thread;
@@ -53,7 +53,7 @@ fn bench_crypto_measures_checks_and_draws() {
         assert_eq!(at["percent"], 50);
         assert!(at["p99_us"].as_f64().unwrap() >= at["p50_us"].as_f64().unwrap());
     }
-    // With lanes there is a batching backend to go through a node, and promises about it.
+    // A batching backend (with lanes) also has results through a node, with bounds on them.
     let nodes = report["nodes"].as_array().unwrap();
     if !nodes.is_empty() {
         assert_eq!(nodes[0]["workers"], 1);
@@ -101,7 +101,7 @@ fn bench_pool_compares_node_and_library_with_every_worker_count() {
         goals.len() / 2,
         "only one worker is promised: {goals:?}"
     );
-    // A failure names the number that was not reached.
+    // The failure names the figure that was not reached.
     let missed = place.run(&[&pool[..], &short[..6], &["--require", "aim"]].concat());
     if missed.code != 0 {
         assert!(
@@ -146,7 +146,7 @@ fn bench_pool_measures_a_victim_under_a_flood() {
 }
 
 #[test]
-fn bench_crypto_says_what_it_cannot_measure() {
+fn bench_crypto_reports_what_it_cannot_measure() {
     let place = Place::new();
     place
         .run(&["bench", "crypto", "--operation", "sing"])
@@ -176,7 +176,7 @@ fn workers(id: u32) -> Vec<String> {
             line.unwrap_or_default().trim().to_owned()
         };
         let name = field("Name:");
-        // A class's extra thread for newcomers (`mr-CLASS-new`) stays with no core.
+        // A class's extra thread for new jobs (`mr-CLASS-new`) is not pinned.
         let number = ["mr-fast-", "mr-medium-", "mr-slow-"]
             .iter()
             .find_map(|class| name.strip_prefix(class));
@@ -188,7 +188,7 @@ fn workers(id: u32) -> Vec<String> {
 }
 
 #[test]
-fn workers_stay_on_their_cores_if_asked_to() {
+fn workers_are_pinned_to_cores_if_requested() {
     let place = Place::new();
     let node = place.up(&["--pin", "core"]);
     let started = Instant::now();
@@ -204,7 +204,7 @@ fn workers_stay_on_their_cores_if_asked_to() {
 }
 
 #[test]
-fn a_node_without_pinning_leaves_its_workers_to_the_system() {
+fn node_without_pinning_lets_the_system_place_workers() {
     let place = Place::new();
     let node = place.up(&["--pin", "off"]);
     let own = fs::read_to_string("/proc/self/status").unwrap();

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether a user may connect to a unix socket: search permission on every folder of its path, write permission
-//! on the socket. Only permission bits are evaluated: an access control list is reported instead of a verdict,
-//! and security modules are not seen.
+//! Whether a user may connect to a unix socket: search permission on every folder of its path, write
+//! permission on the socket. The module evaluates only permission bits: for an access control list it reports
+//! the list instead of a verdict, and it does not see security modules.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,10 +17,10 @@ const SEARCH: u32 = 0o1;
 /// The extended attribute of an access control list (acl(5)). It does not exist where the permission bits suffice.
 const ACCESS_CONTROL_LIST: &str = "system.posix_acl_access";
 
-/// Why a user cannot connect.
+/// The reason for which a user cannot connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// There is no such file.
+    /// The file does not exist.
     Missing(PathBuf),
     /// The path is not a socket.
     NotASocket(PathBuf),

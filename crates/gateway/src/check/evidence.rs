@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Collects everything that can be seen of a running server; conclusions are made elsewhere.
+//! Collects all observable facts about a running server; `judge` draws the conclusions.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ const SYSTEM_CNF: [&str; 3] = [
     "/usr/local/ssl/openssl.cnf",
 ];
 
-/// Everything that was seen.
+/// The collected facts.
 pub(super) struct Evidence {
     pub(super) proc: Proc,
     pub(super) master: Process,
@@ -35,7 +35,7 @@ pub(super) struct Evidence {
     pub(super) workers: Vec<Process>,
     /// The file system as the master sees it.
     pub(super) root: Root,
-    /// Path to it.
+    /// The path of that root in this process.
     pub(super) root_path: PathBuf,
     /// `OPENSSL_CONF` of the master.
     pub(super) openssl_conf: Variable,
@@ -113,7 +113,7 @@ impl Variable {
     }
 }
 
-/// Returns `None` if no such server runs; the report says why.
+/// Returns `None` if no such server runs; the report then has the reason.
 pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence> {
     let found = find(options).and_then(|(proc, master, workers)| {
         let (root, root_path) = root_of(&proc, master.pid)?;
@@ -130,7 +130,7 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
     let groups = proc.control_groups(master.pid);
     let usual = format!("{}.service", options.server);
     let unit = systemd::unit_of(&groups).unwrap_or(&usual);
-    // Only where its own environment does not show.
+    // Read the unit files only if the process's own environment is not visible.
     let service = match proc.variable(master.pid, "OPENSSL_CONF") {
         Ok(_) => ServiceEnvironment::default(),
         Err(_) => ServiceEnvironment::of(&root, unit),
@@ -238,7 +238,7 @@ fn is_named(server: Server, name: &str) -> bool {
     const NGINX: [&str; 4] = ["nginx", "openresty", "angie", "freenginx"];
     match server {
         Server::Haproxy => name == "haproxy",
-        // `nginx-debug`, `nginx.old`: the same program beside another.
+        // `nginx-debug`, `nginx.old`: other builds of the same program.
         Server::Nginx => NGINX.iter().any(|known| {
             name.strip_prefix(known)
                 .is_some_and(|rest| matches!(rest.chars().next(), None | Some('-' | '.')))
@@ -271,7 +271,7 @@ fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
     if let Some(path) = &variable.value {
         return Some(path.into());
     }
-    // Where the variable cannot be seen, the recipes' own file is the best guess.
+    // If the variable is not visible, the file of the recipes is the best guess.
     let generated = (!variable.certain).then_some(crate::recipe::OPENSSL_CNF);
     let mut candidates = generated.into_iter().chain(SYSTEM_CNF).map(PathBuf::from);
     candidates.find(|path| is_file(root, path))

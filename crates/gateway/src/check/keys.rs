@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a key file holds: a stub that names a key in the pool, or a private key. Of a private key only the
-//! PEM label is read, and the buffer is wiped.
+//! Classifies a key file: a stub that names a key in the pool, or a private key. Of a private key the module
+//! parses only the PEM label, and it wipes the buffer.
 
 use std::io::Read;
 use std::path::Path;
@@ -90,8 +90,8 @@ fn stub_name(text: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// The content of a DER element with this tag at the start of `der`, and what follows it. A length has at most
-/// two bytes: a stub has at most 8 KiB.
+/// The content of a DER element with this tag at the start of `der`, and the bytes after it. A length has at
+/// most two bytes: a stub has at most 8 KiB.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (length, rest) = match der.strip_prefix(&[tag])? {
         [length @ 0..=0x7f, rest @ ..] => (usize::from(*length), rest),
@@ -153,7 +153,7 @@ mod tests {
             );
         }
         let longer = [&good[..], b"x"].concat();
-        // The name stands in the bytes, but not in the field for it.
+        // The bytes contain the name, but not in its field.
         let misplaced = Stub::new("other", b"\x0c\x0cmillrace:www")
             .expect("a stub")
             .to_der();

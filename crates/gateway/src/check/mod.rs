@@ -11,14 +11,15 @@
 //! tls      handshakes, with counters before and after              ┘
 //! ```
 //!
-//! **The proof.** Concurrent handshakes are made and their connections held. The node's counters say how many
-//! were signed there. An operation that waits without blocking has an eventfd that lives as long as its
-//! connection, so the eventfds that disappear with the connections say how many were asynchronous. A fast node
-//! answers some operations before they wait; for those, and where descriptors are hidden, the edge's report to
-//! the node decides, a second later. It also says why an edge did an operation itself. One handshake comes
-//! first, so that work that happens once per process is not counted.
+//! **The proof.** The check makes concurrent handshakes and holds their connections. The node's counters show
+//! the number of signatures made there. An operation that waits without blocking has an eventfd until its
+//! connection closes, so the number of eventfds that disappear with the connections is that of the
+//! asynchronous operations. A fast node answers some operations before they wait. For those, and if
+//! descriptors are not visible, the client's report to the node decides, a second later; it also has the
+//! reasons of fallbacks. One handshake comes first, so that work done once per process is not counted.
 //!
-//! Nothing is changed. What cannot be seen (without root, most) is reported as unseen, neither good nor bad.
+//! The check changes nothing. Facts that are not visible (most, without root) are reported as unseen, neither
+//! good nor bad.
 
 mod access;
 mod evidence;
@@ -70,10 +71,10 @@ pub struct Options {
     pub proc: PathBuf,
 }
 
-/// Answers that only a node, or a client of one, has.
+/// Access to a node, or to a client of one.
 pub trait Node {
-    /// Number of private-key operations that the node has completed since its start. `socket` is the one that the
-    /// server's provider connects to, if it is known.
+    /// Number of private-key operations that the node has completed since its start. The server's provider
+    /// connects to `socket`, if that is known.
     ///
     /// # Errors
     /// No node answers this user.
@@ -87,27 +88,27 @@ pub trait Node {
     fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), Refusal>>;
 }
 
-/// The sum of the counters of edges, which report about once per second.
+/// The sum of the counters of clients, which report about once per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edges {
     /// Operations that waited without blocking.
     pub paused: u64,
-    /// Operations that a thread of the application waited for.
+    /// Operations for which a thread of the application waited, blocked.
     pub blocking: u64,
-    /// Operations that the edge did itself, by reason.
+    /// Operations computed by the client itself, by reason.
     pub fallbacks: BTreeMap<String, u64>,
 }
 
-/// Why a node does not answer; each with a sentence that names the place.
+/// The reason for which a node does not answer, as a sentence that names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// There is no node.
+    /// No node runs there.
     NoNode(String),
-    /// This user may not ask the node.
+    /// This user may not query the node.
     Hidden(String),
 }
 
-/// Why a user may not use a key.
+/// The reason for which a user may not use a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The socket does not answer, for this reason.
@@ -139,7 +140,7 @@ pub struct Finding {
     pub outcome: Outcome,
     /// The evidence, in words.
     pub seen: String,
-    /// What to do, if anything.
+    /// The recommended action, if there is one.
     pub remedy: Option<String>,
 }
 

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A machine as files: a `/proc` with a server in it, its configuration, a socket. Each test takes one
-//! thing away and expects the one finding that says so. (The proof needs a running server; see the
-//! whole-system tests.)
+//! A machine as files: a `/proc` with a server in it, its configuration, a socket. Each test removes one
+//! thing and expects exactly the finding about it. (The proof needs a running server; see the whole-system
+//! tests.)
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -39,7 +39,7 @@ impl Node for Machine {
 impl Machine {
     fn new(server: Server) -> Self {
         let dir = tempfile::tempdir().expect("folder");
-        // Others look through it, too.
+        // Other users search the folder, too.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let socket = UnixListener::bind(dir.path().join("node.sock")).expect("a socket");
         let machine = Self {
@@ -157,7 +157,7 @@ impl Machine {
         run(&self.options(), self)
     }
 
-    /// The one finding that is so, about this check.
+    /// Asserts that the only finding with this outcome is about this check.
     #[track_caller]
     fn expect(&self, outcome: Outcome, check: &str, word: &str) {
         let report = self.report();
@@ -219,7 +219,7 @@ fn correct_server_has_no_findings() {
 }
 
 #[test]
-fn a_static_openssl_is_found_out() {
+fn static_openssl_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.put(
         "proc/101/maps",
@@ -277,7 +277,7 @@ fn missing_preload_fails_nginx_and_warns_haproxy() {
 }
 
 #[test]
-fn without_openssl_conf_the_provider_is_not_there() {
+fn missing_openssl_conf_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.put("proc/100/environ", "A=1\0");
     machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
@@ -294,9 +294,9 @@ fn without_openssl_conf_the_provider_is_not_there() {
     );
 }
 
-/// What unit files say is read from the root of the machine, so it is put in here.
+/// Unit files are read from the root of the machine, so this test passes their content directly.
 #[test]
-fn what_systemd_does_to_the_environment_is_said() {
+fn effect_of_systemd_on_the_environment_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
     let judged = |change: &dyn Fn(&mut evidence::Evidence)| {
@@ -358,7 +358,7 @@ fn missing_parts_of_openssl_cnf_are_failures() {
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\nmode = sync\n");
     machine.expect(Outcome::Warning, "waiting", "mode = sync");
-    // The same by an include, and a section of nginx's own.
+    // The same through an include, and a separate section for nginx.
     let machine = Machine::new(Server::Nginx);
     machine.put("more.cnf", &machine.cnf().replace("openssl_conf", "nginx"));
     machine.put(
@@ -374,7 +374,7 @@ fn missing_parts_of_openssl_cnf_are_failures() {
 }
 
 #[test]
-fn a_module_that_is_not_there_is_named() {
+fn missing_module_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
     machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
@@ -420,7 +420,7 @@ fn socket_and_policy_are_checked_for_the_workers() {
 }
 
 #[test]
-fn the_provider_may_have_a_file_of_its_own() {
+fn provider_settings_may_be_in_a_separate_file() {
     let machine = Machine::new(Server::Nginx);
     let file = machine.path("client.toml");
     machine.change(
@@ -501,7 +501,7 @@ fn haproxy_without_the_right_to_threads_is_a_failure() {
 }
 
 #[test]
-fn what_is_hidden_is_unseen() {
+fn unreadable_facts_are_unknown() {
     let machine = Machine::new(Server::Nginx);
     fs::remove_file(machine.path("proc/101/maps")).expect("removed");
     let report = machine.report();
@@ -510,7 +510,7 @@ fn what_is_hidden_is_unseen() {
 }
 
 #[test]
-fn which_server_is_meant() {
+fn server_process_is_selected_by_name_or_pid() {
     let machine = Machine::new(Server::Nginx);
     machine.process(200, "nginx-debug", 1, "nginx: master process nginx");
     machine.expect(Outcome::Failure, "process", "100, 200");

@@ -16,7 +16,7 @@ const CONF: &str = include_str!("../../templates/nginx.conf");
 const INCLUDE: &str = "/etc/nginx/millrace.conf";
 const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-/// Workers per core where handshakes block: an operation takes the pool some milliseconds, and the gateway's
+/// Workers per core if handshakes block: the pool takes some milliseconds per operation, and the gateway's
 /// part of a handshake well under one.
 const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 
@@ -139,7 +139,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn the_library_is_named_where_there_is_one_and_handshakes_are_to_wait_aside() {
+    fn preload_library_is_configured_if_found_and_mode_is_async() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         let with = plan(&settings).text();
         let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What several recipes have in common.
+//! Parts that several recipes share.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,20 +10,20 @@ use crate::plan::{PlannedFile, Step};
 use crate::settings::{Mode, Settings};
 use crate::verify::{Argument, Verification};
 
-/// Where the generated `openssl.cnf` belongs.
+/// Path of the generated `openssl.cnf`.
 pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
 
-/// Where the provider looks for a configuration of its own.
+/// Path of the provider's own configuration file.
 pub const CLIENT_TOML: &str = "/etc/millrace/client.toml";
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl.cnf");
 const CLIENT_TEMPLATE: &str = include_str!("../../templates/client.toml");
 
-/// Descriptors of a connection at most: the client's, the one of a handshake that waits (it is closed
-/// with the connection), and the upstream's.
+/// Maximum number of descriptors per connection: the client's, that of a waiting handshake (closed with the
+/// connection), and the upstream's.
 pub(super) const FILES_PER_CONNECTION: u32 = 3;
 
-/// Descriptors that a process has besides: listeners, logs, libraries, the connection to the pool.
+/// Further descriptors of a process: listeners, logs, libraries, the connection to the pool.
 pub(super) const FILES_BESIDES: u32 = 256;
 
 /// A complete `openssl.cnf`.
@@ -40,7 +40,7 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
     PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
-/// The same settings for applications with a library context of their own.
+/// The same settings for applications that create a separate library context.
 pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
     let quoted: Vec<String> = settings
         .nodes
@@ -57,7 +57,7 @@ pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
     PlannedFile::new(CLIENT_TOML, &body, "for where there is no OPENSSL_CONF")
 }
 
-/// The keys of the provider that are not at their defaults, but for `pool`.
+/// The keys of the provider that differ from their defaults, without `pool`.
 fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
     if let Some(folder) = &settings.certificates {
@@ -74,7 +74,7 @@ fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
     keys
 }
 
-/// The drop-in of systemd that hands the configuration to a service.
+/// The systemd drop-in that passes the configuration to a service.
 pub(super) fn drop_in(unit: &str, settings: &Settings, lines: &str) -> PlannedFile {
     let socket = if settings.sockets().next().is_some() {
         "# The service's user must be allowed to connect to the node's socket:\n\
@@ -90,7 +90,7 @@ pub(super) fn drop_in(unit: &str, settings: &Settings, lines: &str) -> PlannedFi
     )
 }
 
-/// Lines of a drop-in that make the node's sockets visible to a service that confines itself to `root`.
+/// Lines of a drop-in that make the node's sockets visible to a service in the chroot `root`.
 pub(super) fn binds_for_chroot(settings: &Settings, root: &str) -> String {
     let mut lines = String::new();
     for folder in settings.sockets().filter_map(Path::parent) {
@@ -105,7 +105,7 @@ pub(super) fn binds_for_chroot(settings: &Settings, root: &str) -> String {
     lines
 }
 
-/// The commands that bring a stub to where the server looks for its key; none for plain keys.
+/// The commands that write a stub to the path of the server's key; none for plain keys.
 pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
     if settings.plain_keys {
         return Vec::new();
@@ -123,7 +123,7 @@ pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
     ]
 }
 
-/// The commands that make a service take all this up.
+/// The commands that make a service use the new files.
 pub(super) fn restart(unit: &str) -> Vec<Step> {
     vec![Step {
         command: format!("systemctl daemon-reload && systemctl restart {unit}"),
@@ -131,7 +131,7 @@ pub(super) fn restart(unit: &str) -> Vec<Step> {
     }]
 }
 
-/// OpenSSL itself says whether the provider loads: servers go on without it, and say nothing.
+/// Runs OpenSSL to check that the provider loads: servers run without it and log nothing.
 pub(super) fn provider_loads() -> Verification {
     Verification {
         name: "openssl list -providers",

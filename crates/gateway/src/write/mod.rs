@@ -30,7 +30,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// Bound on the copies of a file that are kept beside it.
 const MAX_COPIES: usize = 100;
 
-/// Why nothing was written. On an error after the first write, everything is restored.
+/// Error of a write. After an error everything is restored.
 #[derive(Debug, Error)]
 pub enum WriteError {
     /// Files that were not generated, or edited since, are at the planned paths.
@@ -40,7 +40,7 @@ pub enum WriteError {
         list(.0)
     )]
     InTheWay(Vec<PathBuf>),
-    /// A planned path is taken by something that is not a regular file of at most 1 MiB.
+    /// The planned path is not a regular file of at most 1 MiB.
     #[error("{} is not a regular file: remove it, or write elsewhere with --root", .0.display())]
     NotAFile(PathBuf),
     /// The system reported an error.
@@ -121,7 +121,7 @@ pub struct Verified {
     pub after: Verdict,
 }
 
-/// What was written.
+/// The result of a write.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Written {
     /// The files of the plan.

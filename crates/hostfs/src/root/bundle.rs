@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A root that is a support bundle: a `.tar.gz` that is read into memory and never unpacked, so that
-//! nothing in it can reach the file system.
+//! A root that is a support bundle: a `.tar.gz`, read into memory and never unpacked, so that nothing in it
+//! can reach the file system.
 //!
 //! A bundle is untrusted. It may hold ordinary files with plain relative paths; a bundle with a link, a
 //! device, an absolute path or `..` is refused, since `inspect` never writes one. The unpacked size is
@@ -24,10 +24,10 @@ const MAX_ENTRIES: usize = 65_536;
 /// Bound on the unpacked bundle in bytes, headers and padding included.
 const MAX_UNPACKED: u64 = MAX_CONTENT as u64 + (64 << 20);
 
-/// Why a bundle cannot be read.
+/// Error of reading a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It is not a gzipped tar, or it is cut short.
+    /// It is not a gzipped tar, or it is truncated.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It has an entry that `inspect` never writes.
@@ -94,8 +94,8 @@ fn plain(path: &Path, kind: EntryType) -> Result<Option<String>, BundleError> {
 }
 
 impl Recorder {
-    /// Writes a bundle of everything that was read: a gzipped tar with the manifest first. The same content
-    /// gives the same bytes.
+    /// Writes a bundle of all recorded reads: a gzipped tar with the manifest first. The same content gives
+    /// the same bytes.
     ///
     /// # Errors
     /// The error of the destination.
@@ -126,7 +126,7 @@ mod tests {
         let mut archive = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (path, kind, content) in entries {
             let mut header = Header::new_ustar();
-            // By hand: the tar library refuses to write hostile entries.
+            // Written as bytes: the tar library refuses to write hostile entries.
             header.as_ustar_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
             header.set_entry_type(*kind);
             header.set_size(content.len() as u64);

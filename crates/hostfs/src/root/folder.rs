@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A root that is a folder. The kernel resolves every path inside it, or [`walk`] where the kernel is too
-//! old. The kind of a file is known before it is opened, so that no pipe blocks and no device wakes up.
+//! A root that is a folder. The kernel resolves every path inside it; [`walk`] does so where the kernel is
+//! too old. The kind of a file is checked before it is opened, so that no pipe blocks and no device wakes up.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,10 +18,10 @@ use super::timeout::TimedWorker;
 use super::{Content, FileKind, MAX_NAMES, Names, walk};
 use crate::{ReadResult, Unavailable};
 
-/// Time limit of one read: sysfs attributes that ask a device's firmware answer within a second, and 64 MB
-/// from the flash of a slow router take a few.
+/// Time limit of one read: sysfs attributes that query a device's firmware answer within a second, and
+/// reading 64 MB from the flash of a slow router takes a few.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit of what needs no content: a folder, a link, a kind.
+/// Time limit of requests without content: a folder, a link, a kind.
 const LOOK_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Folder {
 /// Opens an ordinary file and nothing else: opening some devices already acts on them.
 fn open(top: &OwnedFd, path: &str) -> ReadResult<File> {
     regular(kind(top, path).map_err(unavailable)?)?;
-    // Should another kind of file take the path after the check, this does not block.
+    // `NONBLOCK`: another kind of file may replace the path after the check, and must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(resolve(top, path, flags).map_err(unavailable)?);
     let metadata = file.metadata().map_err(io_unavailable)?;
@@ -148,7 +148,7 @@ fn link(top: &OwnedFd, path: &str) -> ReadResult<Option<String>> {
             Ok(target) => Ok(Some(target)),
             Err(_) => Err(Unavailable::malformed("not text")),
         },
-        // The kernel's answer for a path that is there but is not a link.
+        // The kernel's answer for a path that exists but is not a link.
         Err(Errno::NOENT | Errno::INVAL) if kind(top, path).is_ok() => Ok(None),
         Err(error) => Err(unavailable(error)),
     }

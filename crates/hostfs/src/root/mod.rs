@@ -7,13 +7,13 @@
 //!
 //! ```text
 //! Root ── folder.rs    openat2(RESOLVE_IN_ROOT): no link leads out; the kind is checked before a read
-//!   │       ├ walk.rs      the same by hand, for kernels without openat2
+//!   │       ├ walk.rs      the same in user space, for kernels without openat2
 //!   │       └ timeout.rs   a file that does not answer in time is unreadable
 //!   ├──── bundle.rs    a support bundle, held in memory
-//!   └──── record.rs    what was read: the content of a bundle
+//!   └──── record.rs    a record of all reads: the content of a bundle
 //! ```
 //!
-//! Nothing is ever written, and no device or pipe is ever opened.
+//! The module writes nothing, and opens no device and no pipe.
 
 mod bundle;
 mod folder;
@@ -39,8 +39,8 @@ use crate::{ReadResult, Unavailable};
 /// Bound on a file that holds one value or a small table: sysfs gives at most a page (4 KiB, 64 KiB on
 /// some Arm and POWER), debugfs and configuration files a little more.
 pub const ATTRIBUTE_BYTES: usize = 256 << 10;
-/// Bound on a file that grows with the machine: `/proc/cpuinfo` has about 1.6 KB per processor, so
-/// this is a machine of 5,000.
+/// Bound on a file that grows with the machine: `/proc/cpuinfo` has about 1.6 KB per processor, so this is
+/// enough for 5,000 processors.
 pub const TABLE_BYTES: usize = 8 << 20;
 /// Bound on a library or program: the largest known libcrypto has 9 MB, a statically linked server 50 MB.
 pub const LIBRARY_BYTES: usize = 64 << 20;
@@ -109,7 +109,7 @@ pub enum FileKind {
     File,
     /// A folder.
     Folder,
-    /// A pipe with a name.
+    /// A named pipe.
     Fifo,
     /// A unix socket.
     Socket,
@@ -142,11 +142,11 @@ pub struct Names {
     pub names: Vec<String>,
     /// Number of names that are not UTF-8; they are not listed.
     pub not_utf8: usize,
-    /// The folder has more than [`MAX_NAMES`]; the rest is not listed.
+    /// Whether the folder has more than [`MAX_NAMES`] names; the rest is not listed.
     pub truncated: bool,
 }
 
-/// Why a root cannot be opened.
+/// Error of [`Root::open`].
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The folder or bundle is missing or not readable.
@@ -175,14 +175,14 @@ pub enum OpenError {
     },
 }
 
-/// A file tree that is read within bounds.
+/// A file tree with bounded reads: see the [module](self).
 ///
 /// Paths are relative to the root, with `/` between their parts; a leading `/` changes nothing. `..` at the
 /// top stays at the top, and absolute symbolic links start there, as for a process in a chroot.
 #[derive(Debug)]
 pub struct Root {
     tree: Tree,
-    /// What a bundle recorded about the paths that were read on its machine.
+    /// A bundle's record of the paths that were read on its machine.
     manifest: Option<Manifest>,
     live: bool,
     recorder: Option<Mutex<Recorder>>,
@@ -216,8 +216,8 @@ impl Root {
                     live: is_machine(path),
                     recorder: None,
                 };
-                // An unpacked bundle is read as the bundle, which knows what its machine said about files
-                // that it does not hold (missing, denied, link targets).
+                // An unpacked bundle is read as the bundle, whose manifest has the answers for files that it
+                // does not hold (missing, denied, link targets).
                 if !root.live
                     && let Ok(text) = root.text(MANIFEST, TABLE_BYTES)
                 {
@@ -242,7 +242,7 @@ impl Root {
     /// Reads a bundle from any source of bytes.
     ///
     /// # Errors
-    /// The bytes are not a bundle, or a hostile one.
+    /// The bytes are not a bundle, or are a hostile one.
     pub fn from_bundle(source: impl Read) -> Result<Self, BundleError> {
         let (contents, manifest) = bundle::parse(source)?;
         Ok(Self {
@@ -253,14 +253,14 @@ impl Root {
         })
     }
 
-    /// From now on keeps everything that is read, for a bundle.
+    /// Records every read from now on, for a bundle.
     #[must_use]
     pub fn recording(mut self) -> Self {
         self.recorder = Some(Mutex::new(Recorder::default()));
         self
     }
 
-    /// What was read since [`Self::recording`]; empty without it.
+    /// All reads since [`Self::recording`]; empty without it.
     #[must_use]
     pub fn into_record(self) -> Recorder {
         let recorder = self
@@ -269,7 +269,7 @@ impl Root {
         recorder.unwrap_or_default()
     }
 
-    /// Whether this is the running machine, not files of one.
+    /// Whether this is the running machine rather than files of one.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live
@@ -278,7 +278,7 @@ impl Root {
     /// Reads a file of at most `limit_bytes`: see [`ATTRIBUTE_BYTES`], [`TABLE_BYTES`], [`LIBRARY_BYTES`].
     ///
     /// # Errors
-    /// Why the file cannot be read.
+    /// The reason for which the file cannot be read.
     pub fn read(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
         let path = clean(path)?;
         let content = self.content(&path, limit_bytes);
@@ -289,7 +289,7 @@ impl Root {
     /// Reads a text file of at most `limit_bytes`.
     ///
     /// # Errors
-    /// Why the file cannot be read, or that it is not text.
+    /// The file cannot be read, or is not text.
     pub fn text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
         self.read(path, limit_bytes)?.text()
     }
@@ -297,7 +297,7 @@ impl Root {
     /// Reads a file of at most `limit_bytes` as text; bytes that are not UTF-8 become replacement characters.
     ///
     /// # Errors
-    /// Why the file cannot be read.
+    /// The reason for which the file cannot be read.
     pub fn lossy_text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
         Ok(match self.read(path, limit_bytes)? {
             Content::Text(text) => text,
@@ -305,11 +305,11 @@ impl Root {
         })
     }
 
-    /// Opens an ordinary file of a folder without a record of it: for content that must not be kept, such as
-    /// keys. Reads of the file have no time limit.
+    /// Opens an ordinary file of a folder without recording it: for content that a bundle must not contain,
+    /// such as keys. Reads of the file have no time limit.
     ///
     /// # Errors
-    /// Why the file cannot be opened; [`Unavailable::NotCollected`] in a bundle.
+    /// The reason for which the file cannot be opened; [`Unavailable::NotCollected`] in a bundle.
     pub fn open_file(&self, path: &str) -> ReadResult<File> {
         let path = clean(path)?;
         match (&self.tree, &self.manifest) {
@@ -322,7 +322,7 @@ impl Root {
     /// these lines: the others may be private. A file that is not text has no lines.
     ///
     /// # Errors
-    /// Why the file cannot be read.
+    /// The reason for which the file cannot be read.
     pub fn lines_with(&self, path: &str, limit_bytes: usize, words: &[&str]) -> ReadResult<String> {
         let path = clean(path)?;
         let content = self.content(&path, limit_bytes).map(|content| {
@@ -339,7 +339,7 @@ impl Root {
     /// Lists a folder.
     ///
     /// # Errors
-    /// Why the folder cannot be listed.
+    /// The reason for which the folder cannot be listed.
     pub fn list(&self, path: &str) -> ReadResult<Names> {
         let path = clean(path)?;
         let names = self.look(
@@ -350,17 +350,17 @@ impl Root {
         names
     }
 
-    /// The names in a folder; none if it cannot be listed.
+    /// The names in a folder; empty if it cannot be listed.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         self.list(path)
             .map_or_else(|_| Vec::new(), |list| list.names)
     }
 
-    /// The target of a symbolic link as it is written, which need not exist; `None` if the path is not a link.
+    /// The target of a symbolic link as written, which need not exist; `None` if the path is not a link.
     ///
     /// # Errors
-    /// Why the target cannot be read.
+    /// The reason for which the target cannot be read.
     pub fn link(&self, path: &str) -> ReadResult<Option<String>> {
         let path = clean(path)?;
         let link = self.look(|manifest| manifest.link(&path), |folder| folder.link(&path));
@@ -376,10 +376,10 @@ impl Root {
         name.map(str::to_owned)
     }
 
-    /// The kind of file at a path, links followed. Nothing is opened.
+    /// The kind of file at a path, after following links. Opens nothing.
     ///
     /// # Errors
-    /// [`Unavailable::Missing`] if nothing is there, or why the kind is not known.
+    /// [`Unavailable::Missing`] if the path does not exist, or the reason for which the kind is unknown.
     pub fn kind(&self, path: &str) -> ReadResult<FileKind> {
         let path = clean(path)?;
         let kind = self.look(|manifest| manifest.kind(&path), |folder| folder.kind(&path));
@@ -387,21 +387,21 @@ impl Root {
         kind
     }
 
-    /// Whether something is there, of whatever kind.
+    /// Whether the path exists, with any kind of file.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.kind(path).is_ok()
     }
 
-    /// Runs a program of the live machine and returns its output; from a bundle, what it printed there.
+    /// Runs a program of the live machine and returns its output; from a bundle, its recorded output.
     ///
     /// # Errors
-    /// [`Unavailable::NotInFiles`] without a live machine or recorded output, or why the program failed.
+    /// [`Unavailable::NotInFiles`] without a live machine or recorded output, or the failure of the program.
     pub fn ask(&self, probe: &Probe<'_>) -> ReadResult<String> {
         self.ask_with(&probe.name, || probe.run())
     }
 
-    /// As [`Self::ask`], for what needs no program: what the processor says about itself.
+    /// As [`Self::ask`], for data that needs no program, such as the processor's own (CPUID).
     ///
     /// # Errors
     /// [`Unavailable::NotInFiles`] without a live machine or a recorded answer.
@@ -442,7 +442,7 @@ impl Root {
         }
     }
 
-    /// What needs no content comes from the manifest of a bundle, else from the folder.
+    /// Answers requests without content: from the manifest of a bundle, else from the folder.
     fn look<T>(
         &self,
         recorded: impl FnOnce(&Manifest) -> ReadResult<T>,
@@ -479,8 +479,8 @@ impl From<std::fs::FileType> for FileKind {
     }
 }
 
-/// Whether a folder is the root of this machine. Its name alone does not tell: `/proc/PID/root` of a process
-/// in a container is a link that reads `/`, too.
+/// Whether a folder is the root of this machine. Its name alone is not enough: `/proc/PID/root` of a process
+/// in a container is a link with the target `/`, too.
 fn is_machine(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A record of what was read. It becomes the content and the manifest of a bundle, so that reading the
-//! bundle gives the same answers again.
+//! A record of all reads. It becomes the content and the manifest of a bundle, so that reading the bundle
+//! gives the same answers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const FORMAT: u32 = 1;
 /// Bound on the content that a bundle holds: a few libraries of 10 MB and some thousand small files.
 pub(super) const MAX_CONTENT: usize = 256 << 20;
 
-/// The table of contents of a bundle: each path that was asked for, with the answer.
+/// The table of contents of a bundle: each path that was read, with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
@@ -29,7 +29,7 @@ pub struct Manifest {
     asked: BTreeMap<String, Record>,
 }
 
-/// The answers for one path: one per way in which it was asked for.
+/// The answers for one path, one per kind of request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Length of the content in bytes; the bundle holds the content itself.
@@ -61,10 +61,10 @@ impl<T> Said<T> {
     }
 }
 
-/// Why a manifest cannot be used.
+/// Error of reading a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not JSON of this form.
+    /// It is not valid JSON of this form.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// Another version of Millrace wrote it.
@@ -131,7 +131,7 @@ impl Manifest {
     }
 }
 
-/// Everything that was read.
+/// All recorded reads.
 #[derive(Debug, Default)]
 pub struct Recorder {
     asked: BTreeMap<String, Record>,
@@ -180,7 +180,7 @@ impl Recorder {
         self.asked.entry(path.to_owned()).or_default()
     }
 
-    /// Keeps a content, unless it may be a secret or the bundle is full.
+    /// Records a content, unless it may be a secret or the bundle is full.
     fn hold(&mut self, path: &str, content: &[u8]) -> ReadResult<usize> {
         let left_out =
             |reason: &str| Unavailable::unreadable(format!("left out of the bundle: {reason}"));
@@ -192,7 +192,7 @@ impl Recorder {
         if held_bytes > MAX_CONTENT {
             return Err(left_out("it is full"));
         }
-        // Of a file that is read twice (a counter), the first content is kept.
+        // If a file is read twice (a counter), the first content counts.
         if !self.contents.contains_key(path) {
             self.held_bytes = held_bytes;
             self.contents.insert(path.to_owned(), content.into_owned());
@@ -213,15 +213,15 @@ fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
     Cow::Owned(kept.concat())
 }
 
-/// A second safeguard behind the rule that no secret is read: environments, command lines and content that
-/// looks like a private key are never kept.
+/// A second safeguard after the rule that no secret is read: environments, command lines and content that
+/// looks like a private key are never recorded.
 fn may_be_secret(path: &str, content: &[u8]) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let process = path.starts_with("proc/") && ["environ", "cmdline"].contains(&name);
     let key = [".key", ".p12", ".pfx", ".jks", ".psk", ".secrets"]
         .iter()
         .any(|ending| name.ends_with(ending));
-    // A program or library that reads keys contains these marks, too; only text with them is a key.
+    // Programs and libraries that read keys contain these marks, too; only text with them is a key.
     let marks: [&[u8]; 3] = [b"PRIVATE KEY-----", b"Static key V1-----", b"PrivateKey ="];
     let text = !content.starts_with(b"\x7fELF");
     process
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_reads_back_and_names_what_was_not_collected() {
+    fn manifest_reads_back_and_lists_files_not_collected() {
         let mut recorder = Recorder::default();
         recorder.read("a", &Ok(Content::Text("x".to_owned())));
         recorder.read("b", &Err(Unavailable::Denied));

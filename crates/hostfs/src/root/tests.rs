@@ -228,16 +228,16 @@ fn names_that_are_not_utf8_are_counted() {
     assert_eq!(root.list("a/b"), Err(Unavailable::Missing));
 }
 
-/// Root may read everything, so the test runs itself again as an unprivileged user.
+/// Root may read everything, so the test starts itself again as an unprivileged user.
 #[test]
 fn file_without_read_permission_is_denied() {
     const NAME: &str = "root::tests::file_without_read_permission_is_denied";
-    const NOBODY: u32 = 65_534;
+    const UNPRIVILEGED_UID: u32 = 65_534;
     if rustix::process::geteuid().is_root() {
         let this = std::env::current_exe().unwrap();
         let again = Command::new(this)
             .args(["--exact", NAME])
-            .uid(NOBODY)
+            .uid(UNPRIVILEGED_UID)
             .output();
         match again {
             Ok(output) => assert!(output.status.success(), "{output:?}"),
@@ -272,7 +272,7 @@ fn impossible_paths_are_missing() {
 }
 
 #[test]
-fn open_errors_say_what_to_name_instead() {
+fn open_errors_name_the_accepted_paths() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
@@ -323,7 +323,7 @@ fn bundle_answers_as_its_machine_did() {
         Err(Unavailable::NotCollected)
     );
 
-    // Unpacked with an ordinary tar, too.
+    // A bundle unpacked with an ordinary tar gives the same answers.
     let unpacked = tempfile::tempdir().unwrap();
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&bundle).unwrap()));
     archive.unpack(unpacked.path()).unwrap();

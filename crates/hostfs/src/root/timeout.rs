@@ -12,16 +12,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bound on abandoned threads. After that no call is made any more: such a tree is not worth reading.
+/// Bound on abandoned threads. When it is reached, further calls fail at once: such a tree is not worth
+/// reading.
 const MAX_ABANDONED: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs calls on a thread of its own, each with a time limit.
+/// Runs calls on a separate thread, each with a time limit.
 #[derive(Default)]
 pub(super) struct TimedWorker {
-    /// Queue of the thread, which ends when this is dropped. Locked during a call: one at a time, so that
-    /// no call waits behind one that hangs.
+    /// Queue of the thread, which ends when this is dropped. Locked during a call, so only one runs at a time
+    /// and no call waits behind one that hangs.
     worker: Mutex<Option<Sender<Job>>>,
     abandoned: AtomicUsize,
 }

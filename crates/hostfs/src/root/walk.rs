@@ -23,7 +23,7 @@ const MAX_PARTS: usize = 4_096;
 /// As `openat2`: `NOENT`, `NOTDIR`, `ACCESS`, `LOOP` for links in circles, and others.
 pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let follow_last = !flags.contains(OFlags::NOFOLLOW);
-    // The parts that are still to be walked, the next one last.
+    // The remaining parts, the next one last.
     let mut ahead: Vec<String> = parts(path);
     let mut behind: Vec<OwnedFd> = Vec::new();
     let (mut links, mut walked) = (0, 0);
@@ -77,7 +77,7 @@ fn reopen(top: BorrowedFd<'_>, mut behind: Vec<OwnedFd>, flags: OFlags) -> Resul
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory {
         return rustix::fs::openat(found.as_fd(), ".", flags, Mode::empty());
     }
-    // The only way to read a file that is open by path; it is sure to be the same file.
+    // A file opened with `O_PATH` can be read only through this link, which is sure to name the same file.
     let name = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::fs::open(name, flags, Mode::empty())
 }

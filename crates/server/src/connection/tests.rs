@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The send buffer, and a connection to a client that is made of two buffers.
+//! The send buffer, and a connection whose client consists of two byte buffers.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use millrace_wire::Hello;
 
 use super::*;
 
-/// A client whose bytes are all there, and who takes as much as `room` says.
+/// A client that has sent all its bytes and reads up to `room` bytes.
 struct FakeStream {
     said: Vec<u8>,
     room: usize,
@@ -95,7 +95,7 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     Connection::new(stream, session.unwrap(), outbox, turns, checks)
 }
 
-/// Polls once, and then as often as the connection asked for it.
+/// Polls once, and again as long as the connection has woken itself.
 fn poll_while_woken(connection: &mut Connection<FakeStream>) {
     #[derive(Default)]
     struct Woken(AtomicBool);
@@ -117,13 +117,13 @@ fn poll_while_woken(connection: &mut Connection<FakeStream>) {
 
 #[tokio::test]
 async fn a_client_that_reads_late_gets_every_answer() {
-    // Four times what is kept for a client that does not read.
+    // Four times the bytes that the node keeps for a client that does not read.
     let pings = HIGH_WATER / 4;
     let directory = tempfile::tempdir().unwrap();
     let mut connection = pinged(pings, directory.path());
     poll_while_woken(&mut connection);
     assert!(!connection.stream.said.is_empty(), "reading did not pause");
-    // Now it takes everything at once: the connection has to wake itself for all the rest.
+    // Now the client reads everything at once: the connection must wake itself for the rest.
     connection.stream.room = usize::MAX;
     poll_while_woken(&mut connection);
     assert!(connection.stream.said.is_empty(), "a request is never read");
@@ -136,7 +136,7 @@ async fn a_client_with_many_keys_delays_another_by_few() {
     let directory = tempfile::tempdir().unwrap();
     let many = pinged(0, directory.path());
     let busy = Arc::clone(&many.checks).acquire_owned().await;
-    // One outbox for both shows the order.
+    // Both share one outbox, which shows the order.
     let outbox = Arc::new(Outbox::default());
     let mut imports = JoinSet::new();
     let mut begin = |request, in_line: &Arc<Semaphore>| {
@@ -148,7 +148,8 @@ async fn a_client_with_many_keys_delays_another_by_few() {
     for _ in 0..20 {
         begin(0, &many.in_line);
     }
-    // All of them are in line before the other client comes, and it before anybody is served.
+    // All checks of the first client queue before that of the other client, which queues before any check
+    // runs.
     tokio::task::yield_now().await;
     begin(1, &Arc::new(Semaphore::new(IMPORTS_IN_LINE)));
     tokio::task::yield_now().await;
@@ -173,7 +174,7 @@ async fn requests_cost_no_more_than_their_answers_may_wait() {
 }
 
 #[test]
-fn a_client_that_drips_does_not_move_its_deadline() {
+fn slow_reader_does_not_extend_its_deadline() {
     let mut buffer = SendBuffer::default();
     let start = Instant::now();
     buffer.bytes.extend_from_slice(&[1; 100]);
@@ -189,7 +190,7 @@ fn a_client_that_drips_does_not_move_its_deadline() {
 }
 
 #[test]
-fn what_is_sent_makes_room_although_something_is_always_left() {
+fn send_buffer_that_never_empties_reuses_sent_space() {
     let mut buffer = SendBuffer::default();
     for _ in 0..1000 {
         buffer.bytes.extend_from_slice(&[1; 1000]);

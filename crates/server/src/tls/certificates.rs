@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A private CA in a directory, for those who have none: certificates for a node and its clients.
+//! A private CA in a directory, for sites without one: certificates for a node and its clients.
 //!
 //! ```text
 //!  tls/            0700
@@ -11,7 +11,7 @@
 //!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
 //! ```
 //!
-//! What this is *not*: a CA for anything else.
+//! It is not a CA for any other purpose.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -32,19 +32,19 @@ use zeroize::{Zeroize, Zeroizing};
 use super::revocation;
 use millrace_service::store::{valid_name, write_private};
 
-/// Life of the CA: longer than that of the machine that holds it.
+/// Validity of the CA, days: longer than the life of its machine.
 pub(super) const CA_DAYS: i64 = 3650;
 
-/// Life of a node's or client's certificate. Longer than 398 days would be refused by some clients.
+/// Validity of a node's or client's certificate, days. Some clients refuse more than 398 days.
 const LEAF_DAYS: i64 = 397;
 
-/// A node's certificate is replaced this long before its end.
+/// Days before expiry from which on a node's certificate is replaced.
 const RENEW_DAYS: i64 = 30;
 
-/// Clocks of two machines may differ.
+/// Certificates are valid from this many hours before their issue, since clocks of two machines may differ.
 pub(super) const BACKDATE_HOURS: i64 = 1;
 
-/// The files of an identity.
+/// The certificate files of a node or client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CertificateFiles {
@@ -56,7 +56,7 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Why there are no certificates.
+/// Error of the private CA.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -65,34 +65,34 @@ pub enum CertificateError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The CA in the directory cannot be used.
     #[error("cannot use the CA {}: {reason}", path.display())]
     Ca {
-        /// Its certificate.
+        /// Path of its certificate.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// A name that cannot be in a certificate.
+    /// The name cannot be in a certificate.
     #[error("{0:?} cannot name a client: use letters, digits, '.' and '-'; not \"ca\" or \"node\"")]
     Name(String),
-    /// No certificate of that name.
+    /// The directory has no certificate for that name.
     #[error("there is no certificate {}: it was not issued here, or is revoked already", .0.display())]
     NotIssued(PathBuf),
-    /// There are files of that client.
+    /// Files of that client already exist.
     #[error("{} exists: remove it first to issue another certificate", .0.display())]
     Exists(PathBuf),
-    /// A certificate could not be made.
+    /// Creating the certificate failed.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
-/// Makes sure that `directory` holds a CA and a certificate of a node that is known under `names`
-/// (DNS names or addresses). What is there and good is left alone, so this may be called at every
-/// start; a certificate that ends soon or lacks a name is replaced.
+/// Ensures that `directory` holds a CA and a certificate for a node known as `names` (DNS names or
+/// addresses). Valid files stay unchanged, so a node may call this at every start. A certificate that expires
+/// soon or lacks a name is replaced.
 ///
 /// # Errors
 /// If files cannot be read or written.
@@ -154,7 +154,7 @@ fn files(directory: &Path, name: &str) -> CertificateFiles {
     }
 }
 
-/// The files of a client, if it may have that name.
+/// The paths of a client's files; an error if the name is not allowed.
 pub(super) fn client_files(
     directory: &Path,
     name: &str,
@@ -175,11 +175,11 @@ fn make_ca(directory: &Path) -> Result<(), CertificateError> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
-    // The certificate after the key: it says that there is a CA.
+    // The certificate is written after the key, because its presence means that the CA exists.
     write_key(&files.key, key, false)?;
     write_private(&files.certificate, certificate.pem().as_bytes(), false)
         .map_err(at(&files.certificate))?;
-    // A node that starts now sees what is revoked later.
+    // With an empty list, a node that starts now sees later revocations.
     revocation::write(directory, Vec::new())
 }
 
@@ -199,7 +199,7 @@ fn issue(
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
     if replace && files.certificate.exists() {
-        // Whatever happens from here on, there is never a pair that does not match.
+        // From here on, an interruption leaves no pair of key and certificate that does not match.
         fs::remove_file(&files.certificate).map_err(at(&files.certificate))?;
     }
     write_key(&files.key, key, replace)?;
@@ -239,7 +239,7 @@ fn write_key(path: &Path, mut key: KeyPair, replace: bool) -> Result<(), Certifi
     write_private(path, pem.as_bytes(), replace).map_err(at(path))
 }
 
-/// Whether the certificate is there, lasts for a while, and has all the names.
+/// Whether the certificate exists, is valid for at least [`RENEW_DAYS`], and has all names.
 fn good_for(path: &Path, names: &[String]) -> bool {
     let Ok(certificate) = CertificateDer::from_pem_file(path) else {
         return false;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_its_certificate_until_it_needs_another_name() {
+    fn node_keeps_its_certificate_until_it_needs_another_name() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("tls");
         let files = ensure_node_certificates(&path, &names()).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_issued_once_and_never_over_the_ca() {
+    fn client_certificate_is_issued_once_and_never_overwrites_the_ca() {
         let directory = TempDir::new().unwrap();
         let issue = |name| issue_client_certificate(directory.path(), name);
         assert!(matches!(issue("a"), Err(CertificateError::Io { .. })));

@@ -3,9 +3,9 @@
 
 //! Mutual TLS 1.3: the identity of a client over TCP, and the files with which the node proves its own.
 //!
-//! The provider is AWS-LC, handed in explicitly: the process default is the application's. There is
-//! no resumption and no early data: a ticket would admit a client whose certificate has expired since,
-//! and connections live for hours, so that resumption would save nothing.
+//! The crypto provider is AWS-LC, passed explicitly: the process-wide default belongs to the application.
+//! There is no resumption and no early data: a ticket would admit a client whose certificate has expired
+//! since, and connections last hours, so resumption would save nothing.
 
 mod certificates;
 mod revocation;
@@ -50,17 +50,17 @@ impl Acceptor {
         Ok(Self { files, current })
     }
 
-    /// Reads the files again. Open connections are not touched.
+    /// Reads the files again. Open connections keep their settings.
     ///
     /// # Errors
-    /// What is wrong with them; then the settings before stay in force.
+    /// The problem with the files; the previous settings stay in force.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let config = load(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// For one new connection.
+    /// The settings for one new connection.
     pub(crate) fn current(&self) -> TlsAcceptor {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(Arc::clone(&current))
@@ -96,7 +96,7 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// What judges clients' certificates: by the CA, and by its revocation lists if there are any.
+/// The verifier of clients' certificates: checks the CA, and its revocation lists if there are any.
 fn verifier(
     files: &TlsFiles,
     provider: &Arc<CryptoProvider>,
@@ -113,7 +113,7 @@ fn verifier(
     let mut verifier =
         WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
     if let Some(crl) = &files.crl {
-        // An old list admits clients that were revoked since.
+        // An expired list would admit clients that were revoked after it was issued.
         verifier = verifier
             .with_crls(read_all::<CertificateRevocationListDer<'_>>(crl)?)
             .enforce_revocation_expiration();
@@ -126,7 +126,7 @@ fn verifier(
         })
 }
 
-/// Everything of one kind in a PEM file; at least one.
+/// All items of one kind in a PEM file. None is an error.
 fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
     let found: Result<Vec<_>, _> = T::pem_file_iter(path).map_err(failed)?.collect();
@@ -140,23 +140,23 @@ fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     Ok(found)
 }
 
-/// Reads a private key, unless other users can read it, too.
+/// Reads a private key. Refuses a file that other users can read.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
     let io_failed = |error| failed(rustls_pki_types::pem::Error::Io(error));
     let file = File::open(path).map_err(io_failed)?;
-    // Of the open file: the checked file is the file that is read.
+    // Metadata of the open file, so that the check and the read see the same file.
     let metadata = file.metadata().map_err(io_failed)?;
     let user = rustix::process::geteuid().as_raw();
     check_private(path, metadata.mode() & 0o7777, metadata.uid(), user)?;
     PrivateKeyDer::from_pem_reader(file).map_err(failed)
 }
 
-/// Bits of a mode that give others than the owner access to a file.
+/// Mode bits that give access to others than the owner.
 const EXPOSED: u32 = 0o077;
 
-/// The same where root owns it: a group may read it, since only root can have chosen that group.
-/// Debian's `ssl-cert` has its keys so, and PostgreSQL has the same rule.
+/// The same for a file of root: its group may read it, since only root can have chosen that group. Debian's
+/// `ssl-cert` stores keys so, and PostgreSQL has the same rule.
 const EXPOSED_OF_ROOT: u32 = 0o037;
 
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {
@@ -174,8 +174,8 @@ fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), Tl
     Ok(())
 }
 
-/// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS
-/// name, or the common name if there is none. Nothing if that is not a usable name.
+/// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS name, or
+/// the common name if there is none. `None` if that name is not a valid identity.
 pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
@@ -200,19 +200,19 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
 }
 
-/// Why TLS cannot be set up.
+/// Error of the TLS settings.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or holds nothing of what it should.
+    /// A file cannot be read, or lacks the expected content.
     #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Others can get at a private key.
+    /// Other users can read or write a private key.
     #[error("the private key {} is open to others (mode {mode:04o}): chmod 0600, or 0640 if root owns it and a group is to read it", path.display())]
     Exposed {
         /// The file.
@@ -225,15 +225,15 @@ pub enum TlsError {
     Owner {
         /// The file.
         path: PathBuf,
-        /// Who owns it.
+        /// The user id of the owner.
         owner: u32,
     },
-    /// What a file holds cannot be used.
+    /// The content of a file cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
     Use {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }

@@ -1,11 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The revocation list of the private CA: certificates of clients that are not to be let in any more,
-//! although they have not expired.
+//! The revocation list of the private CA: clients' certificates that are refused before they expire.
 //!
-//! What this is *not*: what makes a node look at a list, which it does with any CA's
-//! ([`crate::config::TlsFiles`]).
+//! This module only writes the list. [`crate::config::TlsFiles`] configures whether a node checks a list, of
+//! any CA.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,24 +20,23 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use super::certificates::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
 use millrace_service::store::write_private;
 
-/// The list of the CA in `directory`.
+/// The path of the revocation list of the CA in `directory`.
 #[must_use]
 pub fn revocation_list(directory: &Path) -> PathBuf {
     directory.join("ca.crl")
 }
 
-/// Revokes the certificate of the client `name` and forgets it, so that the client may be given
-/// another one. A node refuses it from its next reload on; connections that are open stay so.
+/// Revokes the certificate of the client `name` and deletes its file, so that the client may get a new one. A
+/// node refuses the old one from its next reload on; open connections stay open.
 ///
 /// # Errors
-/// If there is no certificate of that client, or files cannot be read or written; then nothing is
-/// revoked.
+/// If the client has no certificate, or files cannot be read or written; then nothing is revoked.
 pub fn revoke_client_certificate(directory: &Path, name: &str) -> Result<(), CertificateError> {
     let path = client_files(directory, name)?.certificate;
     if !path.exists() {
         return Err(CertificateError::NotIssued(path));
     }
-    // Of two who revoke at once, neither must overwrite what the other has done.
+    // Two concurrent revocations must not overwrite each other.
     let lock = File::open(directory).map_err(at(directory))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(directory)(error.into()))?;
     let serial = serial_of(&path)?;
@@ -48,13 +46,13 @@ pub fn revoke_client_certificate(directory: &Path, name: &str) -> Result<(), Cer
     fs::remove_file(&path).map_err(at(&path))
 }
 
-/// Writes a list, as good as forever: it is replaced when something changes, and only then.
+/// Writes a list with a validity that never ends in practice: it is replaced only when it changes.
 pub(super) fn write(
     directory: &Path,
     revoked_certs: Vec<RevokedCertParams>,
 ) -> Result<(), CertificateError> {
     let now = OffsetDateTime::now_utc();
-    // Higher than those before, which is all that is asked of it (RFC 5280 section 5.2.3).
+    // Higher than those before, as RFC 5280 section 5.2.3 requires.
     let number = u64::try_from(now.unix_timestamp()).unwrap_or_default();
     let params = CertificateRevocationListParams {
         this_update: now - Duration::hours(BACKDATE_HOURS),
@@ -85,7 +83,7 @@ fn serial_of(path: &Path) -> Result<Vec<u8>, CertificateError> {
     Ok(certificate.raw_serial().to_vec())
 }
 
-/// What the list holds; nothing if there is none yet.
+/// The entries of the list; empty if the file does not exist.
 fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>, CertificateError> {
     let path = revocation_list(directory);
     if !path.exists() {
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grows_and_names_are_free_again() {
+    fn revocation_extends_the_list_and_frees_the_name() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_client_is_not_revoked() {
+    fn name_without_a_client_certificate_is_not_revoked() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_list_is_not_replaced() {
+    fn invalid_revocation_list_is_not_replaced() {
         let directory = TempDir::new().unwrap();
         let path = directory.path();
         ensure_node_certificates(path, &[]).unwrap();

@@ -33,13 +33,13 @@ use millrace_wire::{
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Nothing in these tests takes this long, unless it hangs.
+/// Longer than any step of these tests takes unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const RSA_SIGN: Operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
 pub(crate) const ECDSA_SIGN: Operation = Operation::EcdsaSign { hash: Hash::Sha256 };
 
-/// A directory for a node's files, with a store and a configuration that touches nothing else.
+/// A directory for a node's files, with a store and a configuration that uses only paths in it.
 pub(crate) struct Setup {
     pub(crate) directory: TempDir,
     pub(crate) config: NodeConfig,
@@ -172,7 +172,7 @@ impl TestNode {
         client
     }
 
-    /// Begins the end; [`Self::join`] waits for it.
+    /// Starts the shutdown; [`Self::join`] waits for its end.
     pub(crate) fn shut_down(&mut self) {
         drop(self.stop.take());
     }
@@ -181,7 +181,7 @@ impl TestNode {
         self.thread.take().unwrap().join().unwrap();
     }
 
-    /// Waits until the node says so of itself.
+    /// Waits until the node's status satisfies the condition.
     pub(crate) fn until(&self, what: impl Fn(&millrace_service::Status) -> bool) {
         eventually(|| what(&self.handle.status()));
     }
@@ -196,7 +196,7 @@ impl Drop for TestNode {
     }
 }
 
-/// Polls until it is so.
+/// Polls until the condition holds.
 pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !what() {
@@ -205,7 +205,7 @@ pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// A client above any blocking stream.
+/// A client over any blocking stream.
 pub(crate) struct Client<S> {
     pub(crate) stream: S,
     decoder: Decoder<NodeMessage>,
@@ -245,7 +245,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.flush().unwrap();
     }
 
-    /// The next message, or none at the end of the stream.
+    /// The next message, or `None` at the end of the stream.
     pub(crate) fn try_receive(&mut self) -> io::Result<Option<NodeMessage>> {
         loop {
             if let Some(message) = self.decoder.next().unwrap() {
@@ -337,7 +337,7 @@ impl<S: Read + Write> Client<S> {
         self.completions.remove(0)
     }
 
-    /// What comes of one job.
+    /// Submits one job and returns its result.
     pub(crate) fn run(
         &mut self,
         key: KeyHandle,
@@ -369,7 +369,7 @@ pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What an HTTP server answers to GET, with its headers.
+/// Sends GET to an HTTP server. Returns the answer with its headers.
 pub(crate) fn get(mut stream: impl Read + Write, path: &str) -> String {
     write!(
         stream,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A node over TCP, and clients with papers, good or bad.
+//! A node over TCP, and clients with valid or invalid certificates.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 pub(crate) static TLS12: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
 pub(crate) static TLS13: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
 
-/// What a client brings.
+/// The certificate, key and CA with which a client connects.
 pub(crate) struct Papers {
     pub(crate) ca: CertificateDer<'static>,
     pub(crate) own: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
@@ -63,8 +63,8 @@ impl Papers {
         StreamOwned::new(connection, tcp(node.tcp.unwrap()))
     }
 
-    /// Whether the node hangs up without a word. (With TLS 1.3 a client learns only at its first
-    /// read that its certificate was refused.)
+    /// Whether the node closes the connection without a message. (With TLS 1.3 a client learns only at its
+    /// first read that the node refused its certificate.)
     pub(crate) fn refused_by(self, node: &TestNode) -> bool {
         let mut stream = self.connect(node);
         let written = stream.write_all(&[0; 8]).and_then(|()| stream.flush());
@@ -73,7 +73,7 @@ impl Papers {
     }
 }
 
-/// A node that listens on TCP, with certificates of its own.
+/// A node that listens on TCP, with certificates of a private CA.
 pub(crate) fn setup() -> Setup {
     let mut setup = Setup::new();
     let directory = setup.directory.path().join("tls");
@@ -85,7 +85,7 @@ pub(crate) fn setup() -> Setup {
     setup
 }
 
-/// Papers of a client.
+/// Issues a certificate for a client.
 pub(crate) fn issue(node: &TestNode, name: &str) -> CertificateFiles {
     issue_client_certificate(&node.setup.directory.path().join("tls"), name).unwrap()
 }

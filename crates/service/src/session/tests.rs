@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// How a single job is refused; none if it is not.
+    /// The refusal of a single job; `None` if it is accepted.
     fn refusal(&mut self, key: KeyHandle, operation: Operation) -> Option<JobError> {
         let effects = self.say(submit([job(99, key, operation)]));
         if effects.jobs.len() == 1 {
@@ -194,7 +194,7 @@ fn hello_comes_first_and_once() {
 }
 
 #[test]
-fn without_a_common_version_there_is_no_session() {
+fn hello_without_a_common_version_is_refused() {
     let hello = Hello {
         min_version: 2,
         max_version: 9,
@@ -208,7 +208,7 @@ fn without_a_common_version_there_is_no_session() {
 }
 
 #[test]
-fn a_job_gets_its_key_and_a_bounded_deadline() {
+fn job_gets_its_key_and_a_bounded_deadline() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     let budgets = [(1, 1), (0, 10), (3600, 10)];
@@ -227,7 +227,7 @@ fn a_job_gets_its_key_and_a_bounded_deadline() {
 }
 
 #[test]
-fn somebody_elses_key_and_handle_are_like_none() {
+fn foreign_key_and_handle_are_answered_like_missing_ones() {
     let mut client = Client::greeted();
     let refused = |effects: Effects<Key>| format!("{:?}", effects.replies);
     assert_eq!(
@@ -235,7 +235,7 @@ fn somebody_elses_key_and_handle_are_like_none() {
         refused(client.say(open("nothing")))
     );
     assert!(refused(client.say(open("theirs"))).contains("NoSuchKey"));
-    // Another connection's handle is a number that this one does not know.
+    // Another connection's handle is a number that this connection does not know.
     let mut other = Client::greeted();
     let foreign = other.handle("mine");
     assert_eq!(client.refusal(foreign, SIGN), Some(JobError::NoSuchKey));
@@ -243,7 +243,7 @@ fn somebody_elses_key_and_handle_are_like_none() {
 }
 
 #[test]
-fn a_duplicate_id_in_flight_ends_the_connection() {
+fn duplicate_id_in_flight_ends_the_connection() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -264,7 +264,7 @@ fn jobs_above_the_bound_are_answered_busy_and_reading_pauses() {
     assert!(!client.state.wants_more());
     client.state.completed(0);
     assert!(client.state.wants_more());
-    // A refused id was never in flight and may be used again.
+    // A refused id was never in flight, so the client may use it again.
     assert_eq!(client.say(submit([job(4, handle, SIGN)])).jobs.len(), 1);
 }
 
@@ -298,7 +298,7 @@ fn policy_counts_operation_hash_and_mask_hash() {
 }
 
 #[test]
-fn raw_rsa_is_for_imported_keys_whatever_a_policy_says() {
+fn raw_rsa_needs_an_imported_key_whatever_the_policy() {
     let mut client = Client::greeted();
     client.entries[2].set_policy(KeyPolicy::session_owned());
     let NodeMessage::KeyOpened {
@@ -322,7 +322,7 @@ fn raw_rsa_is_for_imported_keys_whatever_a_policy_says() {
 }
 
 #[test]
-fn a_removed_key_and_a_policy_that_excludes_us_take_effect_on_open_handles() {
+fn removed_key_and_changed_policy_affect_open_handles() {
     let mut client = Client::greeted();
     let (mine, rsa) = (client.handle("mine"), client.handle("rsa"));
     client.entries[0].revoke();
@@ -368,7 +368,7 @@ fn keys_are_bounded_and_those_being_imported_count() {
 }
 
 #[test]
-fn a_node_may_take_no_keys_from_clients() {
+fn imports_are_refused_if_disabled() {
     let mut client = Client::silent(Rules {
         allow_import: false,
         ..rules()
@@ -383,7 +383,7 @@ fn a_node_may_take_no_keys_from_clients() {
 }
 
 #[test]
-fn a_closed_handle_is_gone_but_its_jobs_end() {
+fn closed_handle_is_unknown_but_its_jobs_end() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -408,7 +408,7 @@ fn only_jobs_in_flight_are_cancelled() {
 }
 
 #[test]
-fn a_job_is_cancelled_once_however_often_that_is_asked() {
+fn repeated_cancel_requests_cancel_a_job_once() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -422,11 +422,11 @@ fn a_job_is_cancelled_once_however_often_that_is_asked() {
 }
 
 #[test]
-fn a_policy_that_changes_while_a_key_is_opened_counts() {
+fn policy_changed_during_open_is_applied() {
     let mut client = Client::greeted();
     let theirs = Arc::clone(&client.entries[1]);
     let mut effects = Effects::default();
-    // As if it had been found while the policy still admitted this client.
+    // Simulates a key that was found while the policy still admitted this client.
     client.state.open(7, theirs, false, &mut effects);
     assert!(matches!(
         effects.replies[..],
@@ -438,7 +438,7 @@ fn a_policy_that_changes_while_a_key_is_opened_counts() {
 }
 
 #[test]
-fn a_draining_node_says_so_once_and_refuses_what_is_new() {
+fn draining_node_announces_it_once_and_refuses_new_work() {
     let mut client = Client::greeted();
     let handle = client.handle("mine");
     client.say(submit([job(1, handle, SIGN)]));
@@ -456,7 +456,7 @@ fn a_draining_node_says_so_once_and_refuses_what_is_new() {
     assert!(!client.state.idle());
     assert!(client.state.completed(1));
     assert!(client.state.idle());
-    // One who comes now learns it with the welcome.
+    // A client that connects now learns of the drain with the welcome.
     let mut late = Client::silent(rules());
     late.state.drain(&mut Effects::default());
     let replies = late.say(hello()).replies;
@@ -467,7 +467,7 @@ fn a_draining_node_says_so_once_and_refuses_what_is_new() {
 }
 
 #[test]
-fn a_ping_is_answered() {
+fn ping_is_answered() {
     let replies = Client::greeted()
         .say(ClientMessage::Ping { token: 42 })
         .replies;
@@ -511,7 +511,7 @@ fn reporting() -> Client {
 }
 
 #[test]
-fn a_report_is_what_is_new_in_it() {
+fn report_counts_only_the_increase() {
     use EdgeCounter::{Blocking, FallbackBusy, Paused};
     let mut client = reporting();
     let mut news = |counts: &[(EdgeCounter, u64)]| {
@@ -520,7 +520,7 @@ fn a_report_is_what_is_new_in_it() {
     };
     assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [5, 1, 0]);
     assert_eq!(news(&[(Paused, 5), (Blocking, 1)]), [0, 0, 0]);
-    // Backwards is not believed, and does not make room for counting the same again.
+    // A total that decreases is ignored, and the same events do not count again.
     assert_eq!(news(&[(Paused, 2), (FallbackBusy, 3)]), [0, 0, 3]);
     assert_eq!(news(&[(Paused, 6), (Blocking, 2)]), [1, 1, 0]);
     assert_eq!(news(&[(Paused, u64::MAX)]), [u64::MAX - 6, 0, 0]);
@@ -528,7 +528,7 @@ fn a_report_is_what_is_new_in_it() {
 }
 
 #[test]
-fn a_report_needs_the_feature() {
+fn report_needs_the_feature() {
     let mut client = Client::greeted();
     let refused = client.try_say(report(&[(EdgeCounter::Paused, 1)]));
     assert_eq!(refused.err(), Some(Fault::Protocol));
@@ -537,7 +537,7 @@ fn a_report_needs_the_feature() {
 }
 
 #[test]
-fn a_minute_of_reports_may_come_at_once_and_not_one_more() {
+fn reports_are_limited_to_a_minute_at_once() {
     let mut client = reporting();
     for n in 1..=REPORTS_AHEAD {
         client.say(report(&[(EdgeCounter::Paused, n)]));
@@ -549,7 +549,7 @@ fn a_minute_of_reports_may_come_at_once_and_not_one_more() {
 }
 
 #[test]
-fn a_draining_node_still_takes_reports() {
+fn draining_node_still_takes_reports() {
     let mut client = reporting();
     client.state.drain(&mut Effects::default());
     let effects = client.say(report(&[(EdgeCounter::Paused, 1)]));
@@ -557,7 +557,7 @@ fn a_draining_node_still_takes_reports() {
 }
 
 #[test]
-fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
+fn jobs_above_the_quota_are_refused_and_refused_jobs_do_not_count() {
     let mut client = Client::silent(rules());
     client.state.quota = Arc::new(Quota::new(Some(3), client.now));
     client.say(hello());
@@ -578,7 +578,7 @@ fn jobs_above_the_quota_are_refused_and_only_what_would_be_done_counts() {
     client.now += Duration::from_millis(1);
     assert_eq!(client.refusal(mine, SIGN), None);
     assert_eq!(client.refusal(mine, SIGN), Some(JobError::OverQuota));
-    // In a batch the first ones fit.
+    // In a batch the first jobs fit the quota.
     client.now += Duration::from_secs(1);
     let effects = client.say(submit((0..4).map(|id| job(id, mine, SIGN))));
     assert_eq!(effects.jobs.len(), 3);
@@ -612,7 +612,7 @@ fn ml_dsa_keys_are_hidden_from_a_client_without_the_feature() {
     let refused = |message, expected| matches!(message, NodeMessage::KeyRefused { reason, .. } if reason == expected);
     assert!(refused(opened, KeyRefusal::NoSuchKey));
     assert!(refused(imported, KeyRefusal::Key(KeyError::NotOffered)));
-    // The session goes on, and a job that names the operation anyway ends alone.
+    // The session continues; a job that names the operation anyway is refused alone.
     let handle = client.handle("mine");
     let effects = client.say(submit([job(1, handle, ML_DSA)]));
     assert_eq!(effects.refused, [(1, JobError::NotOffered)]);

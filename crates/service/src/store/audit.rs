@@ -7,10 +7,10 @@
 //! {"format":1,"time":1763800000,"uid":0,"pid":4711,"actor":"uid:0","action":"policy","key":"www","detail":{…}}
 //! ```
 //!
-//! The file is only ever appended to, each line in one write, so that several processes may share it. Its
-//! mode is 0600. `format` is there for readers of later versions, which may add fields (a sequence number and
-//! the hash of the line before); a reader ignores fields that it does not know. The log grows by about 300
-//! bytes per change and is never cut here.
+//! Writers only append, each line in one write, so several processes may share the file. Its mode is 0600.
+//! `format` is for readers of later versions, which may add fields (a sequence number and the hash of the
+//! line before); a reader ignores fields that it does not know. The log grows by about 300 bytes per change,
+//! and Millrace never truncates it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 /// Name of the log in the folder of the key store.
 pub const AUDIT_LOG: &str = "audit.jsonl";
 
-/// Version of the lines.
+/// Value of `format` in each line.
 const FORMAT: u32 = 1;
 
-/// Appends a line about what `actor` did; `None` is the user of this process. Flushed to the disk.
+/// Appends a line about an action of `actor` (`None`: the user of this process), and flushes it to the disk.
 pub(super) fn append(
     folder: &Path,
     actor: Option<&str>,
@@ -34,7 +34,7 @@ pub(super) fn append(
     key: Option<&str>,
     detail: &Value,
 ) -> io::Result<()> {
-    // The real user: root acts on a store with the effective rights of its owner.
+    // The real user: root opens a store with the owner's effective user id.
     let uid = rustix::process::getuid().as_raw();
     let time = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -60,7 +60,7 @@ pub(super) fn append(
     file.sync_data()
 }
 
-/// A link in the place of the log would have another file appended to.
+/// Without it, a symbolic link in place of the log could redirect the line to another file.
 fn no_follow() -> i32 {
     i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }

@@ -3,9 +3,9 @@
 
 //! Atomic replacement of small files, over a layer that tests can make fail.
 //!
-//! A file is written beside its place, flushed, and renamed. If any step fails, the old file is
-//! still there, whole, and the new one is removed. Flushing the directory is a step of its own,
-//! because after it fails the new file *is* there.
+//! The writer creates a temporary file in the same directory, flushes it, and renames it. If any step fails,
+//! the old file is still complete, and the new one is removed. Flushing the directory is a separate step,
+//! because if it fails the new file *is* in place.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// The file operations that can fail half-way.
+/// The file operations that can fail halfway.
 pub(crate) trait FileLayer: Send + Sync {
-    /// Creates a file that did not exist, mode 0600, with these bytes, flushed to the disk.
+    /// Creates a file that did not exist, with mode 0600 and these bytes, and flushes it to the disk.
     fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Moves a file, over an existing one only if `replace`.
+    /// Renames a file; over an existing one only if `replace`.
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
     /// Flushes the entries of a directory to the disk.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
@@ -27,7 +27,7 @@ pub(crate) trait FileLayer: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The real thing.
+/// The file system.
 #[derive(Debug)]
 pub(crate) struct Disk;
 
@@ -60,11 +60,11 @@ impl FileLayer for Disk {
     }
 }
 
-/// Puts `bytes` at `path`, whole or not at all. An existing file is an error unless `replace`.
+/// Writes `bytes` to `path`, completely or not at all. An existing file is an error unless `replace`.
 ///
 /// # Errors
-/// Of kind `AlreadyExists` if there is a file and it is not to be replaced. After any error, what
-/// was at `path` before is still there.
+/// Of kind `AlreadyExists` if there is a file and `replace` is not set. After any error, the previous content
+/// of `path` is still there.
 pub(crate) fn write_atomically(
     layer: &dyn FileLayer,
     path: &Path,
@@ -76,20 +76,20 @@ pub(crate) fn write_atomically(
         .write_new(&temporary, bytes)
         .and_then(|()| layer.rename(&temporary, path, replace));
     if let Err(error) = written {
-        // Best effort: a leftover is sealed, has a leading dot, and is never read.
+        // Best effort: a leftover file is sealed, its name begins with a dot, and no reader opens it.
         let _ = layer.remove(&temporary);
         return Err(error);
     }
     Ok(())
 }
 
-/// Puts `bytes` at `path` with mode 0600, whole or not at all, and flushes the directory.
+/// Writes `bytes` to `path` with mode 0600, completely or not at all, and flushes the directory.
 pub fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     write_atomically(&Disk, path, bytes, replace)?;
     Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }
 
-/// A name in the same directory that no key can have (leading dot) and no other writer takes.
+/// A name in the same directory that no key can have (leading dot) and no other writer uses.
 fn temporary_beside(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -101,7 +101,7 @@ fn temporary_beside(path: &Path) -> PathBuf {
 pub(crate) mod fake {
     use super::*;
 
-    /// Where the disk is full.
+    /// The step at which the disk is full.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Step {
         /// After half of the bytes.

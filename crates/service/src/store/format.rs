@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The bytes of a key file. Pure: no files and no cryptography here.
+//! The encoding of a key file. Pure: no files and no cryptography here.
 //!
 //! ```text
 //!  8  magic "MILLRKEY"                      ┐
@@ -15,20 +15,19 @@
 //!  …  the PKCS#8 under AES-256-GCM, with its tag
 //! ```
 //!
-//! Numbers are big-endian, strings carry their length, and there is exactly one encoding of every
-//! value: whatever is missing, left over, unknown or out of bounds is an error. The fields are in
-//! the clear because they are public; only a reader with the key-encryption key knows them to be
-//! true ([`super::KeyMeta::authenticated`]).
+//! Numbers are big-endian, strings carry their length, and every value has exactly one encoding: a missing,
+//! extra, unknown or out-of-bounds part is an error. The fields are in the clear because they are public;
+//! only a reader with the key-encryption key can verify them ([`super::KeyMeta::authenticated`]).
 
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_engine::policy::{HashSet, OperationSet};
 use millrace_engine::{KeyInfo, KeyPolicy, KeyType};
 use thiserror::Error;
 
-/// Bound on a key's name, in bytes: what the wire carries.
+/// Bound on a key's name, in bytes: the bound of the wire protocol.
 pub const MAX_NAME_LEN: usize = 128;
 
-/// Bound on the identities that a policy lists: above, one would use `*` or several nodes.
+/// Bound on the identities in a policy. For more clients, use `*` or several nodes.
 pub const MAX_IDENTITIES: usize = 256;
 
 /// Bound on one identity, in bytes: `cert:` and a DNS name (RFC 1035 section 2.3.4).
@@ -54,46 +53,46 @@ const MAGIC: &[u8; 8] = b"MILLRKEY";
 const VERSION: u8 = 1;
 const FIXED_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN + 2 + NONCE_LEN + 4;
 
-/// Why bytes are not a key file.
+/// Error of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// It does not begin like one.
+    /// It does not begin with the magic.
     #[error("not a millrace key file")]
     Magic,
-    /// Written by a newer Millrace.
+    /// A newer Millrace has written it.
     #[error("version {0} of the key file is not known here: upgrade millrace")]
     Version(u8),
-    /// A key type, operation or hash without a meaning here: the file was written by a newer Millrace, or
-    /// its clear part is damaged.
+    /// A key type, operation or hash that this version does not know: a newer Millrace wrote the file, or its
+    /// clear part is damaged.
     #[error("the key file has a {0} that is not known here: upgrade millrace")]
     Unknown(&'static str),
-    /// It ends too early, goes on too long, or a field is out of its bounds.
+    /// It is truncated, has extra bytes, or a field is out of its bounds.
     #[error("the key file is damaged ({0})")]
     Damaged(&'static str),
 }
 
-/// What a key file says in the clear.
+/// The clear part of a key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// The name of the key; also that of its file.
+    /// The name of the key, and of its file without the suffix.
     pub name: String,
-    /// When it was imported, in seconds since 1970.
+    /// Time of the import, in seconds since 1970.
     pub created: u64,
-    /// Its type and public half.
+    /// Type and public half of the key.
     pub info: KeyInfo,
-    /// Who may do what with it.
+    /// The identities that may use the key, and the operations that they may do.
     pub policy: KeyPolicy,
 }
 
-/// A key file taken apart.
+/// A parsed key file.
 #[derive(Clone, Debug)]
 pub struct KeyFile<'a> {
-    /// What it says in the clear.
+    /// The clear part.
     pub metadata: Metadata,
-    /// Which key-encryption key it was sealed under.
+    /// Fingerprint of the key-encryption key that sealed the file.
     pub fingerprint: [u8; FINGERPRINT_LEN],
-    /// Everything that the seal authenticates.
+    /// The bytes that the seal authenticates.
     pub aad: &'a [u8],
     /// The nonce of the seal.
     pub nonce: [u8; NONCE_LEN],
@@ -101,10 +100,10 @@ pub struct KeyFile<'a> {
     pub sealed: &'a [u8],
 }
 
-/// Takes a key file apart.
+/// Parses a key file.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first problem of the file.
 pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
     let mut reader = Reader { rest: bytes };
     if reader
@@ -154,19 +153,19 @@ pub(super) fn encode_aad(
     out.extend_from_slice(&fingerprint);
     out.extend_from_slice(&len.to_be_bytes());
     out.extend_from_slice(&body);
-    // Whatever is written can be read again: bounds are stated once, in the reader.
+    // Ensures that every written file can be read: only the reader checks the bounds.
     parse_metadata(&body)?;
     Ok(out)
 }
 
-/// Puts a key file together. `sealed` is at most a bounded key with its tag.
+/// Encodes a key file. `sealed` is at most a bounded key with its tag.
 #[must_use]
 pub(super) fn encode(aad: &[u8], nonce: [u8; NONCE_LEN], sealed: &[u8]) -> Vec<u8> {
     let len = u32::try_from(sealed.len()).unwrap_or(u32::MAX);
     [aad, &nonce, &len.to_be_bytes(), sealed].concat()
 }
 
-/// Whether `name` may name a key: it becomes a file name, so no separators, no leading dot.
+/// Whether `name` may name a key. It becomes a file name, so it has no separators and no leading dot.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&name.len())
@@ -251,7 +250,7 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
         operations: OperationSet::from_bits(operations),
         hashes: HashSet::from_bits(hashes),
     };
-    // A policy that this version cannot understand must not silently become another one.
+    // A policy that this version does not fully understand must not silently become a different policy.
     if policy.operations.bits() != operations {
         return Err(FormatError::Unknown("operation"));
     }
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_bit_in_a_policy_is_an_error() {
+    fn unknown_bit_in_a_policy_is_an_error() {
         let bytes = file(&metadata(KeyType::X25519));
         let operations = bytes.len() - 150 - 4 - 12 - 8;
         let mut changed = bytes;
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_not_written() {
+    fn values_out_of_bounds_are_not_written() {
         let mut metadata = metadata(KeyType::X25519);
         metadata.policy.identities = vec!["uid:1".to_owned(); MAX_IDENTITIES + 1];
         assert!(encode_aad(&metadata, [0; 8]).is_err());

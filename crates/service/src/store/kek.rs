@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The key-encryption key: where it comes from, and sealing with it.
+//! The key-encryption key: loading it, and sealing with it.
 //!
-//! It is 32 random bytes in a file that only its owner can read, or a systemd credential. It never
-//! leaves this module.
+//! It consists of 32 random bytes in a file that only its owner can read, or in a systemd credential. It
+//! never leaves this module.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -26,7 +26,7 @@ pub const KEK_LEN: usize = 32;
 /// Name of the systemd credential.
 pub const CREDENTIAL_NAME: &str = "millrace-kek";
 
-/// Where the key-encryption key is.
+/// The location of the key-encryption key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KekSource {
@@ -34,28 +34,28 @@ pub enum KekSource {
     File {
         /// Its path.
         path: PathBuf,
-        /// Whether to make one if there is none.
+        /// Whether to create a missing file.
         create: bool,
     },
     /// `$CREDENTIALS_DIRECTORY/millrace-kek`, as `LoadCredentialEncrypted=` of systemd provides it.
     Credential,
-    /// Nowhere: the store can list its keys, and nothing else.
+    /// None: the store can only list its keys.
     Absent,
 }
 
-/// Why there is no key-encryption key.
+/// Error of loading or creating the key-encryption key.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KekError {
-    /// The file cannot be read or made.
+    /// The file cannot be read or created.
     #[error("cannot use the key-encryption key {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Others can read it.
+    /// Other users can read the file.
     #[error("the key-encryption key {} can be read by others (mode {mode:04o}): chmod 0600", path.display())]
     Exposed {
         /// The file.
@@ -63,24 +63,24 @@ pub enum KekError {
         /// Its mode.
         mode: u32,
     },
-    /// Another user owns it.
+    /// Another user owns the file.
     #[error("the key-encryption key {} belongs to uid {owner}, not to this user or root: run millrace as its owner, or chown it", path.display())]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Who owns it.
+        /// The user id of the owner.
         owner: u32,
     },
-    /// It is not a file of 32 bytes.
+    /// The file does not have 32 bytes.
     #[error("the key-encryption key {} is not a file of {KEK_LEN} bytes", path.display())]
     Length {
         /// The file.
         path: PathBuf,
     },
-    /// Not started by systemd with that credential.
+    /// systemd did not start this process with that credential.
     #[error("no credential {CREDENTIAL_NAME}: CREDENTIALS_DIRECTORY is not set")]
     NoCredential,
-    /// The system's generator of random numbers failed.
+    /// The system's random number generator failed.
     #[error("the system has no random numbers")]
     Random,
 }
@@ -97,12 +97,12 @@ impl fmt::Debug for Kek {
     }
 }
 
-/// The seal does not open: another key, or changed bytes.
+/// The seal does not open: it was made with another key, or bytes have changed.
 #[derive(Debug)]
 pub(crate) struct Unsealable;
 
 impl Kek {
-    /// Loads or makes the key; `None` for [`KekSource::Absent`].
+    /// Loads or creates the key; `None` for [`KekSource::Absent`].
     pub(crate) fn load(source: &KekSource) -> Result<Option<Self>, KekError> {
         match source {
             KekSource::Absent => Ok(None),
@@ -128,8 +128,8 @@ impl Kek {
         self.fingerprint
     }
 
-    /// Seals `secret`, with a fresh nonce. Random nonces are good for 2^32 seals under one key (SP
-    /// 800-38D section 8.3), which is far beyond what a key store writes.
+    /// Seals `secret` with a fresh nonce. Random nonces are safe for 2^32 seals under one key (SP 800-38D
+    /// section 8.3), far more than a key store writes.
     pub(crate) fn seal(
         &self,
         aad: &[u8],
@@ -137,7 +137,7 @@ impl Kek {
     ) -> Result<([u8; NONCE_LEN], Vec<u8>), KekError> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).map_err(|_| KekError::Random)?;
-        // Room for the tag: growing would leave a copy of the secret behind.
+        // Reserves room for the tag: growing would leave a copy of the secret in freed memory.
         let mut buffer = Zeroizing::new(Vec::with_capacity(secret.len() + TAG_LEN));
         buffer.extend_from_slice(secret);
         let tag = self
@@ -198,7 +198,7 @@ impl Kek {
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         rand::fill(&mut *bytes).map_err(|_| KekError::Random)?;
         match write_private(path, &*bytes, false) {
-            // Two made one at once: the first one counts.
+            // Another process has created the key at the same time: use that one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map_err(failed),
         }
@@ -217,17 +217,17 @@ impl Kek {
     }
 }
 
-/// What is authenticated to make the fingerprint of a key-encryption key.
+/// Authenticated data from which the fingerprint of a key-encryption key is computed.
 const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
 
-/// Bits of a mode that give others than the owner access to the file.
+/// Mode bits that give access to others than the owner.
 const FILE_EXPOSED: u32 = 0o077;
 
-/// The same for a systemd credential: it grants the service's user access with an ACL, whose mask
-/// shows as the group's permission to read.
+/// The same for a systemd credential. systemd grants the service's user access with an ACL, whose mask shows
+/// as the group's read permission.
 const CREDENTIAL_EXPOSED: u32 = 0o037;
 
-/// Refuses a file that others can read or that others control.
+/// Refuses a file that other users can read or own.
 fn check(path: &Path, metadata: &Metadata, exposed: u32) -> Result<(), KekError> {
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();

@@ -9,12 +9,12 @@
 //!    kek                     0600  (by default; a systemd credential is better)
 //! ```
 //!
-//! The metadata (name, type, public key, policy) is authenticated by the seal, so a changed byte
-//! anywhere makes the file unusable. Writes are atomic: a full disk changes nothing. Several
-//! processes may use one store; a node sees what `millrace key` does within a second.
+//! The seal authenticates the metadata (name, type, public key, policy), so a changed byte anywhere makes the
+//! file unusable. Writes are atomic: a full disk changes nothing. Several processes may use one store; a node
+//! applies changes by `millrace key` within a second.
 //!
-//! What this is *not*: protection from a user who can read both the directory and the
-//! key-encryption key, or from the node's own user.
+//! It does not protect keys from a user who can read both the directory and the key-encryption key, or from
+//! the node's own user.
 
 mod audit;
 mod files;
@@ -44,12 +44,11 @@ pub use format::{
 };
 pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekSource};
 
-/// Bound on the keys of one store: each costs its memory in every backend, and a scan of the
-/// directory every second.
+/// Bound on the keys of one store. Each key takes memory in every backend, and the node scans the directory
+/// every second.
 pub const MAX_KEYS: usize = 10_000;
 
-/// Keys at rest. Cheap to share behind an `Arc`; every method may be called from any thread and
-/// blocks on the disk.
+/// Keys at rest. Share it in an `Arc`; every method may be called from any thread and blocks on the disk.
 pub struct KeyStore {
     directory: PathBuf,
     kek: Option<Kek>,
@@ -57,11 +56,11 @@ pub struct KeyStore {
 }
 
 impl KeyStore {
-    /// Opens the store in `directory`, making the directory (0700) if there is none.
+    /// Opens the store in `directory`; creates the directory (0700) if it does not exist.
     ///
     /// # Errors
-    /// If the directory cannot be used, if others control it, or if there is no key-encryption key
-    /// where `kek` says.
+    /// If the directory cannot be used, if other users control it, or if the key-encryption key cannot be
+    /// loaded from `kek`.
     pub fn open(directory: impl Into<PathBuf>, kek: &KekSource) -> Result<Self, StoreError> {
         let directory = directory.into();
         let failed = |source| StoreError::Directory {
@@ -84,27 +83,27 @@ impl KeyStore {
         store.unlock(kek)
     }
 
-    /// Gives a store that was opened with [`KekSource::Absent`] its key-encryption key: for a caller
-    /// that has different rights on the two.
+    /// Loads the key-encryption key of a store that was opened with [`KekSource::Absent`]: for a caller with
+    /// different rights on the directory and on the key-encryption key.
     ///
     /// # Errors
-    /// If there is no key-encryption key where `kek` says.
+    /// If the key-encryption key cannot be loaded from `kek`.
     pub fn unlock(mut self, kek: &KekSource) -> Result<Self, StoreError> {
         self.kek = Kek::load(kek)?;
         Ok(self)
     }
 
-    /// The directory.
+    /// The directory of the store.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Stores a key. `info` is what the engine said about it when it accepted it.
+    /// Stores a key. `info` is the engine's description of the accepted key.
     ///
     /// # Errors
-    /// If there is a key of that name and `replace` is not set, if the name or the policy is not
-    /// valid, or if the disk is full; then the store is as it was.
+    /// If a key of that name exists and `replace` is not set, if the name or the policy is invalid, or if the
+    /// disk is full; then the store is unchanged.
     pub fn import(
         &self,
         name: &str,
@@ -137,8 +136,8 @@ impl KeyStore {
         Ok(KeyMeta::new(metadata, true))
     }
 
-    /// What the store holds, by name, without opening a seal: nothing of it is authenticated. Files
-    /// that do not parse come as errors.
+    /// The keys of the store, by name, without opening their seals: the result is not authenticated. Files
+    /// that do not parse are errors in the list.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -160,8 +159,8 @@ impl KeyStore {
     /// Loads a key and its authenticated metadata.
     ///
     /// # Errors
-    /// If there is none, if it was sealed under another key-encryption key, or if any byte of the
-    /// file was changed.
+    /// If the key does not exist, if another key-encryption key sealed it, or if any byte of the file was
+    /// changed.
     pub fn load(&self, name: &str) -> Result<(PrivateKey, KeyMeta), StoreError> {
         let bytes = self.read(name)?;
         let file = self.parse(name, &bytes)?;
@@ -179,10 +178,10 @@ impl KeyStore {
         ))
     }
 
-    /// Removes a key. Nodes that have it loaded revoke it within a second.
+    /// Removes a key. Nodes that have loaded it revoke it within a second.
     ///
     /// # Errors
-    /// If there is none, or it cannot be removed.
+    /// If the key does not exist or cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.path(name)?;
         match self.files.remove(&path) {
@@ -197,7 +196,7 @@ impl KeyStore {
         }
     }
 
-    /// Gives a key another policy; nodes that have it loaded apply it within a second.
+    /// Replaces the policy of a key. Nodes that have loaded the key apply it within a second.
     ///
     /// # Errors
     /// As [`Self::load`] and [`Self::import`].
@@ -219,8 +218,8 @@ impl KeyStore {
         Ok(KeyMeta { policy, ..meta })
     }
 
-    /// Appends a line to the audit log ([`AUDIT_LOG`]) of the store. `actor` did it, or the user of this
-    /// process.
+    /// Appends a line to the audit log ([`AUDIT_LOG`]) of the store. `actor` caused the change; `None` is the
+    /// user of this process.
     ///
     /// # Errors
     /// If the log cannot be written.
@@ -239,7 +238,7 @@ impl KeyStore {
         })
     }
 
-    /// The names in the store with what changes whenever a file is written, sorted.
+    /// The names in the store, sorted, each with a stamp that changes with every write of its file.
     pub(crate) fn entries(&self) -> Result<Vec<(String, Stamp)>, StoreError> {
         let failed = |source| StoreError::Directory {
             path: self.directory.clone(),
@@ -255,7 +254,7 @@ impl KeyStore {
             let Some(name) = name.filter(|name| valid_name(name)) else {
                 continue;
             };
-            // Removed between the listing and the look: not there.
+            // Removed between the listing and this call: treated as absent.
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
@@ -279,7 +278,7 @@ impl KeyStore {
         let aad = format::encode_aad(metadata, kek.fingerprint())?;
         let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
         let bytes = format::encode(&aad, nonce, &sealed);
-        // What cannot be read again is not written.
+        // Never writes a file that it could not read again.
         parse(&bytes)?;
         write_atomically(&*self.files, &path, &bytes, replace).map_err(|source| {
             if source.kind() == io::ErrorKind::AlreadyExists {
@@ -355,8 +354,8 @@ impl fmt::Debug for KeyStore {
     }
 }
 
-/// Refuses a directory in which others can put, replace or remove files: its keys are sealed, but
-/// what is missing or put back is not noticed.
+/// Refuses a directory in which other users can add, replace or remove files. The keys are sealed, but the
+/// store could not detect a missing file or an old one put back.
 fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();
@@ -376,8 +375,8 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The policy without operations that keys of this type do not have. Stored, they would say nothing, and an
-/// operation that a later version adds would make the file of every key unreadable for this one.
+/// The policy without operations that do not fit the type of the key. If stored, they would have no meaning,
+/// and an operation added by a later version would make the file of every key unreadable for this one.
 fn fitting(mut policy: KeyPolicy, key_type: KeyType) -> Result<KeyPolicy, StoreError> {
     if policy.operations.contains(OperationKind::RsaRaw) {
         return Err(StoreError::RawRsa);
@@ -387,7 +386,7 @@ fn fitting(mut policy: KeyPolicy, key_type: KeyType) -> Result<KeyPolicy, StoreE
     Ok(policy)
 }
 
-/// A policy as the audit log has it.
+/// A policy in the form of the audit log.
 fn policy_of(policy: &KeyPolicy) -> Value {
     let operations = policy.operations.iter().map(OperationKind::name);
     json!({
@@ -397,22 +396,22 @@ fn policy_of(policy: &KeyPolicy) -> Value {
     })
 }
 
-/// What the name of a key file ends with.
+/// Suffix of key files.
 const SUFFIX: &str = ".key";
 
-/// What a store tells about a key.
+/// The public description of a stored key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyMeta {
-    /// Its name.
+    /// Name of the key.
     pub name: String,
-    /// When it was imported, in seconds since 1970.
+    /// Time of the import, in seconds since 1970.
     pub created: u64,
-    /// Its type and public half.
+    /// Type and public half of the key.
     pub info: KeyInfo,
-    /// Who may do what with it.
+    /// The identities that may use the key, and the operations that they may do.
     pub policy: KeyPolicy,
-    /// Whether the seal was opened, so that the above is known to be true.
+    /// Whether the seal was opened and has verified the other fields.
     pub authenticated: bool,
 }
 
@@ -434,7 +433,7 @@ impl KeyMeta {
     }
 }
 
-/// What changes whenever a file is replaced or written.
+/// A value that changes whenever a file is replaced or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     inode: u64,
@@ -452,19 +451,19 @@ impl Stamp {
     }
 }
 
-/// Why the store did not do what it was asked.
+/// Error of [`KeyStore`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The directory cannot be read or made.
+    /// The directory cannot be read or created.
     #[error("cannot use the key store {}: {source}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Others can write to the directory.
+    /// Other users can write to the directory.
     #[error("others can write to the key store {} (mode {mode:04o}): chmod 0700", path.display())]
     Exposed {
         /// The directory.
@@ -480,18 +479,18 @@ pub enum StoreError {
     Owner {
         /// The directory.
         path: PathBuf,
-        /// The user who owns it.
+        /// The user id of the owner.
         owner: u32,
-        /// The user of this process.
+        /// The user id of this process.
         user: u32,
     },
-    /// There is no key-encryption key, or it did not seal.
+    /// The key-encryption key is missing, or sealing failed.
     #[error(transparent)]
     Kek(#[from] KekError),
     /// The store was opened without a key-encryption key.
     #[error("the key store was opened without its key-encryption key")]
     Locked,
-    /// Not a name for a key.
+    /// The name is not valid for a key.
     #[error(
         "{name:?} cannot name a key: use letters, digits, '.', '_' and '-', at most {MAX_NAME_LEN}, no leading dot"
     )]
@@ -499,25 +498,25 @@ pub enum StoreError {
         /// The name, cut to the bound.
         name: String,
     },
-    /// No such key.
+    /// The store has no key of that name.
     #[error("there is no key named {name}")]
     NoSuchKey {
         /// The name.
         name: String,
     },
-    /// There is one of that name.
+    /// The store already has a key of that name.
     #[error("there is a key named {name} already: remove it first, or ask for it to be replaced")]
     Exists {
         /// The name.
         name: String,
     },
-    /// The bound on keys is reached.
+    /// The store has [`MAX_KEYS`] keys.
     #[error("the key store is full ({MAX_KEYS} keys)")]
     Full,
-    /// A policy with raw RSA on a key that the node holds for others.
+    /// The policy allows raw RSA, which a key of the store must not.
     #[error("raw RSA is never allowed on a stored key: it is a signing and a decryption oracle")]
     RawRsa,
-    /// A name, public key or policy that is out of its bounds.
+    /// A name, public key or policy is out of its bounds.
     #[error("the key cannot be stored: {0}")]
     Bounds(#[from] FormatError),
     /// A file cannot be read.
@@ -525,7 +524,7 @@ pub enum StoreError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file cannot be written, for instance because the disk is full.
@@ -533,15 +532,15 @@ pub enum StoreError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The change was made, but not recorded.
+    /// The change was made, but could not be logged.
     #[error("the change was made, but the audit log {} cannot be written: {source}", path.display())]
     Audit {
         /// The log.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file does not parse.
@@ -549,16 +548,16 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem of the content.
         source: FormatError,
     },
-    /// A file was sealed under another key-encryption key.
+    /// Another key-encryption key sealed the file.
     #[error("{} was sealed under another key-encryption key", path.display())]
     WrongKek {
         /// The file.
         path: PathBuf,
     },
-    /// The seal does not open.
+    /// The seal does not open: a byte of the file was changed.
     #[error("{} was changed after it was sealed", path.display())]
     Changed {
         /// The file.

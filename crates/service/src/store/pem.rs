@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Private keys as people have them, in PEM, turned into the one form that the engine takes.
+//! Converts private keys in PEM to PKCS#8, the only form that the engine accepts.
 //!
-//! Understood are `PRIVATE KEY` (PKCS#8) and the two traditional forms, `RSA PRIVATE KEY` (PKCS#1)
-//! and `EC PRIVATE KEY` (SEC 1), which are wrapped into PKCS#8 here. What this is *not*: a check of
-//! the key. Only the outermost structure is looked at; the engine checks the rest when it loads it.
+//! It supports `PRIVATE KEY` (PKCS#8) and the two traditional forms, `RSA PRIVATE KEY` (PKCS#1) and `EC
+//! PRIVATE KEY` (SEC 1), which it wraps into PKCS#8. It parses only the outermost structure and does not
+//! check the key; the engine checks it when it loads it.
 
 use millrace_engine::PrivateKey;
 use millrace_engine::der::{MAX_HEADER_LEN, Reader, push_header, tag};
@@ -15,27 +15,27 @@ use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bound on a PEM file, in bytes: four times the largest key takes in base64, for a certificate
-/// chain in front of it.
+/// Bound on a PEM file, in bytes: four times the base64 size of the largest key, for a certificate chain
+/// before the key.
 pub const MAX_PEM_LEN: usize = 64 * 1024;
 
-/// Why there is no private key to be had from a file.
+/// Error of [`read_private_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PemError {
-    /// No `PRIVATE KEY` section.
+    /// The file has no `PRIVATE KEY` section.
     #[error("no private key in PEM form found")]
     NotFound,
-    /// The key is under a passphrase.
+    /// The key is encrypted with a passphrase.
     #[error("the private key is encrypted: decrypt it first (openssl pkey -in FILE -out PLAIN)")]
     Encrypted,
     /// More than [`MAX_PEM_LEN`] bytes, or a key above the bound on keys.
     #[error("the file is too large to be a private key")]
     TooLarge,
-    /// The base64 or the outermost structure is broken.
+    /// The base64 or the outermost structure is invalid.
     #[error("the private key does not parse")]
     Malformed,
-    /// An elliptic curve that Millrace does not offer.
+    /// Millrace does not support the elliptic curve.
     #[error("the curve of the private key is not offered (P-256, P-384 and P-521 are)")]
     Curve,
 }
@@ -43,7 +43,7 @@ pub enum PemError {
 /// Reads the first private key in `pem`.
 ///
 /// # Errors
-/// What is wrong with the file, in words for the person who named it.
+/// The problem of the file, with a text for the operator.
 pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pem.len() > MAX_PEM_LEN {
         return Err(PemError::TooLarge);
@@ -84,7 +84,7 @@ fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut header = Vec::new();
     push_header(&mut header, tag::OCTET_STRING, key.len());
     let body = VERSION_0.len() + algorithm.len() + header.len() + key.len();
-    // Room for everything at once: growing would leave copies of the key behind.
+    // Reserves the full size: growing would leave copies of the key in freed memory.
     let mut out = Zeroizing::new(Vec::with_capacity(body + MAX_HEADER_LEN));
     push_header(&mut out, tag::SEQUENCE, body);
     out.extend_from_slice(VERSION_0);
@@ -94,8 +94,8 @@ fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
     out
 }
 
-/// `ECPrivateKey ::= SEQUENCE { INTEGER 1, OCTET STRING, [0] parameters OPTIONAL, [1] … }`
-/// (RFC 5915). Without parameters, the length of the scalar tells the curve.
+/// `ECPrivateKey ::= SEQUENCE { INTEGER 1, OCTET STRING, [0] parameters OPTIONAL, [1] … }` (RFC 5915).
+/// Without parameters, the length of the scalar determines the curve.
 fn wrap_sec1(key: &[u8]) -> Result<Zeroizing<Vec<u8>>, PemError> {
     let mut outer = Reader::new(key);
     let mut fields = Reader::new(outer.take(tag::SEQUENCE).ok_or(PemError::Malformed)?);
@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_traditional_rsa_key_becomes_what_openssl_makes_of_it() {
+    fn pkcs1_key_is_converted_as_by_openssl() {
         assert_eq!(der(PKCS1), der(PKCS1_AS_PKCS8));
     }
 
     #[test]
-    fn a_sec1_key_becomes_pkcs8_around_the_same_bytes() {
+    fn sec1_key_becomes_pkcs8_around_the_same_bytes() {
         // OpenSSL drops the parameters inside; both forms are valid (RFC 5915 section 3).
         let ours = der(SEC1);
         let mut outer = Reader::new(&ours);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_key_says_what_to_do() {
+    fn encrypted_key_error_names_the_remedy() {
         for pem in [ENCRYPTED, OLD_ENCRYPTED] {
             assert_eq!(
                 read_private_key(pem.as_bytes()).unwrap_err(),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() {
+    fn invalid_pem_is_refused() {
         assert_eq!(read_private_key(b"").unwrap_err(), PemError::NotFound);
         assert_eq!(
             read_private_key(&vec![b'a'; MAX_PEM_LEN + 1]).unwrap_err(),
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn every_prefix_of_a_sec1_key_is_an_error_and_no_panic() {
         let ours = der(SEC1);
-        // Behind header, version and algorithm lies the octet string with the SEC 1 key.
+        // The octet string with the SEC 1 key begins after header, version and algorithm.
         let start = ours.len() - 121;
         for end in 0..121 {
             assert!(wrap_sec1(&ours[start..start + end]).is_err());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The store on a real directory, and on a disk that is full.
+//! The store on the file system, and on a simulated full disk.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::thread;
@@ -46,7 +46,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_key_survives_reopening_and_its_files_are_private() {
+fn key_survives_reopening_and_its_files_are_private() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let store = store_in(&directory);
@@ -63,7 +63,7 @@ fn a_key_survives_reopening_and_its_files_are_private() {
 }
 
 #[test]
-fn listing_needs_no_key_and_says_that_it_proves_nothing() {
+fn listing_without_kek_is_marked_unauthenticated() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "b").unwrap();
     import(&store_in(&directory), "a").unwrap();
@@ -84,7 +84,7 @@ fn listing_needs_no_key_and_says_that_it_proves_nothing() {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_an_error() {
+fn flipped_bit_anywhere_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
@@ -103,7 +103,7 @@ fn a_flipped_bit_anywhere_is_an_error() {
 }
 
 #[test]
-fn a_file_under_another_name_is_an_error() {
+fn file_under_another_name_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
@@ -115,7 +115,7 @@ fn a_file_under_another_name_is_an_error() {
 }
 
 #[test]
-fn another_key_encryption_key_is_named_as_such() {
+fn wrong_key_encryption_key_is_reported() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let other = KekSource::File {
@@ -130,7 +130,7 @@ fn another_key_encryption_key_is_named_as_such() {
 }
 
 #[test]
-fn an_exposed_or_odd_key_encryption_key_is_refused() {
+fn exposed_or_odd_key_encryption_key_is_refused() {
     let directory = TempDir::new().unwrap();
     drop(store_in(&directory));
     let path = directory.path().join("kek");
@@ -159,7 +159,7 @@ fn an_exposed_or_odd_key_encryption_key_is_refused() {
 }
 
 #[test]
-fn a_directory_that_others_can_write_to_is_refused() {
+fn directory_that_others_can_write_to_is_refused() {
     let directory = TempDir::new().unwrap();
     drop(store_in(&directory));
     set_mode(&directory.path().join("keys"), 0o770);
@@ -168,7 +168,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
+fn directory_of_another_user_is_refused_unless_root() {
     if !rustix::process::geteuid().is_root() {
         millrace_testkit::skip!("needs root, to give a directory away");
     }
@@ -192,7 +192,7 @@ fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
     ));
     assert!(error.to_string().contains("chown"), "{error}");
 
-    // The thread changes its user and ends without changing back.
+    // Only this thread changes its user, and it ends without changing back.
     set_mode(directory.path(), 0o755);
     let as_user = |id: u32| {
         let become_user = || {
@@ -216,7 +216,7 @@ fn a_directory_of_another_user_is_refused_and_one_of_root_is_not() {
 }
 
 #[test]
-fn a_store_is_unlocked_later() {
+fn locked_store_can_be_unlocked() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let store = KeyStore::open(directory.path().join("keys"), &KekSource::Absent).unwrap();
@@ -226,7 +226,7 @@ fn a_store_is_unlocked_later() {
 }
 
 #[test]
-fn a_full_disk_changes_nothing_and_says_so() {
+fn full_disk_is_reported_and_changes_nothing() {
     for step in [Step::Write, Step::Rename] {
         let directory = TempDir::new().unwrap();
         let mut store = store_in(&directory);
@@ -256,7 +256,7 @@ fn a_full_disk_changes_nothing_and_says_so() {
 }
 
 #[test]
-fn names_are_taken_once_unless_replaced() {
+fn existing_name_is_refused_unless_replaced() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
@@ -351,7 +351,7 @@ fn audit_log_that_is_a_link_is_not_followed() {
 }
 
 #[test]
-fn a_removed_key_is_gone() {
+fn removed_key_is_gone() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();

@@ -11,7 +11,7 @@ use millrace_inspect::doctor::{Diagnosis, Finding, Remedy, Severity};
 use crate::output;
 use crate::page::{plain, wrapped};
 
-/// Width of the text beside the margin, on a terminal of 80 columns.
+/// Width of the text right of the margin, on a terminal of 80 columns.
 const COLUMNS: usize = 70;
 
 pub(super) fn print(diagnosis: &Diagnosis) -> Result<()> {
@@ -60,7 +60,7 @@ fn one(page: &mut String, finding: &Finding, styled: bool) {
     text("means", &finding.impact);
     for remedy in &finding.remedy {
         match remedy {
-            // Not broken into lines, so that it can be copied.
+            // Not wrapped, so that the user can copy it.
             Remedy::Run(command) => entry(page, "run", &[plain(command)]),
             Remedy::Advice(advice) => entry(page, "do", &wrapped(&plain(advice), COLUMNS)),
         }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace gateway check`: asks the gateway crate to look, lends it what only a node or a client of
-//! one can say, and prints what it found.
+//! `millrace gateway check`: runs the checks of the gateway crate, provides them with access to the local
+//! node, and prints the findings.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
@@ -27,11 +27,10 @@ use crate::output;
 use crate::progress;
 use crate::settings::Settings;
 
-/// A node on the same machine answers in milliseconds; one that is down, at once. This is for a machine
-/// that has much to do.
+/// A node on the same machine answers in milliseconds, and a connection to one that is down fails at once.
+/// The bound is for a heavily loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs the command.
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let options = Options {
         server: args.server,
@@ -58,7 +57,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     Err(fail(Failure::Failed, message))
 }
 
-/// One finding per line, its remedy below it, and the sum of it all at the end.
+/// One finding per line with its remedy below it, and a summary at the end.
 fn page(report: &Report) -> String {
     let styled = io::stdout().is_terminal();
     let mut page = String::new();
@@ -156,8 +155,8 @@ impl Node for LocalNode<'_> {
         if !own.is_root() && own.as_raw() != user.uid {
             return None;
         }
-        // The node believes the kernel, which says who connects: so this thread becomes that user. It
-        // may not come through folders that root can, so the way is found before.
+        // The node learns from the kernel which user connects, so this thread changes to that user. That user
+        // may not be able to traverse every folder, so root opens the path first.
         let way = rustix::fs::open(socket, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", way.as_raw_fd()));
         let become_user = own.is_root();
@@ -171,7 +170,7 @@ impl Node for LocalNode<'_> {
     }
 }
 
-/// For this thread, and for those that it starts; there is no way back.
+/// Changes the user of this thread and of threads that it starts, irreversibly.
 fn act_as(user: &User) -> io::Result<()> {
     let groups: Vec<Gid> = user.groups.iter().map(|id| Gid::from_raw(*id)).collect();
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace gateway`: prints or writes the configuration that puts the pool under an application, and
-//! checks that it is in use. The recipes and the checks are those of the gateway crate; here is what
-//! was typed, and what is printed.
+//! `millrace gateway`: prints or writes the configuration that puts the pool under an application, and checks
+//! that it is in use. The gateway crate has the recipes and the checks; this module has the arguments and the
+//! output.
 
 mod check;
 
@@ -26,13 +26,12 @@ use crate::output;
 use crate::paths;
 use crate::progress;
 
-/// Name of the provider module as it is installed, and as cargo builds it.
+/// Names of the provider module: installed, and as cargo builds it.
 const MODULE_NAMES: [&str; 2] = ["millrace.so", "libmillrace_provider.so"];
 
-/// Name of the library that makes nginx asynchronous.
+/// Name of the preload library, which makes nginx asynchronous.
 const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
 
-/// Runs the command.
 pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     if let Some(GatewayCommand::Check(args)) = &args.command {
         return check::run(args);
@@ -87,8 +86,8 @@ fn absolute(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Folders for libraries: that of this binary (a build tree or an unpacked archive), those of an
-/// installation under a prefix, and OpenSSL's own for modules on Debian and elsewhere.
+/// Folders with libraries: the binary's own (a build tree or an unpacked archive), the lib folder of an
+/// installation prefix, and OpenSSL's module folders of Debian and other systems.
 fn library_folders(binary: &Path) -> Vec<PathBuf> {
     let folder = binary.parent().unwrap_or_else(|| Path::new("/"));
     let multiarch = format!("/usr/lib/{}-linux-gnu/ossl-modules", env::consts::ARCH);
@@ -101,7 +100,7 @@ fn library_folders(binary: &Path) -> Vec<PathBuf> {
     places.iter().map(|place| folder.join(place)).collect()
 }
 
-/// The first library of these names that is there.
+/// The first existing library with one of these names.
 fn find_library(names: &[&str]) -> Option<PathBuf> {
     let binary = env::current_exe().ok()?;
     library_folders(&binary)
@@ -118,19 +117,19 @@ fn no_module() -> anyhow::Error {
     fail(Failure::Failed, message)
 }
 
-/// What `--write --json` prints.
+/// The output of `--write --json`.
 #[derive(Serialize)]
 struct Answer<'a> {
     dry_run: bool,
     #[serde(flatten)]
     written: &'a Written,
-    /// The lines that the user's own files still lack.
+    /// The lines that the user must still add to files of their own.
     missing: Vec<&'a Snippet>,
 }
 
 fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     let changes = write::compare(plan, &args.root)?;
-    // Before the write, which may be refused.
+    // Printed before the write, which may fail.
     if !args.json {
         output::print(&show(&changes.files))?;
     }
@@ -167,7 +166,7 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     output::print(&what_remains(plan, &missing, nothing))
 }
 
-/// The changes for a person to read.
+/// The changes as text.
 fn show(changes: &[Change]) -> String {
     let styled = io::stdout().is_terminal();
     let mut text = String::new();
@@ -206,7 +205,7 @@ fn verdict(name: &str, verdict: &Verdict) -> String {
     }
 }
 
-/// The steps that are left to the user.
+/// The steps left to the user, as text.
 fn what_remains(plan: &Plan, missing: &[&Snippet], nothing: bool) -> String {
     let rest = Plan {
         application: plan.application,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace inspect --bundle FILE`: all files that an inspection reads, in one file. The command lists them, so
-//! that the owner can check them before passing the bundle on.
+//! `millrace inspect --bundle FILE`: writes all files that an inspection reads into one file. The command
+//! lists them, so that the owner can check them before passing the bundle on.
 
 use std::fs::OpenOptions;
 use std::io::BufWriter;
@@ -22,7 +22,8 @@ use crate::progress::while_doing;
 
 /// Writes a bundle and lists its files.
 pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
-    // Before the long part, and never over an existing file: it may be the only copy of another bundle.
+    // Created before the long part, and never over an existing file, which may be the only copy of another
+    // bundle.
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace key import`: get, verify, then store. Nothing is written before everything is known
-//! to be right.
+//! `millrace key import`: reads, verifies, then stores. It writes nothing before all checks have passed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +19,6 @@ use crate::settings::Settings;
 
 use super::policy;
 
-/// Runs the command.
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let policy = policy::apply(&args.policy, KeyPolicy::signing())?;
     let pem = read(&args.file)?;
@@ -39,11 +37,11 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file, or standard input for `-`, into memory that is zeroised. One byte more than a PEM
-/// file may have is enough to see that it is none.
+/// Reads a file, or standard input for `-`, into memory that is zeroised. It reads at most one byte above the
+/// bound on PEM files, enough to detect a larger file.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let limit = MAX_PEM_LEN + 1;
-    // Room at once: growing would leave copies of the key behind.
+    // Reserves the full size: growing would leave copies of the key in freed memory.
     let mut pem = Zeroizing::new(Vec::with_capacity(limit));
     let bounded = u64::try_from(limit).unwrap_or(u64::MAX);
     let outcome = if path == Path::new("-") {
@@ -63,17 +61,17 @@ fn describe(path: &Path) -> String {
     }
 }
 
-/// Loads the key into a backend and forgets it again: it is one that the pool can use.
+/// Loads the key into a backend and unloads it, which proves that the pool can use it.
 fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
     let mut verdict = KeyError::NotOffered;
-    // The last one takes most, and opens no device for it.
+    // In reverse order: the last backend supports most keys, and opens no device for them.
     for backend in backends::all().into_iter().rev() {
         match backend.open_key(key) {
             Ok(opened) => {
                 backend.close_key(opened.key);
                 return Ok(opened.info);
             }
-            // "Not mine" from one backend leaves the word to the next.
+            // This backend does not support the key; the next one may.
             Err(KeyError::NotOffered) => {}
             Err(error) => verdict = error,
         }

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace key`: keeps the keys that the node serves.
+//! `millrace key`: manages the keys that the node serves.
 //!
-//! These commands work on the key store itself, so they need no running node and the rights of its
-//! user. A node that runs sees the change within a second. What is shown never includes a secret.
+//! These commands work on the key store itself, so they need no running node, but the rights of its user. A
+//! running node applies the change within a second. The output never contains a secret.
 
 mod import;
 mod policy;
@@ -26,7 +26,6 @@ use crate::settings::Settings;
 
 use view::KeyView;
 
-/// Runs the command.
 pub(crate) fn run(command: &KeyCommand) -> Result<()> {
     match command {
         KeyCommand::Import(args) => import::run(args),
@@ -74,7 +73,7 @@ fn list(args: &KeyListArgs) -> Result<()> {
 
 fn show(args: &KeyShowArgs) -> Result<()> {
     let store = Settings::for_store(&args.store)?.open_store()?;
-    // Opening the seal proves that what is shown is what was imported.
+    // Opening the seal proves that the displayed data is what was imported.
     let (_, meta) = store.act(|keys| keys.load(&args.name))?;
     if args.stub {
         return output::print(&stub_of(&meta)?);
@@ -125,7 +124,7 @@ fn write_stub(args: &KeyStubArgs) -> Result<()> {
     Ok(())
 }
 
-/// The PEM block that stands in for the key: its name and public half, no secret.
+/// The PEM block that replaces the key on a gateway: its name and public half, no secret.
 fn stub_of(meta: &KeyMeta) -> Result<String> {
     let stub = Stub::new(&meta.name, &meta.info.spki);
     let stub = stub.with_context(|| format!("{} cannot be named by a stub", meta.name))?;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From flags to a key policy.
+//! Converts flags to a key policy.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use millrace_engine::{KeyPolicy, KeyType, OperationKind};
 use crate::args::PolicyArgs;
 use crate::exit::{Failure, fail};
 
-/// `base` with what the flags name in place of what it says.
+/// `base` with the parts that the flags name replaced.
 ///
 /// # Errors
 /// A user that does not exist here, or an operation that no stored key may have.
@@ -54,7 +54,7 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
     Ok(policy)
 }
 
-/// A policy under which a key could do nothing is a mistake.
+/// Refuses a policy under which the key could do nothing.
 ///
 /// # Errors
 /// None of the allowed operations exists for this type of key.
@@ -111,7 +111,7 @@ mod tests {
     };
 
     #[test]
-    fn nothing_named_changes_nothing() {
+    fn no_flags_leave_the_policy_unchanged() {
         assert_eq!(
             apply(&NONE, KeyPolicy::signing()).unwrap(),
             KeyPolicy::signing()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_premaster_operation_is_added_and_raw_rsa_refused() {
+    fn premaster_operation_is_added_and_raw_rsa_refused() {
         let args = PolicyArgs {
             allow_tls_premaster: true,
             ..NONE
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_any_possible_operation_is_refused() {
+    fn policy_without_any_possible_operation_is_refused() {
         let mut policy = KeyPolicy::signing();
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is shown of a key: never anything secret.
+//! The displayed data of a key, without secrets.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::output::date;
 
-/// A key as `list` and `show` print it. The field names are the JSON that scripts rely on.
+/// A key as `list` and `show` print it. Scripts rely on the field names, which are those of the JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct KeyView {
     name: String,
@@ -22,17 +22,16 @@ pub(crate) struct KeyView {
     identities: Vec<String>,
     operations: Vec<&'static str>,
     hashes: Vec<&'static str>,
-    /// SHA-256 of the `SubjectPublicKeyInfo`, in hex: by this the provider finds a key.
+    /// SHA-256 of the `SubjectPublicKeyInfo`, in hex. The provider finds a key by it.
     spki_sha256: String,
-    /// Whether the seal was opened, so that all this is known to be what was imported.
+    /// Whether the seal was opened and has verified the other fields.
     authenticated: bool,
 }
 
 impl KeyView {
-    /// The view of a key.
     pub(crate) fn new(meta: &KeyMeta) -> Self {
         let key_type = meta.info.key_type;
-        // Operations that this type of key does not have say nothing, whatever the policy lists.
+        // Only operations that this type of key has: others in the policy have no effect.
         let operations = meta
             .policy
             .operations

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Destinations of alerts: the system's log, or a program.
+//! Destinations of alerts: the system log, or a program.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -16,9 +16,9 @@ use millrace_inspect::doctor::watch::Alert;
 use crate::args::Channel;
 use crate::page::plain;
 
-/// Socket of the system's log.
+/// Socket of the system log.
 const LOG: &str = "/dev/log";
-/// Time that a program has for one alert: sending a page takes seconds, and the watch must go on.
+/// Bound on the time of a program for one alert: sending a page takes seconds, and the watch must continue.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
 /// Sends an alert.
@@ -60,7 +60,7 @@ fn log(alert: &Alert, socket: &Path) -> Result<()> {
         sentence(alert)
     );
     let sender = UnixDatagram::unbound().context("opening a socket")?;
-    // A log that is full must not stop the watch.
+    // A full log must not block the watch.
     sender.set_nonblocking(true).context("opening a socket")?;
     sender
         .send_to(text.as_bytes(), socket)
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn program_gets_json_and_fields_within_a_time_limit() {
         let folder = tempfile::tempdir().unwrap();
-        // Made by another process: a file that this one has had open for writing, and a fork of another
-        // test still has, cannot be started (ETXTBSY).
+        // A separate process creates it: if this process had opened the file for writing, a fork of another
+        // test might have inherited the descriptor, and starting the file would fail with ETXTBSY.
         let script = |name: &str, text: &str| {
             let (source, path) = (folder.path().join("source"), folder.path().join(name));
             fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace watch`: the clock, the signals and the channels around the inspect crate's observation, which
-//! decides what is worth an alert.
+//! `millrace watch`: the clock, the signals and the channels. The observation, which decides on alerts, is in
+//! the inspect crate.
 
 mod channels;
 
@@ -23,8 +23,8 @@ use crate::output;
 use crate::page::plain;
 use crate::progress::while_doing;
 
-/// Default time between two readings: they do not disturb an idle firmware, and an alert half a minute late
-/// is early enough.
+/// Default time between two readings. It does not disturb an idle firmware, and delays an alert by at most
+/// half a minute.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &WatchArgs) -> Result<()> {
@@ -133,7 +133,7 @@ fn show(rates: Rates, as_json: bool) -> Result<()> {
     line(&format!("{}  {}", clock(now), parts.join("; ")))
 }
 
-/// Bytes per second as bits per second, in the unit that fits.
+/// Formats bytes per second as bits per second, in the unit that fits.
 fn bits(bytes: f64) -> String {
     let bits = bytes * 8.0;
     match bits {
@@ -167,7 +167,7 @@ fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
             }
             other => send(alert, other),
         };
-        // An alert that cannot be sent is no reason to stop watching.
+        // The watch continues after an alert that could not be sent.
         if let Err(error) = sent {
             eprintln!("an alert was not sent: {error:#}");
         }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From evidence to findings, each after those that it depends on: the first failure is usually the cause of
-//! the next.
+//! Derives findings from the facts. Each finding comes after those that it depends on: the first failure is
+//! usually the cause of the next.
 
 mod provider;
 mod reach;

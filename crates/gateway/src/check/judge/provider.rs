@@ -24,12 +24,12 @@ pub(super) struct Provider {
 }
 
 impl Provider {
-    /// Nothing if no section is the provider's.
+    /// `None` if no section belongs to the provider.
     pub(super) fn of(options: &Options, evidence: &Evidence) -> Option<Self> {
         let (_, Ok(cnf)) = evidence.cnf.as_ref()? else {
             return None;
         };
-        // An application may have a section of its own, and nginx has.
+        // An application may have a separate section, and nginx has one.
         let own = cnf.value(openssl_cnf::DEFAULT, &options.server.to_string());
         let init = own.or_else(|| cnf.value(openssl_cnf::DEFAULT, "openssl_conf"))?;
         let list = cnf.section(cnf.value(init, "providers")?)?;
@@ -73,7 +73,7 @@ impl Provider {
     }
 }
 
-/// `"a"` or `["a", "b"]`, as the text of a section would have it.
+/// Converts `"a"` or `["a", "b"]` to the text of a section.
 fn toml_text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),

@@ -13,7 +13,7 @@ use super::provider::Provider;
 use super::{Failure, Good, Unseen, run_as_root};
 use crate::verify::below;
 
-/// Keys that the node is asked about: each is a connection.
+/// Bound on the keys tested at the node: each test is a connection.
 const MAX_ASKED: usize = 64;
 
 /// Whether the workers reach the nodes, and may use the keys.
@@ -28,7 +28,7 @@ pub(super) fn sockets(
         return;
     };
     let user = &worker.user;
-    // Where the worker is confined to, the socket has to be visible from there.
+    // In a chroot or a container, the socket must be visible from inside.
     let own = evidence.proc.link(worker.pid, "root");
     let root = match &own {
         Ok(root) if root == Path::new("/") => evidence.root_path.clone(),
@@ -124,7 +124,7 @@ fn admitted(
             Some(Err(Refusal::NoNode(why))) => {
                 let remedy = "start the node: millrace up, or systemctl start millrace".to_owned();
                 let seen = format!("no node answers on {}: {why}", socket.display());
-                // One question is enough.
+                // One failed query is enough.
                 return report.add("node", Failure, seen, remedy);
             }
             Some(Err(Refusal::Refused(why))) => report.add(

@@ -15,7 +15,7 @@ use millrace_hostfs::openssl_cnf;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
-/// OpenSSL has to be version 3, a shared library, and to have asynchronous jobs.
+/// OpenSSL must be version 3, a shared library, and support asynchronous jobs.
 pub(super) fn openssl(evidence: &Evidence, report: &mut Report) {
     let Ok(mapped) = &evidence.mapped else {
         return report.add(
@@ -87,7 +87,7 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
         let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
         return report.add(CHECK, Good, seen, None);
     }
-    // A system-wide openssl.cnf may have the provider, too.
+    // A system-wide openssl.cnf may load the provider, too.
     if provider_library(evidence, None).is_some() {
         let seen = "OPENSSL_CONF is not seen, but the provider is loaded";
         return report.add(CHECK, Good, seen, None);

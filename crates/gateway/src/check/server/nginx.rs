@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_with_includes() {
+    fn included_files_are_read() {
         let dir = tempfile::tempdir().expect("folder");
         let etc = dir.path().join("etc/nginx");
         fs::create_dir_all(etc.join("sites")).expect("folders");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_includes_itself_ends() {
+    fn recursive_include_ends() {
         let dir = tempfile::tempdir().expect("folder");
         fs::write(dir.path().join("a.conf"), "include a.conf;").expect("file");
         let config = read(
