@@ -74,9 +74,13 @@ fn full_disk_at_import_loses_no_key() {
         .split("== after the failure")
         .nth(1)
         .expect("the script went on");
-    let files: Vec<&str> = after
+    let mut files: Vec<&str> = after
         .lines()
         .filter_map(|line| line.split_once("/state/keys/").map(|(_, name)| name))
         .collect();
-    assert_eq!(files, ["audit.jsonl", "first.key"], "half a key is no file: {after}");
+    assert_eq!(
+        files,
+        ["audit.jsonl", "first.key"],
+        "half a key is no file: {after}"
+    );
 }
