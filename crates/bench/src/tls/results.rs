@@ -440,7 +440,7 @@ impl ShortRounds {
     }
 
     /// ApacheBench opens about as many connections more as it has at a time, and drops them at the end:
-    /// some of these got as far as the private-key operation.
+    /// some of these reached the private-key operation.
     fn problem(&self, concurrency: usize) -> Option<String> {
         let (completed, served) = (self.completed(), self.served());
         let spare = (2 * concurrency * self.rounds.len()) as u64;

@@ -153,7 +153,7 @@ fn masks_in_etc_are_found() {
 }
 
 #[test]
-fn a_library_that_somebody_has_loaded_is_described_wherever_it_is() {
+fn loaded_library_outside_the_usual_folders_is_described() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/arm-a9-router");
     let folder = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
