@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which keys are accepted, and what is said about the others.
+//! The keys that the software backend accepts, and the errors for the others.
 
 use millrace_backends::Software;
 use millrace_engine::KeyError;
@@ -63,7 +63,7 @@ fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
         for at in 0..key.der.len() {
             let mut der = key.der.to_vec();
             der[at] ^= 0x01;
-            // Some changes make another good key; none may do harm.
+            // Some changes make another good key; none may cause a panic or a wrong result.
             if let Ok(opened) = backend.open_key(&keys::private_key(&der)) {
                 backend.close_key(opened.key);
             }

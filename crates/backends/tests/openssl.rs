@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The software backend against OpenSSL: thousands of random operations of every kind. What we sign
-//! verifies there, what is encrypted there decrypts here, what both derive is equal, and what is
-//! deterministic is the same bit for bit.
+//! Compares the software backend with OpenSSL in thousands of random operations of every kind. OpenSSL
+//! verifies our signatures, we decrypt its ciphertexts, both derive equal secrets, and deterministic results
+//! are equal bit for bit.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn driver() -> Driver {
     Driver::new(Arc::new(Software::new()))
 }
 
-/// RSA keys with how many rounds each is worth: an operation takes 0.2 to 10 ms.
+/// RSA keys with a number of rounds for each: an operation takes 0.2 to 10 ms.
 fn rsa_keys() -> [(TestKey, usize); 4] {
     [
         (keys::rsa_2048(), 40),
@@ -268,7 +268,7 @@ fn agreed_secrets_are_equal() {
         (keys::dh_explicit_2048(), Operation::DhDerive, 20),
         (keys::dh_ffdhe8192(), Operation::DhDerive, 1),
         (keys::dhx_2048(), Operation::DhDerive, 20),
-        // Enough for a secret that starts with a zero byte.
+        // Enough rounds for a secret that starts with a zero byte.
         (keys::dh_ffdhe2048(), Operation::DhDerive, 1_000),
     ] {
         let opened = driver.open_good(&key);
@@ -279,8 +279,8 @@ fn agreed_secrets_are_equal() {
             assert_eq!(*ours, secret, "{}", key.name);
             padded += usize::from(secret[0] == 0);
         }
-        // The chance that none of a thousand does is 2 %, so this says nothing about a single run;
-        // the lengths are compared in all of them.
+        // With probability 2 % none of a thousand secrets starts with a zero byte, so a single run cannot
+        // assert it. The lengths are compared in all of them.
         println!(
             "{}: {padded} of {rounds} secrets start with a zero byte",
             key.name

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The simd backend passes the suite on each implementation of its lanes that runs here, and its queue
-//! makes batches of what waits.
+//! The simd backend passes the suite on each implementation of the lanes that this processor runs, and its
+//! queue makes batches of the waiting tasks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::{is_long, verify};
 
-/// The implementations that run here; the others are named.
+/// The implementations that this processor runs; prints the names of the others.
 fn available() -> Vec<Implementation> {
     let (here, missing): (Vec<_>, Vec<_>) = Implementation::ALL
         .into_iter()
@@ -26,14 +26,14 @@ fn available() -> Vec<Implementation> {
     here
 }
 
-/// Those that are fast enough for thousands of operations.
+/// The available implementations that are fast enough for thousands of operations.
 fn fast() -> Vec<Implementation> {
     let mut fast = available();
     fast.retain(|implementation| *implementation != Implementation::Portable);
     fast
 }
 
-/// Runs the suite and checks that it ran.
+/// Runs the suite and checks that it was not empty.
 fn conform(simd: Simd, rounds: usize) {
     let options = Options {
         reference: Some(Arc::new(Software::new())),
@@ -68,8 +68,8 @@ fn avx512_fp52_conforms_even_alone() {
 
 #[test]
 fn portable_lanes_conform() {
-    // Alone on AWS-LC unless there is time: the twin takes 12 ms for a batch of RSA-2048, 57 for RSA-4096,
-    // which is over a minute for all vectors.
+    // Single tasks run on AWS-LC except in long runs: the twin takes 12 ms for a batch of RSA-2048 and 57 ms
+    // for RSA-4096, over a minute for all vectors.
     let lanes_from = if is_long() { 1 } else { 2 };
     conform(
         Simd::with(Implementation::Portable).lanes_from(lanes_from),
@@ -77,7 +77,7 @@ fn portable_lanes_conform() {
     );
 }
 
-/// Random bytes that depend on a seed, so that a failure can be repeated.
+/// Random bytes from a seed, so that a failure can be repeated.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     (0..len)
@@ -102,7 +102,7 @@ fn raw(token: u32, opened: &OpenedKey, seed: u64) -> Task {
     }
 }
 
-/// Runs all tasks through a queue; what came back, by token.
+/// Runs all tasks through a queue and returns the results by token.
 fn drive(queue: &mut dyn Queue, mut tasks: VecDeque<Task>) -> BTreeMap<u32, Done> {
     let count = tasks.len();
     let mut finished = BTreeMap::new();
@@ -155,7 +155,7 @@ fn one_queue_takes_many_keys_of_all_sizes() {
             let tasks = (0..40)
                 .map(|token| {
                     seed += 1;
-                    // Not round robin: runs of one key, and all orders.
+                    // Keys in random order, so that runs of one key and all orders occur.
                     let key = usize::from(random(seed, 3)[2]) % opened.len();
                     raw(token, &opened[key], seed)
                 })
@@ -278,7 +278,7 @@ fn many_threads_share_a_key_and_its_blinding() {
                 let (simd, opened) = (&simd, &opened);
                 scope.spawn(move || {
                     let mut queue = simd.open_queue().expect("a queue");
-                    // Enough for every pair to be used up.
+                    // Enough rounds to use up every pair.
                     for round in 0..100 {
                         let seed = 1_000 * thread + round;
                         let tasks = (0..4).map(|token| raw(token, opened, seed + u64::from(token)));
