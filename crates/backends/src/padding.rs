@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_well_formed_block_gives_its_message_and_any_other_a_stable_one() {
+    fn pkcs1_block_decodes_to_its_message_and_a_bad_one_to_a_stable_one() {
         let decode = |encoded: &[u8]| {
             decode_pkcs1_implicit(&[7; 32], &[9; 256], encoded).expect("no error is possible")
         };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_version_or_padding_gives_random_premaster_secrets() {
+    fn premaster_with_wrong_version_or_padding_is_random() {
         let mut secret = [0x11; 48];
         secret[..2].copy_from_slice(&[3, 3]);
         let block = pkcs1_block(256 - 3 - 48, &secret);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_that_leaves_no_room_is_bad_input() {
+    fn digest_too_long_for_the_modulus_is_bad_input() {
         let mut out = [0; 64];
         let result = encode_pkcs1_signature(Hash::Sha512, &[0; 64], &mut out);
         assert_eq!(result, Err(BackendError::BadInput));

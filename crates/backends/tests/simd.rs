@@ -49,7 +49,7 @@ fn conform(simd: Simd, rounds: usize) {
 }
 
 #[test]
-fn avx512_ifma_conforms_even_alone() {
+fn avx512_ifma_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Ifma.is_available() {
         conform(Simd::with(Implementation::Avx512Ifma).lanes_from(1), 10);
     } else {
@@ -58,7 +58,7 @@ fn avx512_ifma_conforms_even_alone() {
 }
 
 #[test]
-fn avx512_fp52_conforms_even_alone() {
+fn avx512_fp52_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Fp52.is_available() {
         conform(Simd::with(Implementation::Avx512Fp52).lanes_from(1), 10);
     } else {
@@ -129,7 +129,7 @@ fn some_keys(fixed: &TestKey, bits: u32, fresh: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn one_queue_takes_many_keys_of_all_sizes() {
+fn queue_serves_many_keys_of_all_sizes() {
     let ders = [
         some_keys(&keys::rsa_2048(), 2048, 5),
         some_keys(&keys::rsa_3072(), 3072, 1),
@@ -180,7 +180,7 @@ fn one_queue_takes_many_keys_of_all_sizes() {
 }
 
 #[test]
-fn a_poll_takes_up_to_four_of_the_oldest_size() {
+fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
     for implementation in available() {
         for waiting in 1..=8_u32 {
             let simd = Simd::with(implementation);
@@ -208,7 +208,7 @@ fn a_poll_takes_up_to_four_of_the_oldest_size() {
 }
 
 #[test]
-fn sizes_do_not_mix_and_the_oldest_goes_first() {
+fn batch_has_one_size_and_the_oldest_task_goes_first() {
     let simd = Simd::with(Implementation::Portable);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()]
         .map(|key| simd.open_key(&key.private_key()).expect("a good key"));
@@ -228,7 +228,7 @@ fn sizes_do_not_mix_and_the_oldest_goes_first() {
 }
 
 #[test]
-fn a_bad_task_leaves_the_others_of_its_batch_alone() {
+fn bad_task_does_not_affect_the_others_of_its_batch() {
     for implementation in available() {
         let simd = Simd::with(implementation);
         let opened = simd
@@ -249,7 +249,7 @@ fn a_bad_task_leaves_the_others_of_its_batch_alone() {
 }
 
 #[test]
-fn a_queue_full_of_bad_tasks_ends() {
+fn queue_full_of_bad_tasks_ends_every_task() {
     let simd = Simd::with(Implementation::Portable);
     let opened = simd
         .open_key(&keys::rsa_2048().private_key())
@@ -267,7 +267,7 @@ fn a_queue_full_of_bad_tasks_ends() {
 }
 
 #[test]
-fn many_threads_share_a_key_and_its_blinding() {
+fn many_threads_share_a_key_and_its_blinding_pairs() {
     for implementation in fast() {
         let simd = Simd::with(implementation);
         let opened = simd
@@ -297,7 +297,7 @@ fn many_threads_share_a_key_and_its_blinding() {
 }
 
 #[test]
-fn unlike_public_exponents_share_a_batch() {
+fn keys_with_different_public_exponents_share_a_batch() {
     let ders: Vec<_> = [3_u32, 17, 65_537, 0x7fff_ffff]
         .into_iter()
         .map(|e| {
@@ -327,7 +327,7 @@ fn unlike_public_exponents_share_a_batch() {
 }
 
 #[test]
-fn it_says_what_it_is_and_what_it_is_not() {
+fn simd_describes_itself_and_refuses_other_keys() {
     let simd = Simd::new();
     assert_eq!(simd.describe().kind, BackendKind::Simd);
     assert!(simd.describe().on_cpu);

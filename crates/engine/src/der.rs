@@ -3,9 +3,9 @@
 
 //! The part of DER (X.690 section 10) that key and signature formats need.
 //!
-//! Not a general ASN.1 library: tags are single bytes, lengths have at most four, and what is read is borrowed from
-//! the input. Reading accepts only the minimal encoding. A caller that must tell defects apart, as key parsers do,
-//! asks field by field.
+//! Not a general ASN.1 library: tags are single bytes, lengths have at most four, and what is read is
+//! borrowed from the input. Reading accepts only the minimal encoding. A caller that must tell defects apart,
+//! as key parsers do, asks field by field.
 
 /// Tags that occur in keys and signatures.
 pub mod tag {
@@ -90,8 +90,8 @@ impl<'a> Reader<'a> {
         Some((&before[..before.len() - self.rest.len()], content))
     }
 
-    /// Takes an `INTEGER` that is not negative, and returns its big-endian magnitude without leading zeros (empty for
-    /// zero).
+    /// Takes an `INTEGER` that is not negative, and returns its big-endian magnitude without leading zeros
+    /// (empty for zero).
     pub fn take_unsigned(&mut self) -> Option<&'a [u8]> {
         match self.take(tag::INTEGER)? {
             [0] => Some(&[]),
@@ -117,8 +117,8 @@ impl<'a> Reader<'a> {
 /// The most bytes that [`push_header`] appends.
 pub const MAX_HEADER_LEN: usize = 6;
 
-/// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets, whose
-/// buffers must not grow: see [`MAX_HEADER_LEN`].
+/// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets,
+/// whose buffers must not grow: see [`MAX_HEADER_LEN`].
 pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     let bytes = len.to_be_bytes();
     let digits = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_written_and_read_in_their_shortest_form() {
+    fn der_lengths_have_the_shortest_form() {
         for (len, header) in [
             (0_usize, &[4, 0][..]),
             (127, &[4, 127]),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_minimal_and_not_negative() {
+    fn der_integers_are_minimal_and_not_negative() {
         let read = |der: &'static [u8]| Reader::new(der).take_unsigned();
         assert_eq!(read(&[2, 1, 0]), Some(&[][..]));
         assert_eq!(read(&[2, 1, 0x7f]), Some(&[0x7f][..]));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_elements_are_present_absent_or_malformed() {
+    fn der_optional_element_is_present_absent_or_malformed() {
         let mut reader = Reader::new(&[0xa0, 1, 7, 4, 0]);
         assert_eq!(reader.take_optional(tag::CONTEXT_1), Some(None));
         assert_eq!(reader.take_optional(tag::CONTEXT_0), Some(Some(&[7][..])));

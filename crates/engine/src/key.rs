@@ -165,7 +165,8 @@ impl KeyKind {
         }
     }
 
-    /// The key type of this kind and size. A kind without sizes takes 0 alone; `None` for a size out of range.
+    /// The key type of this kind and size. A kind without sizes takes 0 alone; `None` for a size out of
+    /// range.
     #[must_use]
     pub const fn with_bits(self, bits: u16) -> Option<KeyType> {
         let (smallest, largest) = match self.row().sizes {
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_follow_kind_and_size() {
+    fn class_depends_on_kind_and_size() {
         for (key_type, class) in [
             (KeyType::Ec(Curve::P256), Class::Fast),
             (KeyType::X25519, Class::Fast),
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn key_types_are_shown_with_their_size() {
+    fn key_type_display_has_the_size() {
         assert_eq!(KeyType::Rsa { bits: 2048 }.to_string(), "rsa-2048");
         assert_eq!(KeyType::Ec(Curve::P521).to_string(), "p-521");
         assert_eq!(KeyType::Dh { bits: 8192 }.to_string(), "dh-8192");

@@ -402,8 +402,8 @@ impl fmt::Display for OperationKind {
 pub enum Class {
     /// P-256, X25519, Ed25519: tens of microseconds.
     Fast,
-    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA (whose rejection loop now and then takes many times its mean):
-    /// hundreds of microseconds.
+    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA (whose rejection loop now and then takes many times its
+    /// mean): hundreds of microseconds.
     Medium,
     /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
     Slow,
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_of_the_wrong_length_is_bad_input() {
+    fn digest_of_wrong_length_is_bad_input() {
         let key_type = KeyType::Rsa { bits: 2048 };
         let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
         assert_eq!(sign.check(key_type, &[0; 32]), Ok(()));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pss_salt_fits_the_modulus_or_is_refused() {
+    fn pss_salt_too_long_for_the_modulus_is_bad_input() {
         let key_type = KeyType::Rsa { bits: 2048 };
         let pss = |salt_len| Operation::RsaPssSign {
             hash: Hash::Sha256,
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_of_another_key_type_is_not_offered() {
+    fn operation_of_another_key_type_is_not_offered() {
         let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
         assert_eq!(
             sign.check(KeyType::Rsa { bits: 2048 }, &[0; 32]),
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn md5sha1_is_for_pkcs1_signatures_alone() {
+    fn md5sha1_is_accepted_only_for_pkcs1_signatures() {
         let digest = [0; 36];
         let rsa = KeyType::Rsa { bits: 2048 };
         let hash = Hash::Md5Sha1;

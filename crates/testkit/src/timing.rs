@@ -118,7 +118,7 @@ mod tests {
     const SHORT: Timing = Timing { measurements: 300 };
 
     #[test]
-    fn noise_is_no_difference() {
+    fn noise_alone_is_not_reported_as_a_difference() {
         SHORT.same_time("noise", noisy(0));
     }
 

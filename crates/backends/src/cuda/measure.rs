@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_kernel_is_used() {
+    fn fastest_kernel_is_chosen() {
         for (slow, fast) in [
             (Arithmetic::Integer, Arithmetic::Fp52),
             (Arithmetic::Fp52, Arithmetic::Integer),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_fit_is_passed_over() {
+    fn kernel_that_does_not_fit_the_device_is_skipped() {
         for name in ["rsa_2048_integer_4", "rsa_2048_integer_1"] {
             let size = chosen(Arithmetic::Fp52, name);
             assert_eq!(size.variant.arithmetic, Arithmetic::Integer);

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_the_kernels() {
+    fn variant_table_equals_the_kernel_headers() {
         let header = include_str!("kernels/variants.h");
         let rows: Vec<_> = header
             .lines()
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_fit_their_numbers_and_their_device() {
+    fn kernel_variants_fit_their_numbers_and_the_device() {
         for variant in &VARIANTS {
             let spare = variant.half() * variant.digit_bits() - variant.half_bits;
             match variant.arithmetic {

@@ -181,6 +181,6 @@ fn below_modulus(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn a_flipped_bit_in_any_lane_never_reaches_a_client() {
+fn bit_flip_in_any_lane_never_reaches_a_client() {
     on_all_lanes(&InEveryLane);
 }

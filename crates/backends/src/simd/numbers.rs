@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_digits_are_the_same_number() {
+    fn bytes_and_digits_convert_to_the_same_number() {
         let bytes: Vec<u8> = (1..=32).collect();
         let digits = from_bytes(&bytes, 5);
         assert_eq!(digits[0], 0x001a_1b1c_1d1e_1f20 & DIGIT_MASK);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_powers_of_r() {
+    fn montgomery_constants_are_powers_of_r() {
         // Small enough for 128-bit arithmetic: one digit of 50 bits.
         let n = [0x3_1234_5678_9abd_u64];
         let modulus = u128::from(n[0]);

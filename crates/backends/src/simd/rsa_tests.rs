@@ -245,7 +245,7 @@ impl OnLanes for Differential {
 }
 
 #[test]
-fn results_are_those_of_aws_lc() {
+fn lane_results_equal_aws_lc() {
     on_all_lanes(&Differential);
 }
 
@@ -323,7 +323,7 @@ fn faulted<L: Lanes>(
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_a_fault_of_its_request_alone() {
+fn bit_flip_at_any_step_fails_only_its_own_request() {
     on_all_lanes(&Faults);
 }
 
@@ -402,7 +402,7 @@ impl OnLanes for Products {
 }
 
 #[test]
-fn products_are_right_at_the_edges_of_digits() {
+fn products_at_the_edges_of_digits_are_right() {
     on_all_lanes(&Products);
 }
 
@@ -440,6 +440,6 @@ impl OnLanes for Blinds {
 }
 
 #[test]
-fn a_blinding_pair_that_is_none_is_a_fault() {
+fn invalid_blinding_pair_is_a_fault() {
     on_all_lanes(&Blinds);
 }

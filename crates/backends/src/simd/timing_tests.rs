@@ -82,7 +82,7 @@ impl OnLanes for Statistics {
 }
 
 #[test]
-fn batches_take_the_same_time_whatever_is_in_them() {
+fn batches_of_any_content_take_the_same_time() {
     on_all_lanes(&Statistics);
 }
 
@@ -90,7 +90,7 @@ fn batches_take_the_same_time_whatever_is_in_them() {
 const TAINTED: &str = "MILLRACE_TAINTED";
 
 #[test]
-fn no_branch_and_no_address_depends_on_a_secret() {
+fn memcheck_finds_no_branch_or_address_that_depends_on_a_secret() {
     if std::env::var_os(TAINTED).is_some() {
         return tainted_batch();
     }
@@ -131,7 +131,7 @@ fn leaves_the_lanes(instruction: &str) -> bool {
 }
 
 #[test]
-fn nothing_leaves_the_lanes_for_a_branch_or_an_address() {
+fn kernels_move_no_lane_value_to_a_branch_or_address() {
     for (instruction, leaves) in [
         ("kmovw  %k1,%eax", true),
         ("kmovw  %ecx,%k1", false),

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_bounded_and_names_are_not_used_again() {
+    fn key_table_is_bounded_and_never_reuses_names() {
         let table = KeyTable::new(2);
         let key = || keys::load(millrace_testkit::keys::x25519().der).expect("a good key");
         let first = table.insert(key()).expect("room");

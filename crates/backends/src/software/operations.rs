@@ -208,7 +208,7 @@ mod tests {
     use crate::software::keys;
 
     #[test]
-    fn a_wrong_result_is_a_fault_and_leaves_nothing_behind() {
+    fn wrong_rsa_result_is_a_fault_and_output_is_zeroised() {
         let mut key = keys::load(millrace_testkit::keys::rsa_2048().der).expect("a good key");
         let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
         assert!(run(&key, &sign, &[7; 32]).is_ok());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_one_and_minus_one_are_their_own_roots() {
+    fn rsa_private_of_zero_one_and_minus_one_returns_the_input() {
         let modulus = [0xc5, 0x00, 0x01];
         for root in [[0, 0, 0], [0, 0, 1], [0xc5, 0, 0]] {
             assert!(is_own_root(&modulus, &root));

@@ -33,9 +33,12 @@ fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_driver_is_used_as_it_wants_to_be() {
+fn driver_calls_run_the_kernels_and_return_right_results() {
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("driver::a_driver_is_used_as_it_wants_to_be", &[]);
+        with_a_driver(
+            "driver::driver_calls_run_the_kernels_and_return_right_results",
+            &[],
+        );
         return;
     }
     let ders = [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()];
@@ -67,10 +70,13 @@ fn a_driver_is_used_as_it_wants_to_be() {
 }
 
 #[test]
-fn a_device_that_is_too_old_is_named() {
+fn device_with_too_old_compute_capability_is_named() {
     const OLD: &str = "MILLRACE_TEST_OLD_DEVICE";
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("driver::a_device_that_is_too_old_is_named", &[(OLD, "1")]);
+        with_a_driver(
+            "driver::device_with_too_old_compute_capability_is_named",
+            &[(OLD, "1")],
+        );
         return;
     }
     let reason = Cuda::new().probe().expect_err("an old device").to_string();

@@ -66,7 +66,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
 }
 
 #[test]
-fn a_device_that_is_lost_costs_no_job() {
+fn lost_device_loses_no_job() {
     let plan = Plan {
         lost_after: Some(1),
         ..Plan::default()
@@ -77,7 +77,7 @@ fn a_device_that_is_lost_costs_no_job() {
 }
 
 #[test]
-fn a_device_that_computes_wrongly_is_passed_over() {
+fn device_with_wrong_results_is_quarantined() {
     let plan = Plan {
         strike: Strike {
             moment: 8,

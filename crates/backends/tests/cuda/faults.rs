@@ -11,7 +11,7 @@ use super::simulated::{MOMENTS, Plan, Simulated, Strike};
 use super::{Random, check, drive, is_long, on, open, random_task};
 
 #[test]
-fn a_flipped_bit_never_gives_a_wrong_result() {
+fn bit_flip_in_a_kernel_never_gives_a_wrong_result() {
     let mut random = Random(4);
     for variant in VARIANTS
         .iter()
@@ -67,7 +67,7 @@ fn a_flipped_bit_never_gives_a_wrong_result() {
 }
 
 #[test]
-fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
+fn bit_flip_of_a_key_in_memory_never_gives_a_wrong_result() {
     let mut random = Random(5);
     for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
         let device = Simulated::new();
@@ -99,7 +99,7 @@ fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
 }
 
 #[test]
-fn a_sample_is_verified_again_on_this_machine() {
+fn sample_of_results_is_verified_again_on_the_host() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     device.plan(Plan {
@@ -117,7 +117,7 @@ fn a_sample_is_verified_again_on_this_machine() {
 }
 
 #[test]
-fn a_device_that_is_lost_loses_no_task() {
+fn lost_device_returns_every_task() {
     for launches in [0, 1, 2] {
         let device = Simulated::new();
         let cuda = on(&device, &VARIANTS[2]);
@@ -148,7 +148,7 @@ fn a_device_that_is_lost_loses_no_task() {
 }
 
 #[test]
-fn without_memory_on_the_device_tasks_run_here() {
+fn tasks_run_on_aws_lc_when_the_device_has_no_memory() {
     for (no_memory, no_streams) in [(true, false), (false, true)] {
         let device = Simulated::new();
         device.plan(Plan {

@@ -271,7 +271,7 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn edges_of_numbers_and_of_moduli() {
+fn kernels_are_right_at_edges_of_numbers_and_moduli() {
     // The largest and the smallest primes of 1024 bits: one is just below R, the other just above R/2.
     let [large, small] = [near_power(1024, -105), near_power(1023, 1155)];
     let ders = [
@@ -298,7 +298,7 @@ fn edges_of_numbers_and_of_moduli() {
 }
 
 #[test]
-fn every_public_exponent_has_launches_of_its_own() {
+fn launch_has_keys_of_one_public_exponent() {
     let ders = [3_u32, 17, 65_537, 0x7fff_ffff].map(|e| {
         let e = BigNum::from_u32(e).expect("a number");
         let rsa = Rsa::generate_with_e(2048, &e).expect("a key");
@@ -320,7 +320,7 @@ fn every_public_exponent_has_launches_of_its_own() {
 }
 
 #[test]
-fn keys_between_two_sizes_use_the_larger() {
+fn key_between_two_sizes_uses_the_larger_kernel() {
     let rsa = Rsa::generate(2560).expect("a key");
     let der = PKey::from_rsa(rsa)
         .and_then(|key| key.private_key_to_pkcs8())
@@ -339,7 +339,7 @@ fn keys_between_two_sizes_use_the_larger() {
 }
 
 #[test]
-fn keys_are_gone_from_the_device_when_they_are_closed() {
+fn closed_key_is_erased_from_the_device() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[0]);
     let mut queue = cuda.open_queue().expect("a queue");
@@ -368,7 +368,7 @@ fn keys_are_gone_from_the_device_when_they_are_closed() {
 }
 
 #[test]
-fn what_waits_goes_together_and_what_is_alone_stays_here() {
+fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let device = Simulated::new();
     let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::Device>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
@@ -392,7 +392,7 @@ fn what_waits_goes_together_and_what_is_alone_stays_here() {
 }
 
 #[test]
-fn a_queue_is_bounded() {
+fn queue_accepts_no_task_above_its_capacity() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     let opened = open(&cuda, keys::rsa_2048().der);
@@ -417,7 +417,7 @@ fn a_queue_is_bounded() {
 }
 
 #[test]
-fn a_bad_task_leaves_the_others_of_its_launch_alone() {
+fn bad_task_does_not_affect_the_others_of_its_launch() {
     let cuda = on(&Simulated::new(), &VARIANTS[0]);
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
@@ -437,7 +437,7 @@ fn a_bad_task_leaves_the_others_of_its_launch_alone() {
 }
 
 #[test]
-fn blinding_pairs_are_made_anew_in_time() {
+fn blinding_pair_is_renewed_after_its_last_use() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     let opened = [open(&cuda, keys::rsa_2048().der)];
@@ -456,7 +456,7 @@ fn blinding_pairs_are_made_anew_in_time() {
 }
 
 #[test]
-fn no_branch_and_no_address_depends_on_a_number() {
+fn memcheck_finds_no_branch_or_address_that_depends_on_a_number() {
     if !cfg!(target_arch = "x86_64") {
         eprintln!("SKIPPED: memcheck is asked in x86-64");
         return;
@@ -492,7 +492,7 @@ fn conform(cuda: Cuda, rounds: usize) {
 }
 
 #[test]
-fn a_simulated_device_conforms() {
+fn simulated_device_conforms() {
     // Only a long run has every task on the device: the twin takes up to 0.2 s for one. Otherwise the device
     // gets the batches, and AWS-LC the single tasks.
     let (arithmetics, device_from) = if is_long() {
@@ -509,7 +509,7 @@ fn a_simulated_device_conforms() {
 }
 
 #[test]
-fn a_real_device_conforms_and_agrees_on_many_keys() {
+fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
     let cuda = Cuda::new();
     if let Err(reason) = cuda.probe() {
         eprintln!("SKIPPED: {reason}");
@@ -548,7 +548,7 @@ fn a_real_device_conforms_and_agrees_on_many_keys() {
 }
 
 #[test]
-fn it_says_what_it_is_and_what_it_is_not() {
+fn cuda_describes_itself_and_refuses_other_keys() {
     let cuda = Cuda::new();
     assert_eq!(cuda.describe().kind, BackendKind::Cuda);
     assert!(!cuda.describe().on_cpu);
@@ -574,7 +574,7 @@ fn it_says_what_it_is_and_what_it_is_not() {
 }
 
 #[test]
-fn the_committed_ptx_is_that_of_the_sources() {
+fn committed_ptx_matches_the_kernel_sources() {
     // Must equal the hash in scripts/cuda.sh.
     let mut hash = openssl::sha::Sha256::new();
     let names = [
