@@ -7,7 +7,7 @@
 //! borrowed from the input. Reading accepts only the minimal encoding. A caller that must tell defects apart,
 //! as key parsers do, asks field by field.
 
-/// Tags that occur in keys and signatures.
+/// Tags in keys and signatures.
 pub mod tag {
     /// `INTEGER`
     pub const INTEGER: u8 = 0x02;
@@ -33,7 +33,7 @@ pub mod tag {
     pub const CONTEXT_1: u8 = 0xa1;
 }
 
-/// A position in DER bytes.
+/// A cursor over DER bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
                 let len = digits
                     .iter()
                     .fold(0, |len, digit| len << 8 | usize::from(*digit));
-                // The shortest form: no leading zero, and the long form only where it is needed.
+                // The shortest form has no leading zero, and uses the long form only for lengths from 128.
                 (digits[0] != 0 && len >= 0x80).then_some((len, rest))?
             }
             _ => return None,
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
 
     /// Takes the next element if it has this tag.
     ///
-    /// `None` is a malformed element; `Some(None)` is the end or another tag.
+    /// Returns `None` for a malformed element, and `Some(None)` at the end or for another tag.
     #[expect(
         clippy::option_option,
         reason = "malformed, absent and present are three answers"
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next element and returns it whole, with its tag and length, and its content.
+    /// Takes the next element. Returns the whole element with its tag and length, and its content.
     pub fn take_whole(&mut self, tag: u8) -> Option<(&'a [u8], &'a [u8])> {
         let before = self.rest;
         let content = self.take(tag)?;
@@ -101,20 +101,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether everything has been read.
+    /// Whether all bytes have been read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The tag of the next element, if there is one.
+    /// The tag of the next element; `None` at the end.
     #[must_use]
     pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
 }
 
-/// The most bytes that [`push_header`] appends.
+/// Most bytes that [`push_header`] appends.
 pub const MAX_HEADER_LEN: usize = 6;
 
 /// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets,
@@ -126,7 +126,7 @@ pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     match digits {
         [] => out.push(0),
         [short @ 0..=0x7f] => out.push(*short),
-        // At most eight, so the count fits the low seven bits.
+        // At most eight bytes, so the count fits the low seven bits.
         long => {
             out.push(0x80 | u8::try_from(long.len()).unwrap_or(8));
             out.extend_from_slice(long);
@@ -134,7 +134,7 @@ pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     }
 }
 
-/// One element. Not for secrets: nothing here is zeroised.
+/// Encodes one element. Not for secrets, because the buffers are not zeroised.
 #[must_use]
 pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(MAX_HEADER_LEN + content.len());
@@ -143,7 +143,7 @@ pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An `INTEGER` from a big-endian magnitude.
+/// Encodes an `INTEGER` from a big-endian magnitude.
 #[must_use]
 pub fn integer(magnitude: &[u8]) -> Vec<u8> {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
@@ -156,10 +156,10 @@ pub fn integer(magnitude: &[u8]) -> Vec<u8> {
     element(tag::INTEGER, &content)
 }
 
-/// A `SubjectPublicKeyInfo` from a whole `AlgorithmIdentifier` and the encoded public key.
+/// Encodes a `SubjectPublicKeyInfo` from a whole `AlgorithmIdentifier` and the encoded public key.
 #[must_use]
 pub fn subject_public_key_info(algorithm: &[u8], public_key: &[u8]) -> Vec<u8> {
-    // The leading zero says that no bits are unused.
+    // The leading zero byte means that no bits are unused.
     let bits = element(tag::BIT_STRING, &[&[0], public_key].concat());
     element(tag::SEQUENCE, &[algorithm, &bits].concat())
 }
