@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The part of DER (X.690 section 10) that key and signature formats need.
+//! Reads and writes the subset of DER (X.690 section 10) that key and signature formats need.
 //!
-//! Not a general ASN.1 library: tags are single bytes, lengths have at most four, and what is read is
-//! borrowed from the input. Reading accepts only the minimal encoding. A caller that must tell defects apart,
-//! as key parsers do, asks field by field.
+//! This is not a general ASN.1 library: tags are single bytes, lengths have at most four bytes, and the
+//! reader borrows from the input. It accepts only the minimal encoding. Key parsers must tell defects apart,
+//! so they read field by field.
 
 /// Tags in keys and signatures.
 pub mod tag {
@@ -90,8 +90,8 @@ impl<'a> Reader<'a> {
         Some((&before[..before.len() - self.rest.len()], content))
     }
 
-    /// Takes an `INTEGER` that is not negative, and returns its big-endian magnitude without leading zeros
-    /// (empty for zero).
+    /// Takes a non-negative `INTEGER`. Returns its big-endian magnitude without leading zeros (empty for
+    /// zero).
     pub fn take_unsigned(&mut self) -> Option<&'a [u8]> {
         match self.take(tag::INTEGER)? {
             [0] => Some(&[]),
@@ -117,8 +117,8 @@ impl<'a> Reader<'a> {
 /// Most bytes that [`push_header`] appends.
 pub const MAX_HEADER_LEN: usize = 6;
 
-/// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets,
-/// whose buffers must not grow: see [`MAX_HEADER_LEN`].
+/// Appends tag and length of an element; the caller appends its content of `len` bytes, less than 4 GiB. It
+/// is for secrets, whose buffers must not grow: reserve [`MAX_HEADER_LEN`] before.
 pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     let bytes = len.to_be_bytes();
     let digits = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];

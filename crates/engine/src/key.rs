@@ -165,8 +165,7 @@ impl KeyKind {
         }
     }
 
-    /// The key type of this kind and size. A kind without sizes takes 0 alone; `None` for a size out of
-    /// range.
+    /// The key type of this kind and size; `None` for a size out of range. A kind without sizes has size 0.
     #[must_use]
     pub const fn with_bits(self, bits: u16) -> Option<KeyType> {
         let (smallest, largest) = match self.row().sizes {

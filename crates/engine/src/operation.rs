@@ -401,8 +401,8 @@ impl fmt::Display for OperationKind {
 pub enum Class {
     /// P-256, X25519, Ed25519: tens of microseconds.
     Fast,
-    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA (whose rejection loop now and then takes many times its
-    /// mean): hundreds of microseconds.
+    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA: hundreds of microseconds. The rejection loop of ML-DSA
+    /// sometimes takes many times its mean.
     Medium,
     /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
     Slow,
