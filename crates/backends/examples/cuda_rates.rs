@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The instruction rates of this machine's GPU, beside those that the bounds in `docs/backends/cuda.md` rest on:
-//! what to measure first on a device that is new.
+//! Prints the instruction rates of this machine's GPU beside the rates that the bounds in
+//! `docs/backends/cuda.md` assume. Run it first on a new type of device.
 //!
 //! ```text
 //! cargo run --release -p millrace-backends --example cuda_rates

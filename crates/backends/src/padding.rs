@@ -1,14 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What surrounds a raw RSA operation: PKCS#1 v1.5, PSS and OAEP (RFC 8017), implicit rejection
+//! RSA padding around the raw operation: PKCS#1 v1.5, PSS and OAEP (RFC 8017), implicit rejection
 //! (draft-irtf-cfrg-rsa-guidance) and the TLS premaster secret (RFC 5246 section 7.4.7.1).
 //!
 //! Every backend that computes only `x^d mod n` uses this. Encoding works on public values.
-//! Decoding works on secrets: no branch and no address depends on the decrypted bytes, except that
+//! Decoding works on secrets: no branch and no address depends on the decrypted bytes. Two exceptions:
 //!
-//! - the *length* of a decrypted message is revealed, since the message is handed out, and
-//! - OAEP reveals, in one bit at the end, that decoding failed, never why (Manger's attack).
+//! - The *length* of a decrypted message is revealed, because the caller gets the message.
+//! - OAEP reveals one bit at the end: decoding failed. It never reveals the cause (Manger's attack).
 
 use millrace_engine::key::MAX_MODULUS_BITS;
 use millrace_engine::{BackendError, Hash, Output};
@@ -32,10 +32,9 @@ const MIN_PKCS1_PADDING: usize = 8;
 /// Length of a TLS premaster secret (RFC 5246 section 7.4.7.1).
 const PREMASTER_LEN: usize = 48;
 
-/// A block as long as the modulus, on the stack, zeroised.
+/// A block as long as the modulus. It is on the stack and zeroised when dropped.
 pub(crate) type Block = Zeroizing<[u8; MAX_MODULUS_LEN]>;
 
-/// An all-zero block.
 pub(crate) fn block() -> Block {
     Zeroizing::new([0; MAX_MODULUS_LEN])
 }
@@ -73,7 +72,7 @@ pub(crate) fn encode_pss(
     modulus_bits: usize,
     out: &mut [u8],
 ) -> Result<(), BackendError> {
-    // The encoding has one bit less than the modulus, so with a modulus of 8k+1 bits one byte less.
+    // The encoding is one bit shorter than the modulus: for a modulus of 8k+1 bits, one byte shorter.
     let encoded_bits = modulus_bits - 1;
     let encoded_len = encoded_bits.div_ceil(8);
     let start = out.len() - encoded_len;
@@ -119,7 +118,7 @@ fn xor_mgf1(hash: Hash, seed: &[u8], data: &mut [u8]) -> Result<(), BackendError
     Ok(())
 }
 
-/// EME-OAEP decoding (RFC 8017 section 7.1.2 step 3) of a decrypted block, which is overwritten.
+/// Decodes a decrypted block by EME-OAEP (RFC 8017 section 7.1.2 step 3) and overwrites the block.
 pub(crate) fn decode_oaep(
     hash: Hash,
     mgf_hash: Hash,
@@ -156,11 +155,11 @@ pub(crate) fn decode_oaep(
     }
 }
 
-/// How many candidate lengths implicit rejection tries (draft section 7.2).
+/// Number of candidate lengths that implicit rejection draws (draft section 7.2).
 const LENGTH_CANDIDATES: usize = 128;
 
-/// EME-PKCS1-v1_5 decoding with implicit rejection: what is malformed decodes to a message that
-/// key and ciphertext determine. Compatible with OpenSSL 3.2 and later bit for bit.
+/// Decodes EME-PKCS1-v1_5 with implicit rejection: a malformed block decodes to a message that key and
+/// ciphertext determine. The message equals that of OpenSSL 3.2 and later bit for bit.
 ///
 /// `kdk_key` is the SHA-256 digest of the private exponent, as long as the modulus.
 pub(crate) fn decode_pkcs1_implicit(
@@ -187,9 +186,9 @@ pub(crate) fn decode_pkcs1_implicit(
     Ok(message)
 }
 
-/// The last candidate that is a possible message length, or 0.
+/// Returns the last candidate that is a possible message length, or 0.
 fn synthetic_length(candidates: &[u8; 2 * LENGTH_CANDIDATES], len: u32) -> u32 {
-    // A message is shorter than the block by 2 bytes of type, 8 of padding; OpenSSL's bound.
+    // A message is at least 10 bytes shorter than the block: 2 of type, 8 of padding. OpenSSL has this bound.
     let bound = len - 2 - to_u32(MIN_PKCS1_PADDING);
     let mask = (bound + 1).next_power_of_two() - 1;
     let mut length = 0_u32;
@@ -200,7 +199,7 @@ fn synthetic_length(candidates: &[u8; 2 * LENGTH_CANDIDATES], len: u32) -> u32 {
     length
 }
 
-/// Whether a block is type 2 with at least eight bytes of padding, and where its message starts.
+/// Checks that a block is type 2 with at least eight bytes of padding, and finds the start of its message.
 fn scan_pkcs1(encoded: &[u8]) -> (Choice, u32) {
     let mut good = encoded[0].ct_eq(&0) & encoded[1].ct_eq(&2);
     let mut searching = Choice::from(1);
@@ -210,7 +209,7 @@ fn scan_pkcs1(encoded: &[u8]) -> (Choice, u32) {
         zero_at.conditional_assign(&index, searching & zero);
         searching &= !zero;
     }
-    // Not found leaves `zero_at` at 0, which this refuses too.
+    // Without a separator `zero_at` is 0; this check refuses that case too.
     good &= zero_at.ct_gt(&(1 + to_u32(MIN_PKCS1_PADDING)));
     (good, zero_at + 1)
 }
@@ -230,14 +229,14 @@ fn implicit_prf(kdk: &[u8; 32], label: &[u8], out: &mut [u8]) -> Result<(), Back
     Ok(())
 }
 
-/// The premaster secret in a decrypted block, or 48 random bytes if padding, length or version are
-/// not right: the caller cannot tell which.
+/// Returns the premaster secret in a decrypted block, or 48 random bytes if padding, length or version are
+/// wrong. The caller cannot tell the two cases apart.
 pub(crate) fn decode_premaster(
     client_version: u16,
     encoded: &[u8],
 ) -> Result<Output, BackendError> {
     let mut premaster = Output::new(vec![0; PREMASTER_LEN]);
-    // Drawn always, so that its cost says nothing.
+    // Random bytes are drawn in both cases, so that the time is the same.
     sys::random(&mut premaster)?;
     let (padding, rest) = encoded.split_at(encoded.len() - PREMASTER_LEN - 1);
     let (separator, secret) = rest.split_at(1);
@@ -252,7 +251,7 @@ pub(crate) fn decode_premaster(
     Ok(premaster)
 }
 
-/// A length inside a block, which is at most [`MAX_MODULUS_LEN`].
+/// Converts a length inside a block; it is at most [`MAX_MODULUS_LEN`].
 fn to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_well_formed_block_gives_its_message_and_any_other_a_stable_one() {
+    fn pkcs1_block_decodes_to_its_message_and_a_bad_one_to_a_stable_one() {
         let decode = |encoded: &[u8]| {
             decode_pkcs1_implicit(&[7; 32], &[9; 256], encoded).expect("no error is possible")
         };
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_version_or_padding_gives_random_premaster_secrets() {
+    fn premaster_with_wrong_version_or_padding_is_random() {
         let mut secret = [0x11; 48];
         secret[..2].copy_from_slice(&[3, 3]);
         let block = pkcs1_block(256 - 3 - 48, &secret);
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_that_leaves_no_room_is_bad_input() {
+    fn digest_too_long_for_the_modulus_is_bad_input() {
         let mut out = [0; 64];
         let result = encode_pkcs1_signature(Hash::Sha512, &[0; 64], &mut out);
         assert_eq!(result, Err(BackendError::BadInput));

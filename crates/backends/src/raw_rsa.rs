@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and decodes
-//! its result. `padding` has the encodings.
+//! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and
+//! decodes its result. `padding` has the encodings.
 
 use millrace_engine::{BackendError, KeyType, Operation, Output};
 use zeroize::Zeroizing;
@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 use crate::padding;
 use crate::software::keys::{LoadedKey, RsaSecret, Secret};
 
-/// The number that a task has to be exponentiated, as long as the modulus.
+/// Encodes the input of a task as the number to exponentiate, as long as the modulus.
 ///
 /// # Errors
-/// What is wrong with operation or input. Both are public, so this may take a varying time.
+/// `NotOffered` or `BadInput` for a bad operation or input. Both are public, so the time may vary.
 pub(crate) fn prepare(
     key: &LoadedKey,
     operation: &Operation,
@@ -56,7 +56,7 @@ pub(crate) fn prepare(
     Ok(block)
 }
 
-/// The output of a task from its verified result.
+/// Decodes the verified result of a task into its output.
 ///
 /// # Errors
 /// `BadInput` for an OAEP message that does not decode.

@@ -10,8 +10,8 @@ use millrace_testkit::conformance::{self, Options};
 
 #[test]
 fn software_conforms() {
-    // Compared with another instance of itself: what is deterministic is so across instances, and
-    // `openssl.rs` compares with another library.
+    // The reference is another instance of the same backend: deterministic results must be equal across
+    // instances. `openssl.rs` compares with another library.
     let options = Options {
         reference: Some(Arc::new(Software::new())),
         rounds: 5,

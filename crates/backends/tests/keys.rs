@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which keys are accepted, and what is said about the others.
+//! The keys that the software backend accepts, and the errors for the others.
 
 use millrace_backends::Software;
 use millrace_engine::KeyError;
@@ -12,7 +12,7 @@ use openssl::dh::Dh;
 use openssl::pkey::PKey;
 
 #[test]
-fn good_keys_are_accepted_with_the_public_half_that_others_see() {
+fn good_keys_are_accepted_with_the_public_half_that_openssl_sees() {
     let backend = Software::new();
     for key in keys::all() {
         let opened = backend.open_key(&key.private_key()).expect(key.name);
@@ -26,7 +26,7 @@ fn good_keys_are_accepted_with_the_public_half_that_others_see() {
 }
 
 #[test]
-fn bad_keys_are_refused_with_their_reason() {
+fn bad_keys_are_refused_with_the_matching_error() {
     let backend = Software::new();
     for key in keys::bad() {
         let error = backend
@@ -37,7 +37,7 @@ fn bad_keys_are_refused_with_their_reason() {
 }
 
 #[test]
-fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
+fn truncated_or_changed_keys_cause_no_panic() {
     let backend = Software::new();
     let keys = [
         keys::p_256(),
@@ -63,7 +63,7 @@ fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
         for at in 0..key.der.len() {
             let mut der = key.der.to_vec();
             der[at] ^= 0x01;
-            // Some changes make another good key; none may do harm.
+            // Some changes make another good key; none may cause a panic or a wrong result.
             if let Ok(opened) = backend.open_key(&keys::private_key(&der)) {
                 backend.close_key(opened.key);
             }
@@ -72,7 +72,7 @@ fn every_prefix_of_a_key_and_every_changed_byte_is_survived() {
 }
 
 #[test]
-fn named_groups_are_known_at_any_size_and_others_only_up_to_a_bound() {
+fn named_dh_groups_are_accepted_at_any_size_others_up_to_a_bound() {
     // Above 4096 bits a group is not tested for safety, so these are accepted by name.
     let backend = Software::new();
     for prime in [
@@ -105,7 +105,7 @@ fn dh_key(prime: &BigNumRef, generator: u32) -> Vec<u8> {
 }
 
 #[test]
-fn an_oversized_key_is_refused_unread() {
+fn oversized_key_is_refused_without_parsing() {
     let backend = Software::new();
     let huge = vec![0x30; 100_000];
     assert_eq!(
@@ -115,7 +115,7 @@ fn an_oversized_key_is_refused_unread() {
 }
 
 #[test]
-fn neither_key_nor_backend_shows_secrets() {
+fn debug_of_key_and_backend_shows_no_secrets() {
     let backend = Software::new();
     let key = keys::rsa_2048().private_key();
     backend.open_key(&key).expect("a good key");

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The software backend against OpenSSL: thousands of random operations of every kind. What we sign
-//! verifies there, what is encrypted there decrypts here, what both derive is equal, and what is
-//! deterministic is the same bit for bit.
+//! Compares the software backend with OpenSSL in thousands of random operations of every kind. OpenSSL
+//! verifies our signatures, we decrypt its ciphertexts, both derive equal secrets, and deterministic results
+//! are equal bit for bit.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn driver() -> Driver {
     Driver::new(Arc::new(Software::new()))
 }
 
-/// RSA keys with how many rounds each is worth: an operation takes 0.2 to 10 ms.
+/// RSA keys with a number of rounds for each: an operation takes 0.2 to 10 ms.
 fn rsa_keys() -> [(TestKey, usize); 4] {
     [
         (keys::rsa_2048(), 40),
@@ -44,7 +44,7 @@ fn rsa_keys() -> [(TestKey, usize); 4] {
 }
 
 #[test]
-fn pkcs1_signatures_are_those_of_openssl() {
+fn pkcs1_signatures_equal_those_of_openssl() {
     let mut driver = driver();
     for (key, rounds) in rsa_keys() {
         let opened = driver.open_good(&key);
@@ -157,7 +157,7 @@ fn pkcs1_decrypts_every_length_and_never_fails() {
 }
 
 #[test]
-fn a_made_up_message_depends_on_the_key() {
+fn implicit_rejection_message_depends_on_the_key() {
     let mut driver = driver();
     let other = openssl::rsa::Rsa::generate(2048).expect("a key");
     let other = openssl::pkey::PKey::from_rsa(other).expect("a key");
@@ -174,7 +174,7 @@ fn a_made_up_message_depends_on_the_key() {
 }
 
 #[test]
-fn premaster_secrets_come_back_and_wrong_ones_are_random() {
+fn premaster_secret_decrypts_and_a_malformed_one_is_random() {
     let mut driver = driver();
     let operation = Operation::RsaTlsPremaster {
         client_version: 0x0303,
@@ -205,7 +205,7 @@ fn premaster_secrets_come_back_and_wrong_ones_are_random() {
 }
 
 #[test]
-fn raw_rsa_is_undone_by_the_public_operation() {
+fn public_operation_reverses_raw_rsa() {
     let mut driver = driver();
     for (key, rounds) in rsa_keys() {
         let opened = driver.open_good(&key);
@@ -258,7 +258,7 @@ fn ecdsa_dsa_and_ed25519_signatures_verify() {
 }
 
 #[test]
-fn agreed_secrets_are_equal() {
+fn key_agreement_secrets_equal_those_of_openssl() {
     let mut driver = driver();
     for (key, operation, rounds) in [
         (keys::p_256(), Operation::Ecdh, 500),
@@ -268,7 +268,7 @@ fn agreed_secrets_are_equal() {
         (keys::dh_explicit_2048(), Operation::DhDerive, 20),
         (keys::dh_ffdhe8192(), Operation::DhDerive, 1),
         (keys::dhx_2048(), Operation::DhDerive, 20),
-        // Enough for a secret that starts with a zero byte.
+        // Enough rounds for a secret that starts with a zero byte.
         (keys::dh_ffdhe2048(), Operation::DhDerive, 1_000),
     ] {
         let opened = driver.open_good(&key);
@@ -279,8 +279,8 @@ fn agreed_secrets_are_equal() {
             assert_eq!(*ours, secret, "{}", key.name);
             padded += usize::from(secret[0] == 0);
         }
-        // The chance that none of a thousand does is 2 %, so this says nothing about a single run;
-        // the lengths are compared in all of them.
+        // With probability 2 % none of a thousand secrets starts with a zero byte, so a single run cannot
+        // assert it. The lengths are compared in all of them.
         println!(
             "{}: {padded} of {rounds} secrets start with a zero byte",
             key.name
@@ -289,7 +289,7 @@ fn agreed_secrets_are_equal() {
 }
 
 #[test]
-fn many_threads_may_use_one_key() {
+fn many_threads_use_one_key_at_once() {
     let backend = Arc::new(Software::new());
     let key = keys::rsa_2048();
     let opened = Driver::new(backend.clone()).open_good(&key);

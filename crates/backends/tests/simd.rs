@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The simd backend passes the suite on each implementation of its lanes that runs here, and its queue
-//! makes batches of what waits.
+//! The simd backend passes the suite on each implementation of the lanes that this processor runs, and its
+//! queue makes batches of the waiting tasks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::{is_long, verify};
 
-/// The implementations that run here; the others are named.
+/// The implementations that this processor runs; prints the names of the others.
 fn available() -> Vec<Implementation> {
     let (here, missing): (Vec<_>, Vec<_>) = Implementation::ALL
         .into_iter()
@@ -26,14 +26,14 @@ fn available() -> Vec<Implementation> {
     here
 }
 
-/// Those that are fast enough for thousands of operations.
+/// The available implementations that are fast enough for thousands of operations.
 fn fast() -> Vec<Implementation> {
     let mut fast = available();
     fast.retain(|implementation| *implementation != Implementation::Portable);
     fast
 }
 
-/// Runs the suite and checks that it ran.
+/// Runs the suite and checks that it was not empty.
 fn conform(simd: Simd, rounds: usize) {
     let options = Options {
         reference: Some(Arc::new(Software::new())),
@@ -49,7 +49,7 @@ fn conform(simd: Simd, rounds: usize) {
 }
 
 #[test]
-fn avx512_ifma_conforms_even_alone() {
+fn avx512_ifma_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Ifma.is_available() {
         conform(Simd::with(Implementation::Avx512Ifma).lanes_from(1), 10);
     } else {
@@ -58,7 +58,7 @@ fn avx512_ifma_conforms_even_alone() {
 }
 
 #[test]
-fn avx512_fp52_conforms_even_alone() {
+fn avx512_fp52_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Fp52.is_available() {
         conform(Simd::with(Implementation::Avx512Fp52).lanes_from(1), 10);
     } else {
@@ -68,8 +68,8 @@ fn avx512_fp52_conforms_even_alone() {
 
 #[test]
 fn portable_lanes_conform() {
-    // Alone on AWS-LC unless there is time: the twin takes 12 ms for a batch of RSA-2048, 57 for RSA-4096,
-    // which is over a minute for all vectors.
+    // Single tasks run on AWS-LC except in long runs: the twin takes 12 ms for a batch of RSA-2048 and 57 ms
+    // for RSA-4096, over a minute for all vectors.
     let lanes_from = if is_long() { 1 } else { 2 };
     conform(
         Simd::with(Implementation::Portable).lanes_from(lanes_from),
@@ -77,7 +77,7 @@ fn portable_lanes_conform() {
     );
 }
 
-/// Random bytes that depend on a seed, so that a failure can be repeated.
+/// Random bytes from a seed, so that a failure can be repeated.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     (0..len)
@@ -102,7 +102,7 @@ fn raw(token: u32, opened: &OpenedKey, seed: u64) -> Task {
     }
 }
 
-/// Runs all tasks through a queue; what came back, by token.
+/// Runs all tasks through a queue and returns the results by token.
 fn drive(queue: &mut dyn Queue, mut tasks: VecDeque<Task>) -> BTreeMap<u32, Done> {
     let count = tasks.len();
     let mut finished = BTreeMap::new();
@@ -129,7 +129,7 @@ fn some_keys(fixed: &TestKey, bits: u32, fresh: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn one_queue_takes_many_keys_of_all_sizes() {
+fn queue_serves_many_keys_of_all_sizes() {
     let ders = [
         some_keys(&keys::rsa_2048(), 2048, 5),
         some_keys(&keys::rsa_3072(), 3072, 1),
@@ -155,7 +155,7 @@ fn one_queue_takes_many_keys_of_all_sizes() {
             let tasks = (0..40)
                 .map(|token| {
                     seed += 1;
-                    // Not round robin: runs of one key, and all orders.
+                    // Keys in random order, so that runs of one key and all orders occur.
                     let key = usize::from(random(seed, 3)[2]) % opened.len();
                     raw(token, &opened[key], seed)
                 })
@@ -180,7 +180,7 @@ fn one_queue_takes_many_keys_of_all_sizes() {
 }
 
 #[test]
-fn a_poll_takes_up_to_four_of_the_oldest_size() {
+fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
     for implementation in available() {
         for waiting in 1..=8_u32 {
             let simd = Simd::with(implementation);
@@ -208,7 +208,7 @@ fn a_poll_takes_up_to_four_of_the_oldest_size() {
 }
 
 #[test]
-fn sizes_do_not_mix_and_the_oldest_goes_first() {
+fn batch_has_one_size_and_the_oldest_task_goes_first() {
     let simd = Simd::with(Implementation::Portable);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()]
         .map(|key| simd.open_key(&key.private_key()).expect("a good key"));
@@ -228,7 +228,7 @@ fn sizes_do_not_mix_and_the_oldest_goes_first() {
 }
 
 #[test]
-fn a_bad_task_leaves_the_others_of_its_batch_alone() {
+fn bad_task_does_not_affect_the_others_of_its_batch() {
     for implementation in available() {
         let simd = Simd::with(implementation);
         let opened = simd
@@ -249,7 +249,7 @@ fn a_bad_task_leaves_the_others_of_its_batch_alone() {
 }
 
 #[test]
-fn a_queue_full_of_bad_tasks_ends() {
+fn queue_full_of_bad_tasks_ends_every_task() {
     let simd = Simd::with(Implementation::Portable);
     let opened = simd
         .open_key(&keys::rsa_2048().private_key())
@@ -267,7 +267,7 @@ fn a_queue_full_of_bad_tasks_ends() {
 }
 
 #[test]
-fn many_threads_share_a_key_and_its_blinding() {
+fn many_threads_share_a_key_and_its_blinding_pairs() {
     for implementation in fast() {
         let simd = Simd::with(implementation);
         let opened = simd
@@ -278,7 +278,7 @@ fn many_threads_share_a_key_and_its_blinding() {
                 let (simd, opened) = (&simd, &opened);
                 scope.spawn(move || {
                     let mut queue = simd.open_queue().expect("a queue");
-                    // Enough for every pair to be used up.
+                    // Enough rounds to use up every pair.
                     for round in 0..100 {
                         let seed = 1_000 * thread + round;
                         let tasks = (0..4).map(|token| raw(token, opened, seed + u64::from(token)));
@@ -297,7 +297,7 @@ fn many_threads_share_a_key_and_its_blinding() {
 }
 
 #[test]
-fn unlike_public_exponents_share_a_batch() {
+fn keys_with_different_public_exponents_share_a_batch() {
     let ders: Vec<_> = [3_u32, 17, 65_537, 0x7fff_ffff]
         .into_iter()
         .map(|e| {
@@ -327,7 +327,7 @@ fn unlike_public_exponents_share_a_batch() {
 }
 
 #[test]
-fn it_says_what_it_is_and_what_it_is_not() {
+fn simd_describes_itself_and_refuses_other_keys() {
     let simd = Simd::new();
     assert_eq!(simd.describe().kind, BackendKind::Simd);
     assert!(simd.describe().on_cpu);

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Constant time, by measurement, of whole operations as a worker runs them: two classes of keys, and two
-//! of messages or ciphertexts, on the simd backend (full batches, on each implementation that is fast) and
-//! on the software backend. Coarse in an ordinary run; `make test-timing` looks closely and prints t.
+//! Constant-time measurements of whole operations as a worker runs them. Each test compares two classes of
+//! keys, messages or ciphertexts, on the simd backend (full batches, on each fast implementation) and on the
+//! software backend. An ordinary run is coarse; `make test-timing` measures precisely and prints t.
 //!
-//! One class is always fixed, the other random. A fixed key is opened as often as there are random ones, so
-//! that the caches see the same.
+//! One class is fixed, the other random. The fixed key is opened as many times as there are random keys, so
+//! that both classes use the caches alike.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use openssl::rsa::{Padding, Rsa};
 /// Keys of each class.
 const KEYS: usize = 8;
 
-/// Random bytes that depend on a seed: xorshift64.
+/// Random bytes from a seed (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
             .collect()
     }
 
-    /// Below any modulus of this length.
+    /// A number below any modulus of this length.
     fn number(&mut self, len: usize) -> Vec<u8> {
         let mut number = self.bytes(len);
         number[0] &= 0x3f;
@@ -46,7 +46,7 @@ impl Random {
     }
 }
 
-/// The backends that this processor runs fast, and how many tasks they take together.
+/// The backends that are fast on this processor, each with its number of tasks per batch.
 fn subjects() -> Vec<(String, Arc<dyn Backend>, usize)> {
     let mut subjects: Vec<(String, Arc<dyn Backend>, usize)> = Vec::new();
     for implementation in [Implementation::Avx512Ifma, Implementation::Avx512Fp52] {
@@ -71,7 +71,7 @@ fn open(backend: &dyn Backend, der: &[u8]) -> BackendKey {
     backend.open_key(&key).expect("a good key").key
 }
 
-/// A queue, and which key of a class comes next.
+/// A queue, and the index of the next key of a class.
 struct Bench {
     queue: Box<dyn Queue>,
     batch: usize,
@@ -91,7 +91,7 @@ impl Bench {
         }
     }
 
-    /// The time of one full batch with these keys, each in its turn, on these inputs.
+    /// The time of one full batch on these inputs, with these keys in turn, in nanoseconds.
     fn time(&mut self, keys: &[BackendKey], operation: &Operation, inputs: Vec<Vec<u8>>) -> u64 {
         assert_eq!(inputs.len(), self.batch);
         for (token, input) in (0..).zip(inputs) {
@@ -148,7 +148,7 @@ fn rsa_messages_take_the_same_time() {
     for (name, backend, batch) in subjects() {
         let keys = [open(&*backend, keys::rsa_2048().der)];
         let mut bench = Bench::new(&*backend, batch);
-        // Many zeros: the most unlike a random number that there is.
+        // Many zeros: the number that differs most from a random one.
         let mut fixed = vec![0; 256];
         fixed[255] = 2;
         let what = format!("{name}, RSA-2048 raw inputs");
@@ -167,7 +167,7 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
     let rsa = PKey::private_key_from_der(key.der).expect("a key");
     let rsa = rsa.rsa().expect("an RSA key");
     let mut random = Random(3);
-    // Enough that none is learned by a branch predictor.
+    // Too many for a branch predictor to learn.
     let good: Vec<Vec<u8>> = (0..64)
         .map(|_| {
             let mut sealed = vec![0; 256];

@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The part of DER (X.690 section 10) that key and signature formats need.
+//! Reads and writes the subset of DER (X.690 section 10) that key and signature formats need.
 //!
-//! Not a general ASN.1 library: tags are single bytes, lengths have at most four, and what is read is borrowed from
-//! the input. Reading accepts only the minimal encoding. A caller that must tell defects apart, as key parsers do,
-//! asks field by field.
+//! This is not a general ASN.1 library: tags are single bytes, lengths have at most four bytes, and the
+//! reader borrows from the input. It accepts only the minimal encoding. Key parsers must tell defects apart,
+//! so they read field by field.
 
-/// Tags that occur in keys and signatures.
+/// Tags in keys and signatures.
 pub mod tag {
     /// `INTEGER`
     pub const INTEGER: u8 = 0x02;
@@ -33,7 +33,7 @@ pub mod tag {
     pub const CONTEXT_1: u8 = 0xa1;
 }
 
-/// A position in DER bytes.
+/// A cursor over DER bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
                 let len = digits
                     .iter()
                     .fold(0, |len, digit| len << 8 | usize::from(*digit));
-                // The shortest form: no leading zero, and the long form only where it is needed.
+                // The shortest form has no leading zero, and uses the long form only for lengths from 128.
                 (digits[0] != 0 && len >= 0x80).then_some((len, rest))?
             }
             _ => return None,
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
 
     /// Takes the next element if it has this tag.
     ///
-    /// `None` is a malformed element; `Some(None)` is the end or another tag.
+    /// Returns `None` for a malformed element, and `Some(None)` at the end or for another tag.
     pub fn take_optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
         if self.peek() == Some(tag) {
             self.take(tag).map(Some)
@@ -79,14 +79,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next element and returns it whole, with its tag and length, and its content.
+    /// Takes the next element. Returns the whole element with its tag and length, and its content.
     pub fn take_whole(&mut self, tag: u8) -> Option<(&'a [u8], &'a [u8])> {
         let before = self.rest;
         let content = self.take(tag)?;
         Some((&before[..before.len() - self.rest.len()], content))
     }
 
-    /// Takes an `INTEGER` that is not negative, and returns its big-endian magnitude without leading zeros (empty for
+    /// Takes a non-negative `INTEGER`. Returns its big-endian magnitude without leading zeros (empty for
     /// zero).
     pub fn take_unsigned(&mut self) -> Option<&'a [u8]> {
         match self.take(tag::INTEGER)? {
@@ -97,24 +97,24 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether everything has been read.
+    /// Whether all bytes have been read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The tag of the next element, if there is one.
+    /// The tag of the next element; `None` at the end.
     #[must_use]
     pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
 }
 
-/// The most bytes that [`push_header`] appends.
+/// Most bytes that [`push_header`] appends.
 pub const MAX_HEADER_LEN: usize = 6;
 
-/// Appends tag and length of an element whose content of `len` bytes, less than 4 GiB, follows. For secrets, whose
-/// buffers must not grow: see [`MAX_HEADER_LEN`].
+/// Appends tag and length of an element; the caller appends its content of `len` bytes, less than 4 GiB. It
+/// is for secrets, whose buffers must not grow: reserve [`MAX_HEADER_LEN`] before.
 pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     let bytes = len.to_be_bytes();
     let digits = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
@@ -122,7 +122,7 @@ pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     match digits {
         [] => out.push(0),
         [short @ 0..=0x7f] => out.push(*short),
-        // At most eight, so the count fits the low seven bits.
+        // At most eight bytes, so the count fits the low seven bits.
         long => {
             out.push(0x80 | u8::try_from(long.len()).unwrap_or(8));
             out.extend_from_slice(long);
@@ -130,7 +130,7 @@ pub fn push_header(out: &mut Vec<u8>, tag: u8, len: usize) {
     }
 }
 
-/// One element. Not for secrets: nothing here is zeroised.
+/// Encodes one element. Not for secrets, because the buffers are not zeroised.
 #[must_use]
 pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(MAX_HEADER_LEN + content.len());
@@ -139,7 +139,7 @@ pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An `INTEGER` from a big-endian magnitude.
+/// Encodes an `INTEGER` from a big-endian magnitude.
 #[must_use]
 pub fn integer(magnitude: &[u8]) -> Vec<u8> {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
@@ -152,10 +152,10 @@ pub fn integer(magnitude: &[u8]) -> Vec<u8> {
     element(tag::INTEGER, &content)
 }
 
-/// A `SubjectPublicKeyInfo` from a whole `AlgorithmIdentifier` and the encoded public key.
+/// Encodes a `SubjectPublicKeyInfo` from a whole `AlgorithmIdentifier` and the encoded public key.
 #[must_use]
 pub fn subject_public_key_info(algorithm: &[u8], public_key: &[u8]) -> Vec<u8> {
-    // The leading zero says that no bits are unused.
+    // The leading zero byte means that no bits are unused.
     let bits = element(tag::BIT_STRING, &[&[0], public_key].concat());
     element(tag::SEQUENCE, &[algorithm, &bits].concat())
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_written_and_read_in_their_shortest_form() {
+    fn der_lengths_have_the_shortest_form() {
         for (len, header) in [
             (0_usize, &[4, 0][..]),
             (127, &[4, 127]),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_minimal_and_not_negative() {
+    fn der_integers_are_minimal_and_not_negative() {
         let read = |der: &'static [u8]| Reader::new(der).take_unsigned();
         assert_eq!(read(&[2, 1, 0]), Some(&[][..]));
         assert_eq!(read(&[2, 1, 0x7f]), Some(&[0x7f][..]));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_elements_are_present_absent_or_malformed() {
+    fn der_optional_element_is_present_absent_or_malformed() {
         let mut reader = Reader::new(&[0xa0, 1, 7, 4, 0]);
         assert_eq!(reader.take_optional(tag::CONTEXT_1), Some(None));
         assert_eq!(reader.take_optional(tag::CONTEXT_0), Some(Some(&[7][..])));

@@ -1,20 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Errors, each saying whose fault it is and whether another try makes sense.
+//! Errors. Each states its cause (caller, input, resource, hardware) and whether a retry makes sense.
 
 use thiserror::Error;
 
 use crate::coded_enum;
 
 coded_enum! {
-    /// Why a job ended without a result. A small closed set: this is what a remote caller learns.
+    /// Why a job ended without a result. The set is small and closed, because remote callers see it.
     #[derive(Error)]
     pub enum JobError {
-        /// Caller: no such key handle in this session (also the answer for a handle of another session).
+        /// Caller: no such key handle in this session. A handle of another session gets the same answer.
         #[error("no such key")]
         NoSuchKey = 0x01 "no-such-key",
-        /// Caller: the key cannot do this operation, or nothing here implements it.
+        /// Caller: the key does not have this operation, or no backend here implements it.
         #[error("operation not offered for this key")]
         NotOffered = 0x02 "not-offered",
         /// Caller: the policy of the key does not allow this operation, hash or identity.
@@ -35,10 +35,10 @@ coded_enum! {
         /// Resource: the node is draining and takes no new jobs; use another node.
         #[error("draining")]
         Draining = 0x08 "draining",
-        /// Bug or broken hardware: every backend that could do it failed. The log has the reason.
+        /// Bug or broken hardware: every backend that offers the operation failed. The log has the reason.
         #[error("operation failed")]
         Failed = 0x09 "failed",
-        /// Caller: over the quota of its tenant; a later try will do.
+        /// Caller: over the quota of its tenant; a later retry can succeed.
         #[error("over quota")]
         OverQuota = 0x0a "over-quota",
     }
@@ -56,7 +56,7 @@ impl JobError {
 }
 
 coded_enum! {
-    /// Why a key was not accepted. Says nothing about the secret part.
+    /// Why a key was not accepted. It reveals nothing about the secret part.
     #[derive(Error)]
     pub enum KeyError {
         /// Not a PKCS#8 `PrivateKeyInfo`, or one with trailing or missing bytes.
@@ -68,41 +68,40 @@ coded_enum! {
         /// Below or above the accepted sizes.
         #[error("the size of the key is not accepted (2048 to 8192 bits)")]
         Size = 0x03 "size",
-        /// Its parts do not belong together (p·q ≠ n, wrong CRT exponents, a point off the curve…).
+        /// The parts of the key contradict each other (p·q ≠ n, wrong CRT exponents, a point off the curve…).
         #[error("the parts of the key are inconsistent")]
         Inconsistent = 0x04 "inconsistent",
-        /// RSA without a usable public exponent: its results could not be verified.
+        /// RSA without a usable public exponent: results could not be verified.
         #[error("the key has no usable public exponent")]
         NoPublicExponent = 0x05 "no-public-exponent",
-        /// The bound on keys is reached.
+        /// The bound on open keys is reached.
         #[error("too many keys")]
         TooMany = 0x06 "too-many",
-        /// The backend failed for a reason that is not the key's.
+        /// The backend failed for a reason other than the key.
         #[error("the backend could not load the key")]
         Backend = 0x07 "backend",
     }
 }
 
-/// What a backend says about one task. The dispatcher turns it into a retry, a quarantine or a
-/// [`JobError`].
+/// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a [`JobError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum BackendError {
-    /// The input is at fault: no other backend would do better.
+    /// The input is bad; another backend would fail too.
     #[error("bad input")]
     BadInput,
-    /// This backend does not do this; another may.
+    /// This backend does not offer the operation; another may.
     #[error("not offered by this backend")]
     NotOffered,
-    /// This backend computed a wrong result and noticed: retry elsewhere and quarantine it.
+    /// This backend computed a wrong result and noticed it: retry elsewhere and quarantine the backend.
     #[error("a result failed its verification")]
     Fault,
-    /// This backend failed otherwise: retry elsewhere.
+    /// This backend failed for another reason: retry elsewhere.
     #[error("the backend failed")]
     Failed,
 }
 
 impl BackendError {
-    /// Whether another backend may be tried.
+    /// Whether the dispatcher may try another backend.
     #[must_use]
     pub fn retry_elsewhere(self) -> bool {
         self != Self::BadInput

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Keys as the engine sees them: their type, their public half, and an opaque secret.
+//! Keys in the engine: their type, their public half, and an opaque secret.
 
 use std::fmt;
 
@@ -76,7 +76,7 @@ impl MlDsaSet {
     }
 }
 
-/// The type of a key, with what its operations and their cost depend on.
+/// The type of a key, with its size or curve. Operations and their cost depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyType {
     /// Two-prime RSA with a public exponent.
@@ -134,11 +134,11 @@ coded_enum! {
 
 /// The other columns of the table that [`KeyKind`] begins.
 struct Row {
-    /// Code and size in key files, where they differ from those on the wire.
+    /// Code and size in key files. They can differ from those on the wire.
     stored: (u8, u16),
     /// Smallest and largest size in bits, where the kind has sizes.
     sizes: Option<(u16, u16)>,
-    /// The largest sizes of the classes `Fast` and `Medium`, in bits; what is larger is `Slow`.
+    /// Largest sizes of the classes `Fast` and `Medium`, in bits; larger keys are `Slow`.
     classes: (u16, u16),
 }
 
@@ -165,7 +165,7 @@ impl KeyKind {
         }
     }
 
-    /// The key type of this kind and size. A kind without sizes takes 0 alone; `None` for a size out of range.
+    /// The key type of this kind and size; `None` for a size out of range. A kind without sizes has size 0.
     #[must_use]
     pub const fn with_bits(self, bits: u16) -> Option<KeyType> {
         let (smallest, largest) = match self.row().sizes {
@@ -196,7 +196,7 @@ impl KeyKind {
         self.row().sizes
     }
 
-    /// The smallest and the largest type of this kind: the same type twice where it has no sizes.
+    /// The smallest and the largest type of this kind. They are equal for a kind without sizes.
     #[must_use]
     pub fn extremes(self) -> [KeyType; 2] {
         let (smallest, largest) = self.row().sizes.unwrap_or((0, 0));
@@ -218,7 +218,7 @@ impl KeyKind {
 }
 
 impl KeyType {
-    /// Its kind.
+    /// The kind of this type.
     #[must_use]
     pub const fn kind(self) -> KeyKind {
         match self {
@@ -251,14 +251,14 @@ impl KeyType {
         (self.bits() as usize).div_ceil(8)
     }
 
-    /// Code and size as key files state them.
+    /// Code and size in key files.
     #[must_use]
     pub const fn stored(self) -> (u8, u16) {
         let (code, size) = self.kind().row().stored;
         (code, if self.bits() > 0 { self.bits() } else { size })
     }
 
-    /// The key type that [`Self::stored`] wrote.
+    /// The key type with this code and size in key files; the inverse of [`Self::stored`].
     #[must_use]
     pub fn from_stored(code: u8, size: u16) -> Option<Self> {
         KeyKind::ALL.iter().find_map(|kind| {
@@ -284,8 +284,8 @@ pub const MAX_PRIVATE_KEY_LEN: usize = 8 * 1024;
 /// Smallest RSA, DH or DSA modulus that is accepted, in bits (SP 800-131A).
 pub const MIN_MODULUS_BITS: u16 = 2048;
 
-/// Largest RSA or DH modulus that is accepted, in bits. Above, one operation takes longer than a
-/// handshake may.
+/// Largest RSA or DH modulus that is accepted, in bits. Above it, one operation takes longer than a handshake
+/// may take.
 pub const MAX_MODULUS_BITS: u16 = 8192;
 
 /// Largest DSA prime that is accepted, in bits (FIPS 186-4 section 4.2).
@@ -300,14 +300,13 @@ pub struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// Takes the DER of a `PrivateKeyInfo`. The bytes are not looked at: parsing is the backend's.
+    /// Wraps the DER of a `PrivateKeyInfo`. It does not check the bytes; the backend parses them.
     #[must_use]
     pub fn from_pkcs8(pkcs8: Zeroizing<Vec<u8>>) -> Self {
         Self { pkcs8 }
     }
 
-    /// The DER bytes. The caller holds key material and must not copy it anywhere that is
-    /// not zeroised.
+    /// The DER bytes. They are key material: the caller must not copy them to memory that is not zeroised.
     #[must_use]
     pub fn dangerous_pkcs8(&self) -> &[u8] {
         &self.pkcs8
@@ -320,7 +319,7 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// What may be told about a key: its type and its public half.
+/// The public information about a key: its type and its public half.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
     /// The type of the key.
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_follow_kind_and_size() {
+    fn class_depends_on_kind_and_size() {
         for (key_type, class) in [
             (KeyType::Ec(Curve::P256), Class::Fast),
             (KeyType::X25519, Class::Fast),
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn key_types_are_shown_with_their_size() {
+    fn key_type_display_has_the_size() {
         assert_eq!(KeyType::Rsa { bits: 2048 }.to_string(), "rsa-2048");
         assert_eq!(KeyType::Ec(Curve::P521).to_string(), "p-521");
         assert_eq!(KeyType::Dh { bits: 8192 }.to_string(), "dh-8192");

@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The vocabulary: every operation that a pool can be asked for.
+//! Every operation that a client can ask of a pool.
 //!
-//! Operations are *typed* (padding and encoding happen where the key is), because a service that
-//! answers raw RSA is a signing oracle and a decryption oracle at once. The one raw operation,
-//! [`Operation::RsaRaw`], is for keys that the caller itself imported into its session.
+//! Operations are *typed*: padding and encoding happen where the key is. A service that answers raw RSA would
+//! be a signing oracle and a decryption oracle at once. The one raw operation, [`Operation::RsaRaw`], is only
+//! for keys that the caller imported into its own session.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use crate::coded_enum;
 use crate::error::JobError;
 use crate::key::{KeyKind, KeyType};
 
-/// The result bytes of an operation. Zeroised on drop, because a decryption or a key agreement
-/// yields a secret and the type should not depend on which it was.
+/// The result bytes of an operation. Always zeroised on drop, because a decryption or a key agreement yields
+/// a secret.
 pub type Output = Zeroizing<Vec<u8>>;
 
 coded_enum! {
@@ -79,8 +79,8 @@ impl Hash {
         }
     }
 
-    /// What precedes the digest in the DER of a PKCS#1 v1.5 `DigestInfo` (RFC 8017 section 9.2 note 1).
-    /// Empty for md5sha1, which TLS 1.0 signs without one.
+    /// The DER of a PKCS#1 v1.5 `DigestInfo` up to the digest (RFC 8017 section 9.2 note 1). Empty for
+    /// md5sha1, which TLS 1.0 signs without a `DigestInfo`.
     #[must_use]
     pub const fn digest_info_prefix(self) -> &'static [u8] {
         const SHA1: &[u8] = b"\x30\x21\x30\x09\x06\x05\x2b\x0e\x03\x02\x1a\x05\x00\x04\x14";
@@ -104,7 +104,7 @@ impl fmt::Display for Hash {
 
 /// One typed cryptographic request, without its key and its input.
 ///
-/// What the input and the output are is said per variant; a job carries both as bytes.
+/// Each variant describes its input and output; a job carries both as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// RSASSA-PKCS1-v1_5 signature (RFC 8017 section 8.2) over a given digest.
@@ -173,13 +173,13 @@ pub enum Operation {
     /// ML-DSA signature (FIPS 204 section 5.2), hedged with fresh randomness.
     /// Output: the signature, 2420, 3309 or 4627 bytes.
     MlDsaSign {
-        /// What the input is.
+        /// The form of the input.
         input: MlDsaInput,
     },
 }
 
 coded_enum! {
-    /// What is signed with ML-DSA.
+    /// The form of the input of an ML-DSA signature.
     pub enum MlDsaInput {
         /// The message, with the empty context: what TLS 1.3 and X.509 sign.
         Message = 0x01 "message",
@@ -201,7 +201,7 @@ pub const MAX_LABEL_LEN: usize = 256;
 pub const MAX_INPUT_LEN: usize = 16 * 1024;
 
 impl Operation {
-    /// What kind of operation this is, without its parameters.
+    /// The operation without its parameters.
     #[must_use]
     pub const fn kind(&self) -> OperationKind {
         match self {
@@ -221,7 +221,7 @@ impl Operation {
         }
     }
 
-    /// The digest of the message and that of MGF1, where the operation names them.
+    /// The hash of the message and that of MGF1, for operations that have them.
     #[must_use]
     pub const fn hashes(&self) -> [Option<Hash>; 2] {
         match *self {
@@ -241,14 +241,14 @@ impl Operation {
         }
     }
 
-    /// The digest of the message that this operation names, if it names one. (Not that of MGF1.)
+    /// The hash of the message (not that of MGF1), for operations that have one.
     #[must_use]
     pub const fn hash(&self) -> Option<Hash> {
         self.hashes()[0]
     }
 
-    /// Checks everything that can be checked without the key's secret: that `key_type` can do
-    /// this, and that the input has a possible length.
+    /// Checks everything that needs no private key: `key_type` has this operation, and the input has a
+    /// possible length.
     ///
     /// # Errors
     /// [`JobError::NotOffered`] for an operation that this type of key does not have,
@@ -340,7 +340,7 @@ coded_enum! {
 }
 
 impl OperationKind {
-    /// The kinds of keys that have this operation.
+    /// The kinds of keys with this operation.
     #[must_use]
     pub const fn key_kinds(self) -> &'static [KeyKind] {
         match self {
@@ -359,13 +359,13 @@ impl OperationKind {
         }
     }
 
-    /// Whether keys of this type have this operation at all.
+    /// Whether keys of this type have this operation.
     #[must_use]
     pub const fn fits(self, key_type: KeyType) -> bool {
         self.fits_kind(key_type.kind())
     }
 
-    /// Whether keys of this kind have this operation at all.
+    /// Whether keys of this kind have this operation.
     #[must_use]
     pub const fn fits_kind(self, kind: KeyKind) -> bool {
         let (kinds, mut index) = (self.key_kinds(), 0);
@@ -378,7 +378,7 @@ impl OperationKind {
         false
     }
 
-    /// The operations that keys of this kind have.
+    /// The operations of keys of this kind.
     pub fn of(kind: KeyKind) -> impl Iterator<Item = Self> {
         Self::ALL
             .iter()
@@ -393,17 +393,16 @@ impl fmt::Display for OperationKind {
     }
 }
 
-/// How expensive an operation is: jobs of one class share a queue and workers, so that a slow class
-/// never blocks a fast one.
+/// The cost class of an operation. Jobs of one class share a queue and workers, so that a slow class never
+/// blocks a fast one.
 ///
-/// The borders are those of one core of any current server: below about 100 µs, up to about
-/// 1.5 ms, above.
+/// The limits are times on one core of a current server: below about 100 µs, up to about 1.5 ms, and above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// P-256, X25519, Ed25519: tens of microseconds.
     Fast,
-    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA (whose rejection loop now and then takes many times its mean):
-    /// hundreds of microseconds.
+    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA: hundreds of microseconds. The rejection loop of ML-DSA
+    /// sometimes takes many times its mean.
     Medium,
     /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
     Slow,
@@ -419,13 +418,13 @@ impl Class {
         key_type.kind().class(key_type.bits())
     }
 
-    /// Position in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The name used in metrics and messages.
+    /// Name in metrics and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_of_the_wrong_length_is_bad_input() {
+    fn digest_of_wrong_length_is_bad_input() {
         let key_type = KeyType::Rsa { bits: 2048 };
         let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
         assert_eq!(sign.check(key_type, &[0; 32]), Ok(()));
@@ -469,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pss_salt_fits_the_modulus_or_is_refused() {
+    fn pss_salt_too_long_for_the_modulus_is_bad_input() {
         let key_type = KeyType::Rsa { bits: 2048 };
         let pss = |salt_len| Operation::RsaPssSign {
             hash: Hash::Sha256,
@@ -482,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_of_another_key_type_is_not_offered() {
+    fn operation_of_another_key_type_is_not_offered() {
         let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
         assert_eq!(
             sign.check(KeyType::Rsa { bits: 2048 }, &[0; 32]),
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn md5sha1_is_for_pkcs1_signatures_alone() {
+    fn md5sha1_is_accepted_only_for_pkcs1_signatures() {
         let digest = [0; 36];
         let rsa = KeyType::Rsa { bits: 2048 };
         let hash = Hash::Md5Sha1;

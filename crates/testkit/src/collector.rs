@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where the completions of a session of an engine go in a test, which waits for them.
+//! A sink for the completions of an engine session. A test waits for them here.
 
 use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_engine::{Completion, CompletionSink};
 
-/// Far above what any completion takes on a busy machine: after that one is lost.
+/// Time limit for a completion, far above its time on a busy machine. After that a completion is lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Keeps completions until a test takes them.
@@ -31,7 +31,7 @@ impl CompletionSink for Collector {
 }
 
 impl Collector {
-    /// Waits until `count` completions are there, and takes all that are, by their number.
+    /// Waits for at least `count` completions, and takes all that have arrived, sorted by number.
     ///
     /// # Panics
     /// If none comes for two minutes.

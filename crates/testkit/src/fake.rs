@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A backend that computes nothing: it answers at once with a fixed output. For tests of what is
-//! around a backend: queues, batching, fairness, accounting.
+//! A backend that computes nothing and answers at once with a fixed output, for tests of queues, batching,
+//! fairness and accounting.
 //!
-//! It counts what it does, so that a test can tell which of several backends served.
+//! It counts its tasks, so that a test knows which of several backends served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Default for FakeOptions {
     }
 }
 
-/// A backend that answers at once with a fixed output, whatever the key bytes are.
+/// A backend that answers at once with a fixed output. It accepts any key bytes.
 #[derive(Debug)]
 pub struct FakeBackend {
     options: FakeOptions,
@@ -64,7 +64,7 @@ struct Counters {
 }
 
 impl FakeBackend {
-    /// A backend as told. It can do everything that its type of key has.
+    /// Makes a backend with this behaviour. It offers every operation of its type of key.
     #[must_use]
     pub fn new(options: FakeOptions) -> Self {
         let key_type = options.key_type;
@@ -84,19 +84,19 @@ impl FakeBackend {
         }
     }
 
-    /// How many tasks it has completed.
+    /// Number of completed tasks.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         self.counters.tasks.load(Ordering::SeqCst)
     }
 
-    /// How many keys are open.
+    /// Number of open keys.
     #[must_use]
     pub fn open_keys(&self) -> usize {
         self.counters.open_keys.load(Ordering::SeqCst)
     }
 
-    /// The most tasks that were in flight in one queue.
+    /// Most tasks that were in flight in one queue.
     #[must_use]
     pub fn largest_batch(&self) -> usize {
         self.counters.largest_batch.load(Ordering::SeqCst)

@@ -1,10 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A backend that fails on command. It wraps another one and changes what comes out of it.
+//! A backend that fails on command. It wraps another backend and changes its results.
 //!
-//! The [`Controls`] of a [`FaultyBackend`] stay with the test, which can change its mind while the
-//! backend is in use:
+//! The test keeps the [`Controls`] of a [`FaultyBackend`] and can change them while the backend is in use:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,19 +26,20 @@ use millrace_engine::backend::{
 };
 use millrace_engine::{BackendError, BackendKind, KeyError, PrivateKey};
 
-/// What happens to a task.
+/// The fault that hits a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its result is wrong by one bit, and the backend notices, as each must: it answers
+    /// One bit of the result is wrong. The backend notices it, as every backend must, and answers
     /// [`BackendError::Fault`].
     BitFlip,
-    /// Its result is wrong by one bit, and the backend hands it out. For tests of what is outside.
+    /// One bit of the result is wrong, and the backend returns the result. For tests of the code around a
+    /// backend.
     Lie,
-    /// It ends with this error.
+    /// The task ends with this error.
     Error(BackendError),
     /// The backend panics in `poll`.
     Panic,
-    /// The task disappears: it is counted as in flight for ever.
+    /// The task disappears. It counts as in flight for ever.
     Lose,
 }
 
@@ -60,7 +60,7 @@ struct State {
     fault: Option<Fault>,
     /// Interval, in tasks, at which the fault hits; 0 is every task.
     every: u64,
-    /// How many more tasks the fault hits; `None` is all.
+    /// Number of further tasks that the fault hits; `None` is all.
     remaining: Option<u64>,
     seen: u64,
     injected: u64,
@@ -84,22 +84,22 @@ impl Controls {
         self.shared.changed.notify_all();
     }
 
-    /// From here on tasks meet this fault: all, or as [`Self::every`] and [`Self::times`] say.
+    /// Injects this fault into all further tasks; [`Self::every`] and [`Self::times`] limit it.
     pub fn inject(&self, fault: Fault) {
         self.change(|state| state.fault = Some(fault));
     }
 
-    /// The fault hits only every `n`th task.
+    /// Limits the fault to every `n`th task.
     pub fn every(&self, n: u64) {
         self.change(|state| state.every = n);
     }
 
-    /// The fault hits only the next `n` tasks that it would hit.
+    /// Limits the fault to its next `n` hits.
     pub fn times(&self, n: u64) {
         self.change(|state| state.remaining = Some(n));
     }
 
-    /// From here on tasks meet no fault.
+    /// Stops injecting faults.
     pub fn heal(&self) {
         self.change(|state| {
             state.fault = None;
@@ -108,13 +108,13 @@ impl Controls {
         });
     }
 
-    /// Makes every `poll` that has something to do wait, on its own thread, until the gate opens:
-    /// a slow backend without a clock.
+    /// Blocks every `poll` with tasks, on its calling thread, until the gate opens. It simulates a slow
+    /// backend without a clock.
     pub fn close_gate(&self) {
         self.change(|state| state.gate_closed = true);
     }
 
-    /// Lets them go on.
+    /// Opens the gate: waiting polls continue.
     pub fn open_gate(&self) {
         self.change(|state| state.gate_closed = false);
     }
@@ -131,22 +131,22 @@ impl Controls {
         }
     }
 
-    /// Whether `open_queue` is refused.
+    /// Sets whether `open_queue` is refused.
     pub fn refuse_queues(&self, refuse: bool) {
         self.change(|state| state.refuse_queues = refuse);
     }
 
-    /// With which error `open_key` is refused, if at all.
+    /// Sets the error with which `open_key` is refused; `None` accepts keys.
     pub fn refuse_keys(&self, error: Option<KeyError>) {
         self.change(|state| state.refuse_keys = error);
     }
 
-    /// Whether `probe` says that the backend cannot be used.
+    /// Sets whether `probe` reports the backend as unusable.
     pub fn unusable(&self, unusable: bool) {
         self.change(|state| state.unusable = unusable);
     }
 
-    /// How many faults have been injected.
+    /// Number of injected faults.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.lock().injected
@@ -169,7 +169,7 @@ impl Controls {
         state.at_gate -= 1;
     }
 
-    /// The fault for the next task.
+    /// Decides the fault for the next task.
     fn draw(&self) -> Option<Fault> {
         let mut state = self.lock();
         let fault = state.fault?;
@@ -184,7 +184,7 @@ impl Controls {
     }
 }
 
-/// A backend that does what another one does, except for what its [`Controls`] say.
+/// A backend that forwards to another one and injects the faults of its [`Controls`].
 #[derive(Debug)]
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
@@ -193,14 +193,14 @@ pub struct FaultyBackend {
 }
 
 impl FaultyBackend {
-    /// Wraps a backend; it claims to be of the same kind.
+    /// Wraps a backend and has the same kind.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
         let kind = inner.describe().kind;
         Self::posing_as(kind, inner)
     }
 
-    /// Wraps a backend and claims to be of another kind: a device made of software.
+    /// Wraps a backend and claims another kind, to simulate a device in software.
     #[must_use]
     pub fn posing_as(kind: BackendKind, inner: Arc<dyn Backend>) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl FaultyBackend {
         }
     }
 
-    /// The handle that makes it fail.
+    /// The controls of this backend.
     #[must_use]
     pub fn controls(&self) -> Controls {
         self.controls.clone()
@@ -261,7 +261,7 @@ impl Backend for FaultyBackend {
 struct FaultyQueue {
     inner: Box<dyn Queue>,
     controls: Controls,
-    /// Tasks that never come back, and so take up room for ever.
+    /// Number of tasks that never come back; each takes up capacity for ever.
     lost: usize,
 }
 

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Fixed private keys: good ones of every type, and bad ones with the error each deserves.
+//! Fixed private keys: good ones of every type, and bad ones with the error that a backend must return.
 //!
-//! They are files in `keys/` of this crate, as PEM and as DER; tests that start a program can pass
-//! it [`TestKey::path`].
+//! They are files in `keys/` of this crate, as PEM and as DER. Tests that start a program can pass it
+//! [`TestKey::path`].
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use zeroize::Zeroizing;
 /// A good key.
 #[derive(Clone, Copy, Debug)]
 pub struct TestKey {
-    /// Its name, which is that of its file.
+    /// Name of the key and of its file.
     pub name: &'static str,
-    /// What it is.
+    /// Type of the key.
     pub key_type: KeyType,
     /// DER `PrivateKeyInfo`.
     pub der: &'static [u8],
-    /// The same as PEM.
+    /// PEM with the same content.
     pub pem: &'static str,
 }
 
@@ -32,7 +32,7 @@ impl TestKey {
         private_key(self.der)
     }
 
-    /// Where its PEM file is.
+    /// Path of the PEM file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,14 +41,14 @@ impl TestKey {
     }
 }
 
-/// A key that must be refused.
+/// A key that a backend must refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct BadKey {
-    /// Its name, which is that of its file.
+    /// Name of the key and of its file.
     pub name: &'static str,
-    /// How it must be refused.
+    /// The error that a backend must return.
     pub error: KeyError,
-    /// The bytes.
+    /// The file's bytes, DER except for the defect.
     pub der: &'static [u8],
 }
 
@@ -60,13 +60,13 @@ impl BadKey {
     }
 }
 
-/// The key in these DER bytes.
+/// Wraps DER bytes as a key, without a check.
 #[must_use]
 pub fn private_key(der: &[u8]) -> PrivateKey {
     PrivateKey::from_pkcs8(Zeroizing::new(der.to_vec()))
 }
 
-/// A P-256 or P-384 or P-521 key from its scalar, without its point.
+/// Encodes a P-256, P-384 or P-521 key from its scalar, without its point.
 ///
 /// # Panics
 /// If the scalar is longer than the field.
@@ -91,7 +91,7 @@ pub fn ec_private_key(curve: Curve, scalar: &[u8]) -> Vec<u8> {
     pkcs8(&algorithm, &inner)
 }
 
-/// An X25519 key from its 32 bytes.
+/// Encodes an X25519 key from its 32 bytes.
 #[must_use]
 pub fn x25519_private_key(secret: &[u8; 32]) -> Vec<u8> {
     pkcs8(
@@ -100,7 +100,7 @@ pub fn x25519_private_key(secret: &[u8; 32]) -> Vec<u8> {
     )
 }
 
-/// An Ed25519 key from its seed.
+/// Encodes an Ed25519 key from its seed.
 #[must_use]
 pub fn ed25519_private_key(seed: &[u8; 32]) -> Vec<u8> {
     pkcs8(
@@ -118,13 +118,13 @@ fn pkcs8(algorithm: &[u8], private_key: &[u8]) -> Vec<u8> {
     element(tag::SEQUENCE, &parts.concat())
 }
 
-/// An ML-DSA key from its seed (RFC 9881 section 6).
+/// Encodes an ML-DSA key from its seed (RFC 9881 section 6).
 #[must_use]
 pub fn ml_dsa_seed_private_key(set: MlDsaSet, seed: &[u8]) -> Vec<u8> {
     pkcs8(&ml_dsa_oid(set), &element(tag::CONTEXT_0_PRIMITIVE, seed))
 }
 
-/// An ML-DSA key from its expanded form (RFC 9881 section 6).
+/// Encodes an ML-DSA key from its expanded form (RFC 9881 section 6).
 #[must_use]
 pub fn ml_dsa_expanded_private_key(set: MlDsaSet, expanded: &[u8]) -> Vec<u8> {
     pkcs8(&ml_dsa_oid(set), &element(tag::OCTET_STRING, expanded))
@@ -169,11 +169,11 @@ good! {
     rsa_3072: KeyType::Rsa { bits: 3072 },
     /// RSA, 4096 bits.
     rsa_4096: KeyType::Rsa { bits: 4096 },
-    /// RSA, 8192 bits: the largest.
+    /// RSA, 8192 bits, the largest accepted size.
     rsa_8192: KeyType::Rsa { bits: 8192 },
     /// P-256.
     p_256: KeyType::Ec(Curve::P256),
-    /// The same without its public point, which is optional.
+    /// `p_256` without its public point, which is optional.
     p_256_without_point: KeyType::Ec(Curve::P256),
     /// P-384.
     p_384: KeyType::Ec(Curve::P384),
@@ -183,25 +183,25 @@ good! {
     x25519: KeyType::X25519,
     /// Ed25519.
     ed25519: KeyType::Ed25519,
-    /// The same with its public key (`OneAsymmetricKey`, RFC 5958).
+    /// `ed25519` with its public key (`OneAsymmetricKey`, RFC 5958).
     ed25519_v2: KeyType::Ed25519,
     /// PKCS#3 Diffie-Hellman on the named group ffdhe2048.
     dh_ffdhe2048: KeyType::Dh { bits: 2048 },
-    /// PKCS#3 Diffie-Hellman on the named group ffdhe8192: the largest.
+    /// PKCS#3 Diffie-Hellman on the named group ffdhe8192, the largest accepted size.
     dh_ffdhe8192: KeyType::Dh { bits: 8192 },
-    /// PKCS#3 Diffie-Hellman on a safe prime of no named group.
+    /// PKCS#3 Diffie-Hellman on a safe prime outside the named groups.
     dh_explicit_2048: KeyType::Dh { bits: 2048 },
     /// X9.42 Diffie-Hellman with a subgroup order, on a prime that is not safe.
     dhx_2048: KeyType::Dh { bits: 2048 },
-    /// DSA, 2048 bits with an order of 256.
+    /// DSA, 2048 bits, with an order of 256 bits.
     dsa_2048: KeyType::Dsa { bits: 2048 },
     /// ML-DSA-44 as its seed.
     ml_dsa_44: KeyType::MlDsa(MlDsaSet::MlDsa44),
     /// ML-DSA-65 as its seed.
     ml_dsa_65: KeyType::MlDsa(MlDsaSet::MlDsa65),
-    /// The same as expanded key.
+    /// ML-DSA-65 as its expanded key.
     ml_dsa_65_expanded: KeyType::MlDsa(MlDsaSet::MlDsa65),
-    /// The same as both.
+    /// ML-DSA-65 as both seed and expanded key.
     ml_dsa_65_both: KeyType::MlDsa(MlDsaSet::MlDsa65),
     /// ML-DSA-87 as its seed.
     ml_dsa_87: KeyType::MlDsa(MlDsaSet::MlDsa87),
@@ -209,7 +209,7 @@ good! {
 
 macro_rules! bad {
     ($($name:ident: $error:ident,)*) => {
-        /// Every key that must be refused, with the reason.
+        /// Every key that a backend must refuse, with the error.
         #[must_use]
         pub fn bad() -> Vec<BadKey> {
             vec![$(BadKey {

@@ -1,18 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the tests of several crates share. A dev-dependency, never part of a product: it may panic
-//! where a product may not.
+//! Helpers for the tests of several crates. It is a dev-dependency and never part of a product, so it may
+//! panic where a product may not.
 //!
-//! - [`collector`]: where the completions of a session go.
+//! - [`collector`]: a sink for the completions of a session.
 //! - [`keys`]: fixed private keys, good and bad.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
-//! - [`mod@skip`]: tests that cannot run here, recorded, and failing in CI unless listed.
-//! - [`timing`]: whether two classes of secrets take the same time.
-//! - [`vectors`]: known answers, Wycheproof's above all.
-//! - `conformance` (feature of that name): the one suite that every backend passes.
-//! - `verify` (same feature): the other side of every operation, by OpenSSL and RustCrypto.
+//! - [`mod@skip`]: records tests that cannot run here; in CI they fail unless the reason is listed.
+//! - [`timing`]: compares the times of two classes of secrets.
+//! - [`vectors`]: known answers, mostly of Wycheproof.
+//! - `conformance` (feature of that name): the suite that every backend passes.
+//! - `verify` (same feature): the peer's side of every operation, with OpenSSL and RustCrypto.
 #![forbid(unsafe_code)]
 
 pub mod collector;

@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Skipped tests, visible. libtest hides the output of a test that passes, so a line on stderr
-//! followed by `return` counts as a pass that no reader sees. A test that cannot run here calls
-//! [`skip!`](macro@crate::skip) instead:
+//! Records skipped tests. libtest hides the output of a test that passes, so a test that prints a line and
+//! returns counts as a pass. A test that cannot run here calls [`skip!`](macro@crate::skip) instead:
 //!
 //! - the skip goes to the file `$MILLRACE_SKIPPED`, which `make test` prints at its end;
 //! - with `CI=true` the test fails, unless `tests/allowed-skips.tsv` lists the reason.
@@ -11,11 +10,11 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Reasons that CI accepts, one a line: how the reason begins, a tab, why CI accepts it.
+/// Reasons that CI accepts, one per line: the beginning of the reason, a tab, an explanation.
 const ALLOWED: &str = include_str!("../../../tests/allowed-skips.tsv");
 
-/// Ends the calling test as skipped, with a reason in the words of `format!`. The reason names what
-/// is missing ("no valgrind"), so that a reader of the list knows what to install or where to run.
+/// Ends the calling test as skipped, with a reason as for `format!`. The reason names the missing thing ("no
+/// valgrind"), so that a reader of the list knows what to install.
 ///
 /// ```no_run
 /// fn follows_secrets_with_memcheck() {
@@ -33,7 +32,8 @@ macro_rules! skip {
     }};
 }
 
-/// Records that the calling test, or a part of it, is skipped; [`skip!`](macro@crate::skip) also returns.
+/// Records that the calling test, or a part of it, is skipped. [`skip!`](macro@crate::skip) calls it and then
+/// returns.
 ///
 /// # Panics
 /// With `CI=true`, if the list of allowed skips does not have the reason.

@@ -1,27 +1,27 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether two classes of secrets take the same time (after Reparaz, Balasch and Verbauwhede, "Dude, is my
-//! code constant time?"): many measurements of both in random order, compared with Welch's t-test.
+//! Compares the times of two classes of secrets (after Reparaz, Balasch and Verbauwhede, "Dude, is my code
+//! constant time?"): many measurements of both in random order, compared with Welch's t-test.
 //!
-//! A difference shows as a t that grows with the number of measurements; 4.5 is the usual sign of one.
-//! The order is random, so load on the machine falls on both classes alike and only widens them; still
-//! more is asked for here, in each of several trials, so that no ordinary run fails by chance. What a
-//! short run can find is therefore coarse: a secret that decides over a tenth of the time. The long one
+//! If the times differ, t grows with the number of measurements; the usual threshold is 4.5. The order is
+//! random, so load on the machine affects both classes alike and only widens their distributions. This test
+//! still uses a higher threshold, in each of several trials, so that no ordinary run fails by chance. So a
+//! short run finds only large leaks: a secret that affects a tenth of the time. The long run
 //! (`MILLRACE_LONG=1`, alone on the machine) finds a thousandth.
 
 use std::time::Instant;
 
-/// A t above this is a difference, if it comes again in each trial.
+/// The times differ if t is above this in each trial.
 const SUSPICIOUS: f64 = 10.0;
 
-/// Trials until a difference is believed.
+/// Number of trials.
 const TRIALS: usize = 5;
 
-/// Of all measurements, those above this share of them were interrupted, and are left out.
+/// Share of all measurements that is kept, the fastest first. The slower ones were interrupted.
 const KEPT: (usize, usize) = (9, 10);
 
-/// How much is measured.
+/// The size of a timing test.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// Measurements per class and trial.
@@ -29,7 +29,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// As many as fit into an ordinary test run, or with `MILLRACE_LONG` as many as show small leaks.
+    /// As many measurements as fit into an ordinary test run; with `MILLRACE_LONG` enough to find small
+    /// leaks.
     #[must_use]
     pub fn from_environment() -> Self {
         let long = crate::is_long();
@@ -38,10 +39,10 @@ impl Timing {
         }
     }
 
-    /// Measures `run(class)`, which says how many nanoseconds it took, for class 0 and 1 in random order.
+    /// Calls `run(class)` for classes 0 and 1 in random order. `run` returns its time in nanoseconds.
     ///
     /// # Panics
-    /// If the classes take unlike times in each of several trials.
+    /// If the times of the classes differ in each of several trials.
     pub fn same_time(&self, what: &str, mut run: impl FnMut(usize) -> u64) {
         let mut order = 0x9e37_79b9_7f4a_7c15_u64;
         for class in [0, 1, 1, 0] {
@@ -70,14 +71,14 @@ impl Timing {
     }
 }
 
-/// How long something takes, in nanoseconds.
+/// Runs `work` and returns its time in nanoseconds.
 pub fn nanoseconds(work: impl FnOnce()) -> u64 {
     let start = Instant::now();
     work();
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Welch's t of two classes, of the fastest nine tenths of all measurements.
+/// Welch's t of two classes over the fastest nine tenths of all measurements.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts and nanoseconds are small"
@@ -104,7 +105,7 @@ fn welch(classes: &[Vec<u64>; 2]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Times between 1000 and 1099 in some order, plus what the class adds.
+    /// Times between 1000 and 1099 ns in some order, plus `adds` for class 1.
     fn noisy(adds: u64) -> impl FnMut(usize) -> u64 {
         let mut state = 1_u64;
         move |class| {
@@ -118,7 +119,7 @@ mod tests {
     const SHORT: Timing = Timing { measurements: 300 };
 
     #[test]
-    fn noise_is_no_difference() {
+    fn noise_alone_is_not_reported_as_a_difference() {
         SHORT.same_time("noise", noisy(0));
     }
 

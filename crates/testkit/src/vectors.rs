@@ -1,19 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Known answers, kept in `vectors` at the root of the repository: C2SP/wycheproof, and those of
+//! Known answers in `vectors` at the root of the repository, from C2SP/wycheproof and from
 //! draft-irtf-cfrg-rsa-guidance.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// One file of known answers, in the form of Wycheproof.
+/// One file of known answers in Wycheproof's format.
 #[derive(Clone, Debug)]
 pub struct Vectors {
-    /// Its groups of tests, each with a key.
+    /// Groups of tests, each with one key.
     pub groups: Vec<Value>,
-    /// How many tests there are in all groups.
+    /// Number of tests in all groups.
     pub number_of_tests: usize,
 }
 
@@ -21,7 +21,7 @@ impl Vectors {
     /// Loads `vectors/wycheproof/<name>_test.json`.
     ///
     /// # Panics
-    /// If the file is missing, is not of the expected form, or lacks tests that it announces.
+    /// If the file is missing, has another format, or has fewer tests than it announces.
     #[must_use]
     pub fn wycheproof(name: &str) -> Self {
         Self::load(&format!("wycheproof/{name}_test.json"))

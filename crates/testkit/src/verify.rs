@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the other side of an operation does: verifies signatures, encrypts, agrees on secrets. By OpenSSL and,
-//! for ML-DSA, by RustCrypto: libraries that no backend uses.
+//! The peer's side of each operation: verifies signatures, encrypts, agrees on secrets. It uses OpenSSL and,
+//! for ML-DSA, RustCrypto; no backend uses these libraries.
 
 use millrace_engine::operation::ML_DSA_MU_LEN;
 use millrace_engine::{Hash, KeyType, MlDsaInput, MlDsaSet, Operation};
@@ -23,7 +23,7 @@ use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
 
 use crate::keys::{self, TestKey};
 
-/// OpenSSL's object for a digest.
+/// Returns OpenSSL's object for a digest.
 ///
 /// # Panics
 /// If OpenSSL does not have it.
@@ -42,7 +42,7 @@ pub fn md(hash: Hash) -> &'static MdRef {
     Md::from_nid(nid).unwrap_or_else(|| panic!("OpenSSL lacks {hash}"))
 }
 
-/// The digest of a message.
+/// Computes the digest of a message.
 ///
 /// # Panics
 /// If OpenSSL fails.
@@ -54,7 +54,7 @@ pub fn digest(hash: Hash, message: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
-/// Whether `signature` is what `operation` on `input` may give, by the public key in `spki`.
+/// Whether `signature` is valid for `operation` on `input` under the public key in `spki`.
 ///
 /// # Panics
 /// If the operation is not a signature or the key cannot be read.
@@ -72,7 +72,7 @@ pub fn signature(spki: &[u8], operation: &Operation, input: &[u8], signature: &[
     verified.unwrap_or(false)
 }
 
-/// Verifies an ML-DSA signature. `None` if key or signature cannot be read.
+/// Verifies an ML-DSA signature. `None` if key or signature do not parse.
 fn ml_dsa(spki: &[u8], form: MlDsaInput, input: &[u8], signature: &[u8]) -> Option<bool> {
     macro_rules! with {
         ($($set:ident)*) => {
@@ -102,7 +102,7 @@ pub fn ml_dsa_mu(spki: &[u8], context: &[u8], message: &[u8]) -> [u8; ML_DSA_MU_
     };
     let len = |set: MlDsaSet| set.public_key_len();
     let sets = [MlDsaSet::MlDsa44, MlDsaSet::MlDsa65, MlDsaSet::MlDsa87];
-    // The key is the end of a `SubjectPublicKeyInfo`, behind fewer than 32 bytes.
+    // The key is at the end of the `SubjectPublicKeyInfo`, after fewer than 32 bytes.
     let public = sets
         .into_iter()
         .map(len)
@@ -155,7 +155,7 @@ pub fn spki(key: &TestKey) -> Vec<u8> {
     key.public_key_to_der().expect("a public key")
 }
 
-/// The public half of the one test key of an ML-DSA parameter set.
+/// The public half of the test key of an ML-DSA parameter set.
 fn ml_dsa_spki(set: MlDsaSet) -> Vec<u8> {
     macro_rules! public {
         ($set:ident, $key:expr) => {{
@@ -174,7 +174,7 @@ fn ml_dsa_spki(set: MlDsaSet) -> Vec<u8> {
 /// The modulus of an RSA key, big-endian.
 ///
 /// # Panics
-/// If it is not one.
+/// If `key` is not an RSA key.
 #[must_use]
 pub fn rsa_modulus(spki: &[u8]) -> Vec<u8> {
     let rsa = PKey::public_key_from_der(spki)
@@ -186,14 +186,14 @@ pub fn rsa_modulus(spki: &[u8]) -> Vec<u8> {
 /// The prime of a Diffie-Hellman key, big-endian.
 ///
 /// # Panics
-/// If it is not one.
+/// If `key` is not a Diffie-Hellman key.
 #[must_use]
 pub fn dh_prime(key: &TestKey) -> Vec<u8> {
     let key = PKey::private_key_from_pkcs8(key.der).and_then(|key| key.dh());
     key.expect("a Diffie-Hellman key").prime_p().to_vec()
 }
 
-/// `value^e mod n`: what undoes a private RSA operation, and what encrypts without padding.
+/// Computes `value^e mod n`: reverses a private RSA operation, or encrypts without padding.
 ///
 /// # Panics
 /// If OpenSSL fails.
@@ -208,7 +208,7 @@ pub fn rsa_public(spki: &[u8], value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// PKCS#1 v1.5 encryption.
+/// Encrypts with PKCS#1 v1.5 padding.
 ///
 /// # Panics
 /// If the message is too long.
@@ -223,7 +223,7 @@ pub fn encrypt_pkcs1(spki: &[u8], message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// OAEP encryption.
+/// Encrypts with OAEP padding.
 ///
 /// # Panics
 /// If the message is too long.
@@ -252,7 +252,7 @@ pub fn encrypt_oaep(
     encrypt().expect("a message that fits")
 }
 
-/// A deterministic signature by OpenSSL itself with the private key: PKCS#1 v1.5 or Ed25519.
+/// Signs with the private key in OpenSSL. Only for deterministic signatures: PKCS#1 v1.5 or Ed25519.
 ///
 /// # Panics
 /// If OpenSSL fails.
@@ -275,11 +275,11 @@ pub fn sign(key: &TestKey, operation: &Operation, input: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A fresh public value for `key` to agree with, in the form of a job's input, and the secret that
-/// OpenSSL computes from `key` and that value.
+/// Returns a fresh public value of a peer, in the form of a job's input, and the secret that OpenSSL computes
+/// from `key` and that value.
 ///
 /// # Panics
-/// If `key` has no key agreement.
+/// If `key` is not for key agreement.
 #[must_use]
 pub fn agreement(key: &TestKey) -> (Vec<u8>, Vec<u8>) {
     let ours = PKey::private_key_from_pkcs8(key.der).expect("a private key");
@@ -321,7 +321,7 @@ fn derive(ours: &PKey<Private>, peer: &PKey<Private>) -> Vec<u8> {
     deriver.derive_to_vec().expect("a secret")
 }
 
-/// With bare numbers, because the crate's own derivation strips leading zeros.
+/// Computes with plain numbers, because the `openssl` crate's derivation strips leading zeros.
 fn dh_agreement(ours: &Dh<Private>) -> (Vec<u8>, Vec<u8>) {
     let (p, g) = (ours.prime_p(), ours.generator());
     let mut context = BigNumContext::new().expect("a context");

@@ -40,7 +40,7 @@ fn one(queue: &mut dyn Queue) -> Result<Vec<u8>, BackendError> {
 }
 
 #[test]
-fn faults_come_as_asked_and_stop() {
+fn injected_faults_hit_as_configured_and_stop() {
     let (backend, controls) = faulty();
     assert_eq!(backend.describe().kind, BackendKind::Simd);
     let mut queue = backend.open_queue().expect("a queue");
@@ -97,7 +97,7 @@ fn the_gate_holds_a_poll_until_it_opens() {
 }
 
 #[test]
-fn keys_queues_and_the_backend_itself_can_be_refused() {
+fn controls_refuse_keys_queues_and_probe() {
     let (backend, controls) = faulty();
     controls.refuse_keys(Some(KeyError::TooMany));
     let refused = backend

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Every message as bytes, and back. Encoding is canonical: one value has one form, and `decode`
-//! accepts no other, so that bytes that were decoded encode to themselves.
+//! Encodes and decodes every message. Encoding is canonical: one value has one form, and `decode`
+//! accepts no other. So decoded bytes encode to themselves.
 //!
-//! Encoding cannot fail. A value that the bounds do not allow (which a caller should not have
-//! built) becomes the nearest one that ends well: a job that is certain to be refused, a completion
-//! that says that the operation failed, a name that no key has.
+//! Encoding cannot fail. A value outside the bounds, which a caller should not build, is replaced by the
+//! nearest valid one: a job that the node refuses, a completion with the status "operation failed", a name
+//! that no key has.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub use crate::writer::{
     encode_submit_batch, job_fits, wipe,
 };
 
-/// Fewest bytes of a job in a `Submit`: everything fixed, no parameters, no input.
+/// Fewest bytes of a job in a `Submit`: the fixed fields, without parameters and input.
 pub(crate) const MIN_JOB_LEN: usize = 8 + 4 + 4 + 1 + 2;
 
 /// Bytes of a completion in a `Complete` without its output.
@@ -51,21 +51,21 @@ pub trait Message: Sized {
     /// Every kind of message of the other direction.
     const FOREIGN_KINDS: &'static [Kind];
 
-    /// Appends the message with its header. A batch that does not fit one frame becomes several;
-    /// one of no jobs becomes nothing.
+    /// Appends the message with its header. A batch too long for one frame becomes several frames; an empty
+    /// batch appends nothing.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The message of this kind with this payload.
+    /// Decodes the payload of a message of this kind.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The first defect of the bytes.
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError>;
 
-    /// Whether payloads of this kind may hold secrets, so that their bytes are to be overwritten.
+    /// Whether payloads of this kind may hold secrets. The decoder overwrites such payloads after use.
     fn may_be_secret(kind: u8) -> bool;
 }
 
-/// Kind and payload length of a frame, if a message of `M` can start like this.
+/// Returns kind and payload length of a frame, if this can be the header of a message of `M`.
 ///
 /// # Errors
 /// An unknown kind, one of the other direction, an impossible length, flags, reserved bytes.
@@ -197,7 +197,7 @@ impl Message for NodeMessage {
                 let Some((code, bits)) = codes::key_type_to_codes(info.key_type)
                     .filter(|_| info.spki.len() <= MAX_SPKI_LEN)
                 else {
-                    // A key that this version cannot say is one that it does not offer.
+                    // This version has no code for the type of the key, so it does not offer the key.
                     let reason = KeyRefusal::Key(KeyError::NotOffered);
                     return Self::KeyRefused {
                         request: *request,
@@ -315,7 +315,7 @@ fn selector(r: &mut Reader<'_>) -> Result<KeySelector, WireError> {
     }
 }
 
-/// The counters that are not 0, in the order of their codes.
+/// Decodes the counters that are not 0, in the order of their codes.
 fn report(r: &mut Reader<'_>) -> Result<EdgeReport, WireError> {
     let mut report = EdgeReport::default();
     let mut last = 0;
@@ -363,7 +363,7 @@ fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
     })
 }
 
-/// A batch: how many, then one after the other. No id may occur twice.
+/// Decodes a batch: the count, then the items. No id may occur twice.
 fn batch<T>(
     r: &mut Reader<'_>,
     min_len: usize,
@@ -378,7 +378,7 @@ fn batch<T>(
         return Err(WireError::TooManyJobs(count));
     }
     if r.left() < count * min_len {
-        // Found out before anything is allocated.
+        // Checked before anything is allocated.
         return Err(WireError::Truncated("batch"));
     }
     let mut items = Vec::with_capacity(count);
@@ -391,17 +391,17 @@ fn batch<T>(
     Ok(items)
 }
 
-/// The ids of a batch so far. As long as they ascend, which those of a counter do, the highest is
-/// all that has to be known; after that the scan over at most 255 is a few vector instructions.
+/// The ids of a batch so far. While they ascend, as those of a counter do, it needs only the highest. After
+/// that it scans at most 255 ids, which is a few vector instructions.
 #[derive(Default)]
 struct Ids {
     highest: Option<u64>,
-    /// Every id so far, or none as long as they ascend.
+    /// Every id so far; empty while they ascend.
     seen: Vec<u64>,
 }
 
 impl Ids {
-    /// Adds an id; `before` are those that were added already.
+    /// Adds an id; `before` are the ids that were added before.
     fn insert(&mut self, id: u64, before: impl Iterator<Item = u64>) -> Result<(), WireError> {
         let ascends = self.highest < Some(id);
         if ascends {
@@ -410,7 +410,7 @@ impl Ids {
             self.seen.reserve_exact(MAX_JOBS_PER_FRAME);
             self.seen.extend(before);
         }
-        // No early exit: this is what lets the compiler compare several at once.
+        // No early exit, so that the compiler can compare several at once.
         if !ascends
             && self
                 .seen
@@ -513,8 +513,8 @@ fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireEr
     })
 }
 
-/// Appends one frame. The payload of a message that is not a batch is bounded by its kind, so the
-/// buffer is enlarged at most once, and without leaving a copy behind.
+/// Appends one frame of a message that is not a batch. Its kind bounds the payload, so the buffer is enlarged
+/// at most once, without leaving a copy behind.
 fn frame(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
     crate::writer::reserve(out, HEADER_LEN + kind.max_payload);
     let start = crate::writer::begin_frame(out, kind);
@@ -522,19 +522,19 @@ fn frame(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
     crate::writer::end_frame(out, start);
 }
 
-/// Bytes with a `u16` length in front; the caller has seen to the bound.
+/// Appends bytes after their `u16` length; the caller has checked the bound.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     let length = u16::try_from(bytes.len()).expect("bounded far below 64 KiB by the caller");
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// The bytes, or none of them: half a key is no better than none.
+/// Returns the bytes, or none if they are too long: a cut key is useless.
 fn at_most(bytes: &[u8], limit: usize) -> &[u8] {
     if bytes.len() <= limit { bytes } else { &[] }
 }
 
-/// A name for logs: what is too long is cut, and control characters become `_`.
+/// Appends a name for logs. A name that is too long is cut, and control characters become `_`.
 fn put_name(out: &mut Vec<u8>, name: &str) {
     let start = out.len();
     out.push(0);

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The numbers that stand for things on the wire, as tables. Those of operations, hashes, backends,
-//! job and key errors are the engine's own; here are those that only the wire has.
+//! Tables of the codes on the wire. The engine defines the codes of operations, hashes, backends, job errors
+//! and key errors; this module has the codes that occur only on the wire.
 
 use millrace_engine::error::KeyError;
 use millrace_engine::key::{KeyKind, KeyType, MAX_PRIVATE_KEY_LEN};
@@ -12,15 +12,14 @@ use crate::message::KeyRefusal;
 use crate::report::EDGE_COUNTERS;
 use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 
-/// One kind of message: its number in the frame header, its name, and the most bytes its payload
-/// can have.
+/// One kind of message: its code in the frame header, its name, and its longest payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Number in the frame header.
+    /// Code in the frame header.
     pub code: u8,
     /// Name, as in [`crate::message`] and in the specification.
     pub name: &'static str,
-    /// Bound on the payload, in bytes: a longer one is refused from the header alone.
+    /// Bound on the payload, in bytes. The decoder refuses a longer one when it has read the header.
     pub max_payload: usize,
 }
 
@@ -36,7 +35,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Every kind that clients send, in the order of the codes: all below 0x80.
+    /// Every kind that clients send, in the order of the codes, all below 0x80.
     CLIENT_KINDS:
     HELLO = 0x01 "Hello" 8 + 2 + 2 + 8 + 1 + MAX_NAME_LEN;
     OPEN_KEY = 0x02 "OpenKey" 4 + 1 + 1 + MAX_KEY_NAME_LEN;
@@ -49,7 +48,7 @@ kinds! {
 }
 
 kinds! {
-    /// Every kind that nodes send, in the order of the codes: all from 0x80.
+    /// Every kind that nodes send, in the order of the codes, all from 0x80.
     NODE_KINDS:
     WELCOME = 0x81 "Welcome" 8 + 2 + 8 + 1 + MAX_NAME_LEN + 4 + 4;
     KEY_OPENED = 0x82 "KeyOpened" 4 + 4 + 1 + 2 + 2 + MAX_SPKI_LEN + 4 + 4;
@@ -60,7 +59,7 @@ kinds! {
     FAULT = 0x87 "Fault" 1;
 }
 
-/// Bytes of one counter in a `Report`: its code and its number.
+/// Bytes of one counter in a `Report`: its code and its value.
 const REPORTED_LEN: usize = 1 + 8;
 
 /// Tag of [`crate::message::KeySelector::Name`].
@@ -84,7 +83,7 @@ impl KeyRefusal {
         (0x05, "import-disabled"),
     ];
 
-    /// The two bytes used on the wire: the refusal, and the [`KeyError`] if there is one.
+    /// The two bytes on the wire: the refusal, and the [`KeyError`] or 0.
     #[must_use]
     pub fn codes(self) -> (u8, u8) {
         match self {
@@ -110,13 +109,13 @@ impl KeyRefusal {
     }
 }
 
-/// Code and size of a type of key; none for a size that the other end would not accept.
+/// Code and size of a type of key; `None` for a size that the peer would not accept.
 pub(crate) fn key_type_to_codes(key_type: KeyType) -> Option<(u8, u16)> {
     let (kind, bits) = (key_type.kind(), key_type.bits());
     kind.with_bits(bits).map(|_| (kind.code(), bits))
 }
 
-/// The type of key of this code and size.
+/// Returns the type of key with this code and size.
 pub(crate) fn key_type_from_codes(code: u8, bits: u16) -> Result<KeyType, WireError> {
     let unknown = WireError::UnknownCode {
         field: "key type",

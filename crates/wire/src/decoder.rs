@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Turns a stream of bytes, in whatever pieces it comes, into messages.
+//! Decodes a stream of bytes, which may arrive in pieces of any size, into messages.
 //!
-//! The decoder lends out the place for the next read, so that bytes are copied once by the kernel
-//! and once into the message. It holds at most one unfinished frame, and refuses a frame from its
-//! header alone if that cannot be the start of a message.
+//! The decoder lends its buffer for the next read, so that bytes are copied once by the operating system and
+//! once into the message. It holds at most one unfinished frame. It refuses a frame with an invalid header
+//! before the payload arrives.
 
 use std::fmt;
 use std::hint::black_box;
@@ -17,15 +17,14 @@ use crate::codec::{Message, parse_header};
 use crate::error::{Peer, WireError};
 use crate::{HEADER_LEN, MAX_FRAME_LEN};
 
-/// The least room that [`Decoder::space`] offers, in bytes: one page, so that a read is worth its
-/// system call.
+/// Least room that [`Decoder::space`] offers, in bytes: one page, so that a read is worth its system call.
 pub const MIN_SPACE: usize = 4 * 1024;
 
-/// Size of the buffer at first, in bytes. Enough for batches of signatures; an idle connection
-/// should not cost [`MAX_BUFFER`].
+/// Initial size of the buffer, in bytes. It is enough for batches of signatures, and spares idle connections
+/// the cost of [`MAX_BUFFER`].
 const FIRST_BUFFER: usize = 16 * 1024;
 
-/// Bound on the buffer, in bytes: the longest unfinished frame, and room to read.
+/// Bound on the buffer, in bytes: the longest unfinished frame, and room for a read.
 pub const MAX_BUFFER: usize = MAX_FRAME_LEN + MIN_SPACE;
 
 /// Decodes the messages of one direction of one connection.
@@ -38,25 +37,25 @@ pub const MAX_BUFFER: usize = MAX_FRAME_LEN + MIN_SPACE;
 /// }
 /// ```
 ///
-/// After an error the stream cannot be understood any more: `next` repeats the error.
+/// After an error the rest of the stream has no meaning: `next` repeats the error.
 ///
-/// Bytes that may have been secret (imported keys, outputs of jobs) are overwritten with zeros as
-/// soon as their message is decoded, and the whole buffer is when it is dropped.
+/// The decoder overwrites bytes that may be secret (imported keys, outputs of jobs) with zeros when it has
+/// decoded their message, and the whole buffer when it is dropped.
 pub struct Decoder<M> {
     /// Initialised memory; the valid bytes are `start..end`.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Whether a read filled all the room it was given: then more is worth offering.
+    /// Whether the last read filled all its room; then the next read gets more.
     crowded: bool,
-    /// No frame has been decoded yet: an impossible header may be another protocol.
+    /// True until the first frame is decoded. Until then an invalid header may be another protocol.
     fresh: bool,
     failed: Option<WireError>,
     message: PhantomData<fn() -> M>,
 }
 
 impl<M: Message> Decoder<M> {
-    /// A decoder for a new connection. Allocates at the first [`Self::space`].
+    /// Makes a decoder for a new connection. It allocates at the first [`Self::space`].
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -70,8 +69,8 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// Where the next read goes: at least [`MIN_SPACE`] bytes, provided that [`Self::next`] was
-    /// called until it had no more.
+    /// Returns the buffer for the next read: at least [`MIN_SPACE`] bytes, if [`Self::next`] was called until
+    /// it returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -87,17 +86,17 @@ impl<M: Message> Decoder<M> {
         &mut self.buffer[self.end..]
     }
 
-    /// Says how many bytes were put at the front of [`Self::space`]. More than fit count as all.
+    /// Adds the first `count` bytes of [`Self::space`] to the stream. A larger count means all of it.
     pub fn filled(&mut self, count: usize) {
         let room = self.buffer.len() - self.end;
         self.end += count.min(room);
         self.crowded = count >= room && room > 0;
     }
 
-    /// The next message, or none before more bytes have come.
+    /// Returns the next message, or `None` until more bytes arrive.
     ///
     /// # Errors
-    /// What is wrong with the bytes. Sticky: close the connection.
+    /// The first defect of the bytes. Sticky: close the connection.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator would end at the first None"
@@ -113,7 +112,7 @@ impl<M: Message> Decoder<M> {
         result
     }
 
-    /// How many bytes have come that no message has used.
+    /// Number of bytes that have arrived and belong to no decoded message.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.end - self.start
@@ -144,8 +143,8 @@ impl<M: Message> Decoder<M> {
         message.map(Some)
     }
 
-    /// Moves the unread bytes to the front. Only ever the beginning of one frame is moved, and each
-    /// frame at most once, because afterwards there is room for the rest of it.
+    /// Moves the unread bytes to the front. They are the beginning of one frame. Each frame is moved at most
+    /// once, because afterwards there is room for the rest of it.
     fn compact(&mut self) {
         if self.start == 0 {
             return;
@@ -198,7 +197,7 @@ impl<M> fmt::Debug for Decoder<M> {
     }
 }
 
-/// Overwrites bytes of a buffer that lives on. `black_box` makes the compiler believe that they are
+/// Overwrites bytes of a buffer that stays allocated. `black_box` makes the compiler assume that they are
 /// read, so that this is one `memset` and not the byte-wise volatile loop of `zeroize`.
 pub(crate) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);

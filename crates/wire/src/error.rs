@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What can be wrong with bytes from outside. All of it is the peer's fault, none of it can be
-//! retried on the same connection, and nothing of it repeats the peer's bytes beyond a number.
+//! Errors of received bytes. Each is the peer's fault and ends the connection. An error shows numbers of the
+//! peer, but never other bytes that it sent.
 
 use std::fmt;
 
@@ -16,26 +16,26 @@ pub enum WireError {
     /// The first bytes of the connection belong to another protocol.
     #[error("the peer speaks {0}: check that address, port and TLS settings of both ends match")]
     NotMillrace(Peer),
-    /// `Hello` or `Welcome` without the magic number.
+    /// `Hello` or `Welcome` lacks the magic number.
     #[error("the first message lacks the magic number: the peer is not Millrace")]
     Magic,
-    /// A frame whose header announces more than a message of its kind can have.
+    /// The header announces a payload longer than its kind allows.
     #[error("frame of kind {kind:#04x} announces {length} bytes, at most {limit} are possible")]
     TooLarge {
         /// The kind in the header.
         kind: u8,
         /// The announced length of the payload.
         length: u32,
-        /// The most that is possible.
+        /// The bound of this kind, in bytes.
         limit: usize,
     },
-    /// A kind of message that no version of the protocol has.
+    /// No version of the protocol has this kind of message.
     #[error("message kind {0:#04x} is unknown")]
     UnknownKind(u8),
-    /// A message that only the other side sends.
+    /// Only the other side sends this kind of message.
     #[error("message kind {0:#04x} belongs to the other direction")]
     WrongDirection(u8),
-    /// Flags, of which there are none yet.
+    /// The header has flags; the protocol defines none yet.
     #[error("frame flags {0:#04x} are unknown")]
     Flags(u8),
     /// The reserved bytes of the header are not zero.
@@ -47,51 +47,51 @@ pub enum WireError {
     /// The payload goes on after the last field.
     #[error("{0} bytes follow the last field of the message")]
     Trailing(usize),
-    /// A field of variable length above its bound.
+    /// A field of variable length is above its bound.
     #[error("field \"{field}\" has {length} bytes, at most {limit} are allowed")]
     TooLong {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its length.
+        /// Received length, in bytes.
         length: usize,
-        /// Its bound.
+        /// Bound, in bytes.
         limit: usize,
     },
-    /// A text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error("field \"{0}\" is not UTF-8")]
     NotUtf8(&'static str),
-    /// A text with control characters, which would forge lines in a log.
+    /// A text has control characters, which could forge lines in a log.
     #[error("field \"{0}\" has a control character")]
     ControlCharacter(&'static str),
-    /// A number that stands for nothing.
+    /// A code is in no table of the protocol.
     #[error("{field} {code:#04x} is unknown")]
     UnknownCode {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The number.
+        /// The unknown code.
         code: u32,
     },
-    /// A number outside its range.
+    /// A number is outside its range.
     #[error("{field} is {value}, which is out of range")]
     OutOfRange {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The number.
+        /// Received number.
         value: u32,
     },
-    /// A batch of nothing.
+    /// A batch has no items.
     #[error("a batch without jobs")]
     EmptyBatch,
-    /// A batch above the bound.
+    /// A batch has more jobs than the bound.
     #[error("a batch of {0} jobs, at most 256 are allowed")]
     TooManyJobs(usize),
     /// Two entries of one batch have the same id.
     #[error("job {0} occurs twice in one batch")]
     DuplicateJob(u64),
-    /// A failed job with an output.
+    /// A failed job has an output.
     #[error("job {0} failed and has an output")]
     OutputOfFailedJob(u64),
-    /// A report whose counters do not ascend, or have the value 0, which is left out.
+    /// The counters of a report do not ascend, or one has the value 0, which must be left out.
     #[error("counter {0:#04x} of a report is zero, or not above the one before it")]
     ReportOrder(u8),
     /// The peer's highest version is below its lowest.
@@ -102,7 +102,7 @@ pub enum WireError {
         /// Highest version.
         max: u16,
     },
-    /// No version that both ends speak.
+    /// No version is spoken by both ends.
     #[error("the peer speaks versions {min} to {max}, which are not ours: update the older side")]
     NoCommonVersion {
         /// The peer's lowest version.
@@ -110,16 +110,16 @@ pub enum WireError {
         /// The peer's highest version.
         max: u16,
     },
-    /// The node chose a version that was not offered.
+    /// The node chose a version that the client did not offer.
     #[error("the node chose version {0}, which was not offered")]
     VersionNotOffered(u16),
-    /// The node put features in force that were not asked for.
+    /// The node enabled features that the client did not ask for.
     #[error("the node put features {0:#x} in force, which were not asked for")]
     FeaturesNotOffered(u64),
 }
 
 impl WireError {
-    /// What a node tells its peer before it closes the connection for this reason.
+    /// The fault that a node sends before it closes the connection for this error.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -130,17 +130,17 @@ impl WireError {
     }
 }
 
-/// Another protocol, recognised by the first bytes of a peer.
+/// Another protocol, recognised by the peer's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A TLS record: one end expects TLS, the other does not.
+    /// A TLS record: one end uses TLS, the other does not.
     Tls,
     /// Printable text: HTTP, SSH, SMTP or a person with a terminal.
     Text,
 }
 
 impl Peer {
-    /// What a frame header that cannot be one looks like.
+    /// Recognises another protocol by the first bytes of an invalid frame header.
     pub(crate) fn recognise(first: [u8; 4]) -> Option<Self> {
         // Content type change_cipher_spec to application_data, legacy version 3.x (RFC 8446, 5.1).
         if matches!(first, [0x14..=0x17, 0x03, 0x00..=0x04, _]) {

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What clients and nodes say to each other, as values. How each looks in bytes is in
-//! [`crate::codec`] and, for other implementations, in `docs/protocol.md`.
+//! The messages of clients and nodes, as values. [`crate::codec`] has their encoding; `docs/protocol.md`
+//! specifies it for other implementations.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,16 +16,17 @@ use thiserror::Error;
 
 use crate::report::EdgeReport;
 
-/// Chosen by the client, unique among its open requests of that connection; echoed in the answer.
+/// Number of a request. The client chooses it, unique among its open requests on the connection; the answer
+/// echoes it.
 pub type RequestId = u32;
 
-/// Chosen by the client, unique among its jobs in flight on that connection.
+/// Number of a job. The client chooses it, unique among its jobs in flight on the connection.
 pub type JobId = u64;
 
-/// Names a key inside one connection. Another connection's handles mean nothing here.
+/// Names a key on one connection. Handles are not valid on other connections.
 pub type KeyHandle = u32;
 
-/// From client to node.
+/// A message from client to node.
 #[derive(Debug)]
 pub enum ClientMessage {
     /// First message of a connection.
@@ -37,21 +38,21 @@ pub enum ClientMessage {
         /// Which key.
         selector: KeySelector,
     },
-    /// Brings a key for the life of this connection. Answered by `KeyOpened` or `KeyRefused`.
+    /// Imports a key until this connection closes. Answered by `KeyOpened` or `KeyRefused`.
     ImportKey {
         /// Echoed in the answer.
         request: RequestId,
         /// The key.
         key: PrivateKey,
     },
-    /// Gives up a handle. Not answered; jobs in flight end normally.
+    /// Closes a handle. Not answered; jobs in flight end normally.
     CloseKey {
         /// The handle.
         handle: KeyHandle,
     },
-    /// Jobs, in any number that fits the frame. Each is answered by exactly one completion.
+    /// As many jobs as fit the frame. Each is answered by exactly one completion.
     Submit(Vec<SubmittedJob>),
-    /// Asks that a job ends soon. The job is still answered by exactly one completion.
+    /// Asks the node to end a job soon. The job is still answered by exactly one completion.
     Cancel {
         /// The job.
         job: JobId,
@@ -61,12 +62,12 @@ pub enum ClientMessage {
         /// Echoed.
         token: u64,
     },
-    /// What the edge behind this connection has counted. Only with
+    /// The counters of the edge behind this connection. Only with
     /// [`FEATURE_REPORTS`](crate::FEATURE_REPORTS); not answered.
     Report(EdgeReport),
 }
 
-/// From node to client.
+/// A message from node to client.
 #[derive(Debug)]
 pub enum NodeMessage {
     /// Answer to `Hello`: the version and features in force, and the node's bounds.
@@ -75,20 +76,20 @@ pub enum NodeMessage {
     KeyOpened {
         /// From the request.
         request: RequestId,
-        /// Its name on this connection.
+        /// The key's name on this connection.
         handle: KeyHandle,
-        /// Its type and public half.
+        /// The key's type and public half.
         info: KeyInfo,
-        /// What this client may do with it.
+        /// Operations that this client may do with the key.
         operations: OperationSet,
-        /// With which hashes.
+        /// Hashes that this client may use with the key.
         hashes: HashSet,
     },
     /// A key was not opened.
     KeyRefused {
         /// From the request.
         request: RequestId,
-        /// Why.
+        /// Cause of the refusal.
         reason: KeyRefusal,
     },
     /// Jobs that ended.
@@ -113,8 +114,8 @@ pub struct Hello {
     pub max_version: u16,
     /// Features that the client would like, as bits.
     pub features: u64,
-    /// Software name and version, for logs; at most [`crate::MAX_NAME_LEN`] bytes of UTF-8 without
-    /// control characters. What is too long is cut, a control character becomes `_`.
+    /// Software name and version, for logs; at most [`crate::MAX_NAME_LEN`] bytes of UTF-8 without control
+    /// characters. Encoding cuts a longer name and replaces control characters by `_`.
     pub agent: String,
 }
 
@@ -127,27 +128,26 @@ pub struct Welcome {
     pub features: u64,
     /// Name of the node, for logs; bounded like [`Hello::agent`].
     pub node: String,
-    /// Jobs that this connection may have in flight; more are answered `Busy`.
+    /// Most jobs that this connection may have in flight; the node answers further ones with `Busy`.
     pub max_in_flight: u32,
-    /// Keys that this connection may have open.
+    /// Most keys that this connection may have open.
     pub max_keys: u32,
 }
 
-/// Which key a client asks for.
+/// The key that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeySelector {
-    /// By its name in the node's key store; at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8
-    /// without control characters. Another string cannot name a key: it is sent as the empty name,
-    /// which no key has.
+    /// By name in the node's key store: at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8 without control
+    /// characters. No key has another name, so any other string is sent as the empty name, which no key has.
     Name(String),
-    /// By the SHA-256 of its DER `SubjectPublicKeyInfo`.
+    /// By SHA-256 of the DER `SubjectPublicKeyInfo`.
     SpkiSha256([u8; 32]),
 }
 
 /// Why a key was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum KeyRefusal {
-    /// There is no such key *for this client*: also the answer for keys of others.
+    /// There is no such key *for this client*. Keys of other clients get the same answer.
     #[error("no such key")]
     NoSuchKey,
     /// The imported key was not accepted.
@@ -159,23 +159,23 @@ pub enum KeyRefusal {
     /// The node is draining.
     #[error("the node is draining: use another one")]
     Draining,
-    /// This node does not take keys from its clients.
+    /// This node accepts no keys from its clients.
     #[error("this node takes no keys from its clients")]
     ImportDisabled,
 }
 
 /// One job in a `Submit`. Its `Debug` shows the length of the input only.
 pub struct SubmittedJob {
-    /// Its id.
+    /// Number of the job.
     pub id: JobId,
-    /// The key.
+    /// Handle of the key.
     pub key: KeyHandle,
-    /// Time from its arrival until it is useless; 0 and anything above the node's own bound mean
-    /// that bound.
+    /// Time from the job's arrival until its result is useless. 0, and anything above the node's own bound,
+    /// means that bound.
     pub budget: Duration,
-    /// What to do.
+    /// The operation, with its parameters.
     pub operation: Operation,
-    /// The input.
+    /// The operation's input; [`Operation`] describes its form.
     pub input: Vec<u8>,
 }
 
@@ -201,15 +201,15 @@ impl fmt::Debug for SubmittedJob {
 /// One completion in a `Complete`. Its `Debug` shows the length of the output only, because a
 /// decryption or a key agreement yields a secret.
 pub struct JobCompletion {
-    /// The job.
+    /// Number of the job.
     pub id: JobId,
-    /// What came of it.
+    /// The output, or the error.
     pub result: Result<Output, JobError>,
-    /// The backend that served it; `None` if it never reached one.
+    /// The backend that served the job; `None` if the job never reached one.
     pub served_by: Option<BackendKind>,
-    /// Time it waited in the node.
+    /// Time that the job waited in the node's queues.
     pub queue_time: Duration,
-    /// Time the backend worked on it.
+    /// Time that the backend worked on the job.
     pub service_time: Duration,
 }
 
@@ -243,7 +243,7 @@ coded_enum! {
         /// No common protocol version.
         #[error("no common protocol version: update the older side")]
         Version = 0x01 "version",
-        /// Bytes that do not decode, an unknown message, or one out of order.
+        /// The peer sent bytes that do not decode, an unknown message, or a message out of order.
         #[error("protocol violation")]
         Protocol = 0x02 "protocol",
         /// A frame above the bound.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Takes fields from the front of a payload. Every step says which field it was about, so that an
-//! error tells a developer of another implementation where to look.
+//! Takes fields from the front of a payload. Each call names its field, so that an error shows the developer
+//! of another implementation where to look.
 
 use crate::error::WireError;
 
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// Bytes with a `u16` length in front.
+    /// Takes bytes after their `u16` length.
     #[inline]
     pub(crate) fn bytes(
         &mut self,
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         self.take(field, length, limit)
     }
 
-    /// Text with a `u8` length in front.
+    /// Takes text after its `u8` length.
     pub(crate) fn text(&mut self, field: &'static str, limit: usize) -> Result<String, WireError> {
         let length = usize::from(self.u8(field)?);
         let bytes = self.take(field, length, limit)?;
@@ -71,12 +71,12 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// How many bytes are left.
+    /// Number of bytes left.
     pub(crate) fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// Ends the reading: nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) fn finish(self) -> Result<(), WireError> {
         match self.rest.len() {
             0 => Ok(()),

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How the two ends agree. A client offers a range of versions and a set of features; the node
-//! answers with the highest common version and with those of the features that it has, too.
+//! Negotiation of version and features. A client offers a range of versions and a set of features. The node
+//! answers with the highest common version and the features that both have.
 //!
-//! Every code and layout of a version is fixed. What is new comes either with a version or with a
-//! feature, and is sent only where that version or feature is in force; so a decoder can refuse
-//! what it does not know, and old and new ends still understand each other.
+//! Every code and layout of a version is fixed. New codes and messages need a new version or a new feature,
+//! and are sent only where it is in force. So a decoder can refuse unknown codes, and old and new peers still
+//! understand each other.
 
 use millrace_engine::key::KeyKind;
 use millrace_engine::operation::{Hash, Operation, OperationKind};
@@ -36,8 +36,8 @@ pub const FEATURE_NAMES: &[(u64, &str)] = &[
 /// Features known here.
 pub const FEATURES: u64 = FEATURE_REPORTS | FEATURE_ML_DSA;
 
-/// The feature that brings an operation; 0 for one that version 1 always has. A new operation needs a new feature:
-/// peers without it treat its code as a violation of the protocol.
+/// The feature that an operation needs; 0 if version 1 always has the operation. A new operation needs a new
+/// feature, because peers without it treat its code as a protocol violation.
 #[must_use]
 pub const fn feature_of_operation(kind: OperationKind) -> u64 {
     match kind {
@@ -57,7 +57,7 @@ pub const fn feature_of_operation(kind: OperationKind) -> u64 {
     }
 }
 
-/// The feature that brings a hash; 0 for one that version 1 always has.
+/// The feature that a hash needs; 0 if version 1 always has the hash.
 #[must_use]
 pub const fn feature_of_hash(hash: Hash) -> u64 {
     match hash {
@@ -71,7 +71,7 @@ pub const fn feature_of_hash(hash: Hash) -> u64 {
     }
 }
 
-/// The feature that brings a kind of key; 0 for one that version 1 always has.
+/// The feature that a kind of key needs; 0 if version 1 always has the kind.
 #[must_use]
 pub const fn feature_of_key(kind: KeyKind) -> u64 {
     match kind {
@@ -87,10 +87,11 @@ pub const fn feature_of_key(kind: KeyKind) -> u64 {
     }
 }
 
-/// What may be said on a connection with these features in force.
+/// The codes that may be sent on a connection, given its features.
 ///
-/// Node: list to the client only what [`Self::operations`] and [`Self::hashes`] keep, and treat a key that
-/// [`Self::has_key`] denies as one that does not exist. Client: send a job only if [`Self::has_operation`] allows it.
+/// A node lists only the operations and hashes that pass [`Self::operations`] and [`Self::hashes`], and
+/// treats a key without [`Self::has_key`] as one that does not exist. A client sends a job only if
+/// [`Self::has_operation`] allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vocabulary(u64);
 
@@ -105,13 +106,13 @@ impl Vocabulary {
         self.0 & feature == feature
     }
 
-    /// Whether keys of this kind can be named.
+    /// Whether keys of this kind may be sent.
     #[must_use]
     pub const fn has_key(self, kind: KeyKind) -> bool {
         self.has(feature_of_key(kind))
     }
 
-    /// Whether the operation with its hashes can be named.
+    /// Whether the operation and its hashes may be sent.
     #[must_use]
     pub fn has_operation(self, operation: &Operation) -> bool {
         self.has(feature_of_operation(operation.kind()))
@@ -122,7 +123,7 @@ impl Vocabulary {
                 .all(|hash| self.has(feature_of_hash(hash)))
     }
 
-    /// Those of the operations that can be named.
+    /// Keeps the operations that may be sent.
     #[must_use]
     pub fn operations(self, operations: OperationSet) -> OperationSet {
         operations
@@ -131,7 +132,7 @@ impl Vocabulary {
             .collect()
     }
 
-    /// Those of the hashes that can be named.
+    /// Keeps the hashes that may be sent.
     #[must_use]
     pub fn hashes(self, hashes: HashSet) -> HashSet {
         hashes
@@ -141,7 +142,7 @@ impl Vocabulary {
     }
 }
 
-/// Node side: the version and the features that are in force after this `Hello`.
+/// Node side: chooses the version and the features for this `Hello`.
 ///
 /// # Errors
 /// [`WireError::NoCommonVersion`].
@@ -154,7 +155,7 @@ pub fn negotiate(hello: &Hello) -> Result<(u16, u64), WireError> {
     Ok((version, hello.features & FEATURES))
 }
 
-/// Client side: whether this `Welcome` is an answer to that `Hello`.
+/// Client side: checks that this `Welcome` is a valid answer to the `Hello`.
 ///
 /// # Errors
 /// [`WireError::VersionNotOffered`] or [`WireError::FeaturesNotOffered`]: the node is broken.
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_do_not_meet_are_a_version_fault() {
+    fn disjoint_version_ranges_are_a_version_fault() {
         for (min, max) in [(VERSION_MAX + 1, u16::MAX), (0, VERSION_MIN - 1)] {
             let error = negotiate(&hello(min, max)).unwrap_err();
             assert_eq!(error, WireError::NoCommonVersion { min, max });
@@ -198,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn vocabulary_without_features_is_that_of_the_first_release() {
+    fn codes_without_features_equal_those_of_the_first_release() {
         let all: OperationSet = OperationKind::ALL.iter().copied().collect();
         let hashes: HashSet = Hash::ALL.iter().copied().collect();
         let first = Vocabulary::new(0);
-        // Bits 1 to 12 and 1 to 7: what peers without any feature know.
+        // Bits 1 to 12 and 1 to 7 are the codes that peers without any feature know.
         assert_eq!(first.operations(all).bits(), 0x1ffe);
         assert_eq!(first.hashes(hashes).bits(), 0xfe);
         let keys = KeyKind::ALL.iter().filter(|kind| first.has_key(**kind));
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_must_answer_the_hello() {
+    fn welcome_that_does_not_match_the_hello_is_refused() {
         let hello = Hello {
             min_version: 1,
             max_version: 2,

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Writes frames, above all batches, straight into the buffer that goes to the socket.
+//! Writes frames directly into the buffer that goes to the socket.
 //!
-//! Buffers grow only here, and never by `realloc`: that would leave a copy of an imported key or of
-//! a decrypted secret in freed memory.
+//! Buffers grow only in this module, and never by `realloc`, because that would leave a copy of an imported
+//! key or of a decrypted secret in freed memory.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ pub const MAX_JOB_LEN: usize = MIN_JOB_LEN + 2 + 2 + MAX_LABEL_LEN + MAX_INPUT_L
 /// Most bytes that one completion takes in a `Complete`.
 pub const MAX_COMPLETION_LEN: usize = MIN_COMPLETION_LEN + MAX_OUTPUT_LEN;
 
-// So that every job and every completion fits into an empty frame.
+// Every job and every completion must fit into an empty frame.
 const _: () = assert!(HEADER_LEN + 2 + MAX_JOB_LEN <= MAX_FRAME_LEN);
 const _: () = assert!(HEADER_LEN + 2 + MAX_COMPLETION_LEN <= MAX_FRAME_LEN);
 
-/// Whether a job is within the bounds of the protocol: the label of OAEP and the input are not too
-/// long. (Every job that passes `Operation::check` is.)
+/// Whether the OAEP label and the input of a job are within the bounds of the protocol. Every job that passes
+/// `Operation::check` is.
 #[must_use]
 pub fn job_fits(operation: &Operation, input: &[u8]) -> bool {
     let (_, label) = parameters(operation);
@@ -37,14 +37,13 @@ pub fn job_fits(operation: &Operation, input: &[u8]) -> bool {
     label_fits && input.len() <= MAX_INPUT_LEN
 }
 
-/// Overwrites what a buffer holds and empties it, keeping its memory: for buffers that held
-/// secrets and are used again.
+/// Overwrites and empties a buffer but keeps its memory, for buffers that held secrets and are reused.
 pub fn wipe(buffer: &mut Vec<u8>) {
     crate::decoder::wipe(buffer);
     buffer.clear();
 }
 
-/// Writes one `Submit` frame, job by job. Without [`Self::finish`] nothing of it is left.
+/// Writes one `Submit` frame, job by job. Without [`Self::finish`] the frame is removed again.
 ///
 /// Enlarges the buffer, where needed, without leaving a copy of its contents behind.
 #[derive(Debug)]
@@ -61,12 +60,12 @@ impl<'a> SubmitWriter<'a> {
         }
     }
 
-    /// Adds a job, or returns `false` because the frame is full: finish it and begin another. The
-    /// first job of a frame always fits.
+    /// Adds a job. Returns `false` if the frame is full: finish it and begin another. The first job of a
+    /// frame always fits.
     ///
-    /// The budget is rounded up to microseconds. A job that does not pass [`job_fits`] is sent as
-    /// one that no node can do for any key (X25519 with an empty input), so that it ends like
-    /// every other job, with a completion: `NotOffered` or `BadInput`.
+    /// The budget is rounded up to microseconds. A job that fails [`job_fits`] is replaced by one that no
+    /// node can do with any key (X25519 with an empty input). So it still ends with a completion:
+    /// `NotOffered` or `BadInput`.
     pub fn push(
         &mut self,
         id: JobId,
@@ -96,7 +95,7 @@ impl<'a> SubmitWriter<'a> {
         true
     }
 
-    /// How many jobs are in the frame.
+    /// Number of jobs in the frame.
     #[must_use]
     pub fn count(&self) -> usize {
         self.batch.count
@@ -108,8 +107,8 @@ impl<'a> SubmitWriter<'a> {
     }
 }
 
-/// Writes one `Complete` frame, completion by completion. Without [`Self::finish`] nothing of it is
-/// left.
+/// Writes one `Complete` frame, completion by completion. Without [`Self::finish`] the frame is removed
+/// again.
 ///
 /// Enlarges the buffer, where needed, without leaving a copy of its contents behind.
 #[derive(Debug)]
@@ -126,11 +125,11 @@ impl<'a> CompleteWriter<'a> {
         }
     }
 
-    /// Adds a completion, or returns `false` because the frame is full: finish it and begin another.
-    /// The first completion of a frame always fits.
+    /// Adds a completion. Returns `false` if the frame is full: finish it and begin another. The first
+    /// completion of a frame always fits.
     ///
-    /// Times are cut at 4.29 s, where their field ends. An output above [`MAX_OUTPUT_LEN`] is
-    /// replaced by [`JobError::Failed`], so that the job still ends.
+    /// Times are cut at 4.29 s, the maximum of their field. [`JobError::Failed`] replaces an output above
+    /// [`MAX_OUTPUT_LEN`], so that the job still ends.
     pub fn push(
         &mut self,
         id: JobId,
@@ -156,7 +155,7 @@ impl<'a> CompleteWriter<'a> {
         true
     }
 
-    /// How many completions are in the frame.
+    /// Number of completions in the frame.
     #[must_use]
     pub fn count(&self) -> usize {
         self.batch.count
@@ -245,7 +244,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Where an item of `length` bytes goes, if the frame has room for it.
+    /// Begins an item of `length` bytes. `None` if the frame has no room for it.
     fn begin_item(&mut self, length: usize) -> Option<&mut Vec<u8>> {
         let full = self.count == MAX_JOBS_PER_FRAME
             || self.out.len() - self.start + length > MAX_FRAME_LEN;
@@ -302,7 +301,7 @@ pub(crate) fn end_frame(out: &mut [u8], start: usize) {
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// At most four bytes: the parameters of an operation, the label excepted.
+/// The parameters of an operation without the label: at most four bytes.
 struct Parameters {
     bytes: [u8; 4],
     length: usize,
@@ -327,7 +326,7 @@ impl Parameters {
     }
 }
 
-/// The parameters of an operation as they follow its code, and the label if it has one.
+/// The parameters of an operation in wire order, and the label if it has one.
 fn parameters(operation: &Operation) -> (Parameters, Option<&[u8]>) {
     let parameters = match operation {
         Operation::RsaPkcs1Sign { hash }
@@ -365,12 +364,13 @@ fn parameters(operation: &Operation) -> (Parameters, Option<&[u8]>) {
     (parameters, None)
 }
 
-/// Rounded up, so that a short budget does not become 0, which means none; cut where the field ends.
+/// Converts to microseconds. Rounds up, so that a short budget does not become 0 (no budget); cuts at the
+/// maximum of the field.
 fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
-/// Cut where the field ends, at 4.29 s.
+/// Converts to nanoseconds; cuts at 4.29 s, the maximum of the field.
 fn nanos(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Frames of earlier releases still mean what they meant, and a peer of an earlier release is sent only what it
-//! knows.
+//! Frames of earlier releases keep their meaning, and a peer of an earlier release receives only codes that
+//! it knows.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use millrace_wire::message::*;
 use millrace_wire::version::{self, FEATURE_REPORTS, Vocabulary};
 use millrace_wire::{FEATURES, HEADER_LEN, Message};
 
-/// Frames by the name of their direction and message.
+/// The frames of a release by direction and name of the message.
 fn frames(release: &'static str) -> BTreeMap<&'static str, Vec<u8>> {
     let lines = release.lines().filter(|line| !line.starts_with('#'));
     let frame = |line: &'static str| {
@@ -100,7 +100,7 @@ fn codes_of_the_first_release_keep_their_meaning() {
 }
 
 #[test]
-fn old_client_is_told_only_codes_that_it_knows() {
+fn old_client_receives_only_codes_that_it_knows() {
     let ClientMessage::Hello(hello) = decoded(&first_release()["client/hello"]) else {
         panic!("not a hello")
     };
@@ -124,7 +124,7 @@ fn old_client_is_told_only_codes_that_it_knows() {
             hashes: vocabulary.hashes(Hash::ALL.iter().copied().collect::<HashSet>()),
         };
         let frame = encoded(&message);
-        // What the first release knew: key types 1 to 8, operations 1 to 12, hashes 1 to 7.
+        // The first release knew key types 1 to 8, operations 1 to 12, hashes 1 to 7.
         assert!((1..=8).contains(&frame[HEADER_LEN + 8]), "{}", kind.name());
         let tail = |from_end: usize| {
             let bytes = &frame[frame.len() - from_end..][..4];
@@ -140,7 +140,7 @@ fn old_client_is_told_only_codes_that_it_knows() {
 }
 
 #[test]
-fn old_node_leaves_a_new_client_without_new_operations() {
+fn new_client_of_an_old_node_sends_no_new_operations() {
     let hello = Hello {
         min_version: 1,
         max_version: 1,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a broken or hostile peer can send: each is refused with the error that says what it was.
+//! Bytes of a broken or hostile peer: the decoder refuses each with the matching error.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn node_frames() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_truncated_frame_is_not_a_message_yet() {
+fn truncated_frame_yields_no_message() {
     for frame in client_frames() {
         for end in 0..frame.len() {
             assert!(client(&frame[..end]).unwrap().is_empty());
@@ -65,7 +65,7 @@ fn a_truncated_frame_is_not_a_message_yet() {
 }
 
 #[test]
-fn a_truncated_payload_is_an_error_wherever_it_ends() {
+fn payload_truncated_at_any_byte_is_an_error() {
     fn check<M: Message + std::fmt::Debug>(frames: Vec<Vec<u8>>) {
         for frame in frames {
             let (kind, payload) = (frame[4], &frame[HEADER_LEN..]);
@@ -87,7 +87,7 @@ fn a_truncated_payload_is_an_error_wherever_it_ends() {
 }
 
 #[test]
-fn a_stream_may_be_cut_at_every_byte() {
+fn stream_cut_at_any_byte_decodes_to_the_same_messages() {
     let stream: Vec<u8> = client_frames().concat();
     let messages = client_messages();
     for cut in 0..=stream.len() {
@@ -114,7 +114,7 @@ fn a_stream_may_be_cut_at_every_byte() {
 }
 
 #[test]
-fn another_protocol_is_recognised_at_its_first_bytes() {
+fn other_protocol_is_recognised_by_its_first_bytes() {
     let tls: &[u8] = &[
         0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03,
     ];
@@ -134,7 +134,7 @@ fn another_protocol_is_recognised_at_its_first_bytes() {
 }
 
 #[test]
-fn the_magic_number_is_required() {
+fn hello_without_magic_number_is_refused() {
     let mut hello = encoded(&client_messages()[0].1);
     hello[HEADER_LEN] ^= 1;
     assert_eq!(client(&hello).unwrap_err(), WireError::Magic);
@@ -144,7 +144,7 @@ fn the_magic_number_is_required() {
 }
 
 #[test]
-fn headers_are_refused_before_their_payload_comes() {
+fn bad_header_is_refused_before_its_payload_arrives() {
     let header = |length: u32, kind, flags, reserved| {
         let [a, b, c, d] = length.to_le_bytes();
         parse_header::<ClientMessage>([a, b, c, d, kind, flags, reserved, 0]).unwrap_err()
@@ -178,7 +178,7 @@ fn headers_are_refused_before_their_payload_comes() {
 }
 
 #[test]
-fn an_error_is_sticky() {
+fn decoder_repeats_its_first_error() {
     let mut stream = frame(0x07, &[0; 8]);
     stream.extend(frame(0x55, &[]));
     stream.extend(frame(0x07, &[0; 8]));
@@ -195,7 +195,7 @@ fn an_error_is_sticky() {
 }
 
 #[test]
-fn an_error_in_a_payload_is_sticky_although_the_next_frame_is_good() {
+fn decoder_repeats_a_payload_error_although_the_next_frame_is_good() {
     let stream = [frame(0x07, &[0; 7]), frame(0x07, &[0; 8])].concat();
     let mut decoder = Decoder::<ClientMessage>::new();
     decoder.space()[..stream.len()].copy_from_slice(&stream);
@@ -206,14 +206,14 @@ fn an_error_in_a_payload_is_sticky_although_the_next_frame_is_good() {
 }
 
 #[test]
-fn only_the_beginning_of_a_connection_can_be_another_protocol() {
+fn other_protocol_is_recognised_only_at_the_first_frame() {
     let stream = [frame(0x07, &[0; 8]).as_slice(), b"GET / HTTP/1.1"].concat();
     assert_eq!(client(&stream).unwrap_err(), WireError::UnknownKind(b'/'));
 }
 
 #[test]
-fn every_bound_holds_at_and_one_past_it() {
-    // Texts, at their bound and with a length that says one more.
+fn fields_at_their_bound_decode_and_one_above_are_refused() {
+    // Texts at their bound, and with a length field one above it.
     let text = |kind: u8, before: &[u8], limit: usize, after: &[u8]| {
         let build = |length: usize| {
             let length_byte = u8::try_from(length).unwrap();
@@ -285,7 +285,7 @@ fn every_bound_holds_at_and_one_past_it() {
 }
 
 #[test]
-fn key_sizes_and_sets_hold_their_range() {
+fn key_sizes_and_sets_out_of_range_are_refused() {
     let opened = |code: u8, bits: u16, spki: usize, operations: u32, hashes: u32| {
         let mut payload = vec![0; 8];
         payload.push(code);
@@ -331,7 +331,7 @@ fn key_sizes_and_sets_hold_their_range() {
 }
 
 #[test]
-fn batches_have_one_to_256_distinct_jobs() {
+fn batch_without_1_to_256_distinct_jobs_is_refused() {
     let batch = |count: u16, ids: &[u64]| {
         let mut payload = count.to_le_bytes().to_vec();
         for id in ids {
@@ -368,7 +368,7 @@ fn batches_have_one_to_256_distinct_jobs() {
 }
 
 #[test]
-fn unknown_codes_are_named() {
+fn unknown_code_error_names_field_and_code() {
     let job = |operation: u8, rest: &[u8]| {
         let mut payload = vec![1, 0];
         payload.extend_from_slice(&[0; 16]);
@@ -415,7 +415,7 @@ fn unknown_codes_are_named() {
 }
 
 #[test]
-fn a_report_has_known_counters_in_order_and_no_zeros() {
+fn report_with_unknown_unordered_or_zero_counters_is_refused() {
     let decode = |counters: &[(u8, u64)]| {
         let mut payload = vec![u8::try_from(counters.len()).unwrap()];
         for (code, value) in counters {
@@ -442,7 +442,7 @@ fn a_report_has_known_counters_in_order_and_no_zeros() {
         decode(&[(0x03, 1), (0x02, 1)]),
         Err(WireError::ReportOrder(0x02))
     );
-    // More counters than there are do not even pass as a header.
+    // The header of a report with more counters than exist is refused.
     let all = EdgeCounter::ALL.len();
     let (limit, length) = (1 + 9 * all, 1 + 9 * (all + 1));
     let header = frame(0x08, &vec![1; length]);
@@ -454,7 +454,7 @@ fn a_report_has_known_counters_in_order_and_no_zeros() {
 }
 
 #[test]
-fn texts_are_utf8_without_control_characters() {
+fn text_with_bad_utf8_or_control_characters_is_refused() {
     let name = |name: &[u8]| {
         let payload = [&[0, 0, 0, 0, 1, u8::try_from(name.len()).unwrap()], name].concat();
         ClientMessage::decode(0x02, &payload).map(drop)
@@ -477,7 +477,7 @@ fn texts_are_utf8_without_control_characters() {
 }
 
 #[test]
-fn what_the_bounds_do_not_allow_is_encoded_as_something_that_ends_well() {
+fn value_above_its_bound_is_encoded_as_one_that_is_refused() {
     let hello = |agent: String| {
         let hello = Hello {
             min_version: 1,
@@ -579,7 +579,7 @@ fn what_the_bounds_do_not_allow_is_encoded_as_something_that_ends_well() {
 }
 
 #[test]
-fn times_are_rounded_and_cut() {
+fn times_are_rounded_up_and_cut_at_their_field() {
     let times = [
         (Duration::ZERO, 0_u32, 0_u32),
         (Duration::from_nanos(1), 1, 1),
@@ -611,7 +611,7 @@ fn times_are_rounded_and_cut() {
 }
 
 #[test]
-fn an_unfinished_batch_leaves_nothing() {
+fn unfinished_batch_is_removed_from_the_buffer() {
     let mut out = vec![1, 2, 3];
     let mut writer = SubmitWriter::new(&mut out);
     assert!(writer.push(1, 1, Duration::ZERO, &Operation::Ecdh, &[4; 65]));
@@ -624,7 +624,7 @@ fn an_unfinished_batch_leaves_nothing() {
 }
 
 #[test]
-fn a_full_frame_says_so_and_the_next_one_takes_the_job() {
+fn push_to_a_full_frame_fails_and_the_next_frame_takes_the_job() {
     let mut out = Vec::new();
     let mut writer = CompleteWriter::new(&mut out);
     let output = vec![7; MAX_OUTPUT_LEN];
@@ -642,7 +642,7 @@ fn a_full_frame_says_so_and_the_next_one_takes_the_job() {
 }
 
 #[test]
-fn a_frame_is_filled_to_its_last_byte_and_not_beyond() {
+fn frame_is_filled_to_its_last_byte_and_not_beyond() {
     for (excess, taken) in [(0, true), (1, false)] {
         let mut out = Vec::new();
         let mut writer = SubmitWriter::new(&mut out);
@@ -665,7 +665,7 @@ fn a_frame_is_filled_to_its_last_byte_and_not_beyond() {
 }
 
 #[test]
-fn the_buffer_is_bounded_and_always_has_room_for_a_read() {
+fn decoder_buffer_is_bounded_and_always_has_room_for_a_read() {
     // The largest frame of all: four jobs of nearly 16 KiB.
     let job_len = (MAX_PAYLOAD_LEN - 2) / 4;
     let jobs = (0..4)
@@ -697,8 +697,8 @@ fn the_buffer_is_bounded_and_always_has_room_for_a_read() {
 }
 
 #[test]
-fn a_frame_cannot_make_its_receiver_allocate_much_more_than_it_brings() {
-    // The list of a full batch, and the inputs or outputs, which are part of the payload.
+fn decoding_allocates_little_more_than_the_frame_length() {
+    // The vector of a full batch, plus the inputs or outputs, which are part of the payload.
     let list = MAX_JOBS_PER_FRAME * size_of::<SubmittedJob>().max(size_of::<JobCompletion>());
     assert!(
         list + MAX_PAYLOAD_LEN <= 100 * 1024,
@@ -726,7 +726,7 @@ fn secrets_are_wiped_from_the_buffer_once_decoded() {
 }
 
 #[test]
-fn secrets_are_wiped_also_where_an_unfinished_frame_was_moved() {
+fn secrets_are_wiped_where_an_unfinished_frame_was_moved() {
     let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0xa5; 3000]));
     let import = encoded(&ClientMessage::ImportKey { request: 1, key });
     let stream = import.repeat(20);

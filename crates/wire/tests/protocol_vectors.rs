@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `docs/protocol.md` is what the code does: its byte vectors decode to the messages of the tests and
-//! encode to the same bytes, and its tables have every code, name and bound.
+//! Compares `docs/protocol.md` with the code: its byte vectors decode to the messages of the tests and encode
+//! to the same bytes, and its tables have every code, name and bound.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn specification() -> String {
     fs::read_to_string(root().join("docs/protocol.md")).expect("docs/protocol.md is in the tree")
 }
 
-/// Bytes by name of one direction.
+/// The byte vectors of one direction by name.
 fn vectors(direction: &str) -> BTreeMap<String, Vec<u8>> {
     let text = specification();
     let mut vectors = BTreeMap::new();
@@ -59,7 +59,7 @@ fn vectors(direction: &str) -> BTreeMap<String, Vec<u8>> {
     vectors
 }
 
-/// Rows of the table that follows a marker, as cells.
+/// The rows of the table after a marker, as cells.
 fn table(marker: &str) -> Vec<Vec<String>> {
     let text = specification();
     let marker = format!("<!-- {marker} -->");
@@ -80,7 +80,7 @@ fn table(marker: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// The first cells of the rows of a table, as many as `expected` has.
+/// Compares the first `N` cells of each row of a table with `expected`.
 fn assert_table<const N: usize>(marker: &str, expected: impl IntoIterator<Item = [String; N]>) {
     let documented: Vec<Vec<String>> = table(marker)
         .into_iter()
@@ -135,7 +135,7 @@ fn check_vectors<M: Message>(
 }
 
 #[test]
-fn vectors_decode_to_what_they_say_and_encode_to_themselves() {
+fn vectors_decode_to_their_messages_and_encode_to_themselves() {
     check_vectors("client", client_messages(), assert_same_client);
     check_vectors("node", node_messages(), assert_same_node);
 }
@@ -156,7 +156,7 @@ fn every_kind_has_a_vector() {
 }
 
 #[test]
-fn code_tables_are_those_of_the_code() {
+fn code_tables_equal_those_of_the_code() {
     let kinds = |kinds: &'static [Kind]| {
         kinds.iter().map(|kind| {
             [
@@ -256,7 +256,7 @@ fn tables_and_conversions_agree() {
 }
 
 #[test]
-fn bounds_are_those_of_the_code() {
+fn bounds_equal_those_of_the_code() {
     let bounds = [
         ("header", HEADER_LEN),
         ("frame with header", MAX_FRAME_LEN),
@@ -275,9 +275,9 @@ fn bounds_are_those_of_the_code() {
     );
 }
 
-/// The vectors are also where the fuzzers start from. `UPDATE_SEEDS=1` writes them.
+/// The fuzzers use the vectors as seeds. `UPDATE_SEEDS=1` writes the seed files.
 #[test]
-fn fuzz_seeds_are_the_vectors() {
+fn fuzz_seeds_equal_the_vectors() {
     let mut seeds = BTreeMap::new();
     for (direction, flag) in [("client", 0_u8), ("node", 1)] {
         let mut stream = vec![flag | 3 << 1, 0, 3, 40];

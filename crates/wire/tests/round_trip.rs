@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whatever is encoded decodes to the same, and whatever decodes encodes to the same bytes.
+//! Encoded messages decode to equal messages, and decoded bytes encode to the same bytes.
 
 mod common;
 
@@ -216,7 +216,7 @@ fn node_message() -> impl Strategy<Value = NodeMessage> {
     ]
 }
 
-/// Kinds and payloads that are likely to decode: mutations of true ones.
+/// Kinds and payloads that are likely to decode: mutations of valid ones.
 fn mutated<M: Message>(messages: Vec<M>) -> impl Strategy<Value = (u8, Vec<u8>)> {
     let frames: Vec<Vec<u8>> = messages.iter().map(encoded).collect();
     let change = (any::<prop::sample::Index>(), any::<u8>(), 0..3_u8);
@@ -237,7 +237,7 @@ fn mutated<M: Message>(messages: Vec<M>) -> impl Strategy<Value = (u8, Vec<u8>)>
     })
 }
 
-/// Decoding is the inverse of encoding where it accepts.
+/// Checks that a payload, if it decodes, encodes to the same bytes.
 fn assert_canonical<M: Message>(kind: u8, payload: &[u8]) {
     if let Ok(message) = M::decode(kind, payload) {
         let frame = encoded(&message);
@@ -301,7 +301,7 @@ proptest! {
 }
 
 #[test]
-fn a_batch_above_a_frame_is_split_and_keeps_its_order() {
+fn batch_longer_than_a_frame_is_split_in_order() {
     let long = vec![0x55; 4000];
     let jobs: Vec<_> = (0..1000)
         .map(|id| {

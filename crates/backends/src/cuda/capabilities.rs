@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the cuda backend can do: everything that has an RSA private key of up to 4096 bits.
+//! The operations that the cuda backend offers: all of those with an RSA private key of up to 4096 bits.
 
 use millrace_engine::backend::Capability;
 use millrace_engine::key::MIN_MODULUS_BITS;
 use millrace_engine::{KeyType, OperationKind};
 
-/// Largest modulus that a kernel is built for.
+/// Largest modulus of any kernel, in bits.
 pub(super) const MAX_RSA_BITS: u16 = 4096;
 
 /// One row per operation.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the backend needs of a GPU: memory for keys, and streams of launches. The real one is `sys`; the
-//! tests bring one that runs the CPU twin of the kernels.
+//! The GPU as the backend uses it: memory for keys, and streams of launches. `sys` implements it with
+//! NVIDIA's driver; the tests implement it with the CPU twin of the kernels.
 //!
 //! ```text
 //! Device ──► Store     keys and blinding pairs of one variant, in the memory of the device
@@ -16,41 +16,43 @@ use zeroize::Zeroizing;
 
 use super::variants::Variant;
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its name, for people.
+    /// Name of the product, for logs and status.
     pub name: String,
-    /// Its compute capability, major and minor.
+    /// Compute capability, major and minor.
     pub compute: (u32, u32),
-    /// How many multiprocessors it has.
+    /// Number of multiprocessors.
     pub processors: u32,
-    /// Driver and kernels, for people.
+    /// Versions of driver and kernels, for logs and status.
     pub software: String,
 }
 
-/// Why a device did not do something.
+/// Why a call to a device failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeviceError {
-    /// There is no more memory; what is there already works on.
+    /// There is no more memory. Keys and streams that exist keep working.
     #[error("out of memory on the device: {0}")]
     OutOfMemory(String),
-    /// The device does not work any more (lost, uncorrectable error in its memory, a launch that died).
+    /// The device is unusable from now on: it is lost, its memory has an uncorrectable error, or a launch
+    /// died.
     #[error("the device is lost: {0}")]
     Lost(String),
 }
 
 /// A GPU.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// What it is.
+    /// The properties of the device.
     fn facts(&self) -> &Facts;
 
-    /// Whether the time that launches take means anything, so that variants can be compared by it.
+    /// Whether launch times are real, so that variants can be compared by them. False for simulated devices.
     fn is_measurable(&self) -> bool {
         true
     }
 
-    /// Memory for this number of keys and pairs, zeroed. The first of each is for the spare groups of a launch.
+    /// Allocates zeroed memory for this number of keys and pairs. The first of each is for the spare groups
+    /// of a launch.
     ///
     /// # Errors
     /// Mostly [`DeviceError::OutOfMemory`].
@@ -64,19 +66,19 @@ pub trait Device: Send + Sync + fmt::Debug {
 
 /// Keys and blinding pairs on a device, zeroised when dropped.
 pub trait Store: Send + Sync {
-    /// Puts the image of a key into its slot.
+    /// Writes the image of a key into its slot.
     ///
     /// # Errors
     /// [`DeviceError::Lost`].
     fn write_key(&self, slot: u32, image: &[u8]) -> Result<(), DeviceError>;
 
-    /// Overwrites a slot and these pairs with zeros. No launch uses them.
+    /// Overwrites a slot and these pairs with zeros. The caller guarantees that no launch uses them.
     ///
     /// # Errors
     /// [`DeviceError::Lost`].
     fn clear(&self, slot: u32, pairs: &[u32]) -> Result<(), DeviceError>;
 
-    /// A stream for launches of up to `tasks` tasks, and as many pairs to be made before them.
+    /// Opens a stream for launches of up to `tasks` tasks and up to `tasks` new pairs.
     ///
     /// # Errors
     /// Mostly [`DeviceError::OutOfMemory`].
@@ -86,11 +88,11 @@ pub trait Store: Send + Sync {
 /// One task of a launch.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// The slot of its key.
+    /// Slot of its key.
     pub slot: u32,
-    /// Its blinding pair, which no other entry of any launch uses.
+    /// Position of its blinding pair. No other entry of any launch uses this pair.
     pub pair: u32,
-    /// A number below the modulus, big-endian. Of a pair that is to be made: a random one.
+    /// A number below the modulus, big-endian. To make a pair, it is random.
     pub input: &'a [u8],
 }
 
@@ -105,30 +107,31 @@ impl fmt::Debug for Entry<'_> {
 pub struct Launch<'a> {
     /// The public exponent.
     pub exponent: u64,
-    /// Pairs to be made first.
+    /// Pairs to make before the tasks run.
     pub make: &'a [Entry<'a>],
     /// Private operations.
     pub tasks: &'a [Entry<'a>],
 }
 
-/// A result as long as the input, or `None` if it did not verify.
+/// A result as long as the input, or `None` if verification failed.
 pub type Outcome = Option<Zeroizing<Vec<u8>>>;
 
-/// A queue of the device with one launch in it at most. Dropping it waits for that, and zeroises its memory.
+/// A queue of the device with at most one launch in flight. Dropping it waits for that launch and zeroises
+/// the stream's memory.
 pub trait Stream: Send {
-    /// Starts. The inputs are copied.
+    /// Starts a launch. The inputs are copied.
     ///
     /// # Errors
     /// [`DeviceError::Lost`].
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError>;
 
-    /// Whether the launch has ended. Never waits.
+    /// Whether the launch has ended. Never blocks.
     ///
     /// # Errors
     /// [`DeviceError::Lost`].
     fn is_done(&mut self) -> Result<bool, DeviceError>;
 
-    /// After a launch that ended: its outcomes in the order of its tasks. What the stream has of it is
-    /// zeroised.
+    /// Takes the outcomes of a launch that has ended, in the order of its tasks, and zeroises the stream's
+    /// copy.
     fn take(&mut self) -> Vec<Outcome>;
 }

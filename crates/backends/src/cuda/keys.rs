@@ -1,16 +1,16 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA keys: parsed and checked by the software backend, then put into the memory of the device.
+//! RSA keys. The software backend parses and checks a key; this module copies it to the memory of the device.
 //!
-//! A key is held twice: as AWS-LC has it, for tasks that do not go to the device, and as an image of digits
-//! in a slot there. The slot and the key's blinding pairs are overwritten when the key is closed and its last
-//! task has ended. A key that finds no slot, or whose primes are of unlike length, has no second half, and
-//! all its tasks run on AWS-LC.
+//! A key is held twice: as an AWS-LC object, for tasks that do not go to the device, and as an image of
+//! digits in a slot of the device. The slot and the key's blinding pairs are overwritten when the key is
+//! closed and its last task has ended. A key has no slot if all slots are taken or if its primes differ in
+//! length; all its tasks run on AWS-LC.
 //!
-//! **Blinding.** Every task has a pair (f, g = f^−d) of its own while it runs: `input·f` is exponentiated and the
-//! result multiplied by g. Pairs are made on the device from a random number of the host, and never leave it;
-//! the host knows only their places. After each use the device squares both halves, and after
+//! **Blinding.** Each running task owns a pair (f, g = f^−d): the device exponentiates `input·f` and
+//! multiplies the result by g. The device makes pairs from a random number of the host. Pairs never leave the
+//! device; the host knows only their positions. After each use the device squares both halves. After
 //! [`BLINDING_USES`] uses the pair is made anew. A pair whose task failed is not used again.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,38 +26,36 @@ use crate::simd::numbers::{self, Digits};
 use crate::software::keys::{self as software_keys, LoadedKey, Secret};
 use crate::software::sys;
 
-/// How often a blinding pair is used, each time squared. To make one costs as much as an operation: 1.6 %.
+/// Uses of a blinding pair, squared after each. A new pair costs as much as one operation, so this adds 1.6
+/// %.
 const BLINDING_USES: u32 = 64;
 
-/// Slots for keys of one size. Those of RSA-2048 take 4 KiB, of RSA-4096 8 KiB, so 128 MiB at most; the device of
-/// a node has tens of gigabytes, but need not hold every key that was ever opened.
+/// Slots for keys of one size. A slot takes 4 KiB for RSA-2048 and 8 KiB for RSA-4096, so 128 MiB at most.
+/// The device of a node has tens of gigabytes, but need not hold every key that was ever opened.
 const SLOTS: u32 = 16_384;
 
-/// Blinding pairs for keys of one size, at most 1.3 KiB each: as many as tasks can be in flight, four times over.
+/// Blinding pairs for keys of one size, at most 1.3 KiB each: four times the tasks that can be in flight.
 const PAIRS: u32 = 32_768;
 
-/// Digits that the host's own arithmetic uses.
+/// Bits of a digit in the host's own arithmetic.
 const HOST_DIGIT_BITS: usize = 52;
 
-/// Random numbers that are drawn for a pair before giving up; each is below the modulus with a chance of half
-/// or more.
+/// Attempts to draw a random number below the modulus. Each succeeds with probability one half or more.
 const MAX_DRAWS: usize = 128;
 
-/// A key that is ready for use.
 pub(super) struct CudaKey {
-    /// The key as AWS-LC uses it.
+    /// The AWS-LC key, for tasks that do not go to the device.
     pub(super) software: LoadedKey,
-    /// The key on the device.
+    /// The key's slot on the device; `None` if all its tasks run on AWS-LC.
     pub(super) resident: Option<Resident>,
 }
 
 impl CudaKey {
-    /// Its type and public half.
     pub(super) fn info(&self) -> &KeyInfo {
         &self.software.info
     }
 
-    /// A random number below the modulus, to make a blinding pair of.
+    /// Draws a random number below the modulus, for a blinding pair.
     pub(super) fn draw(&self) -> Result<Zeroizing<Vec<u8>>, BackendError> {
         let Secret::Rsa(rsa) = &self.software.secret else {
             return Err(BackendError::Failed);
@@ -67,7 +65,7 @@ impl CudaKey {
         for _ in 0..MAX_DRAWS {
             sys::random(&mut number)?;
             number[0] &= 0xff >> unused;
-            // A number that is thrown away says nothing of the next.
+            // The comparison may leak a rejected number: it reveals nothing about the next one.
             if number.as_slice() < rsa.modulus.as_slice() {
                 return Ok(number);
             }
@@ -85,7 +83,7 @@ pub(super) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
     }
 }
 
-/// The numbers of a checked key, big-endian.
+/// The numbers of a key that [`load`] has accepted, big-endian.
 pub(super) struct Parts<'a> {
     modulus: &'a [u8],
     exponent: &'a [u8],
@@ -95,7 +93,6 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Of a key that [`load`] has accepted.
     pub(super) fn parse(pkcs8: &'a [u8]) -> Result<Self, KeyError> {
         let [modulus, exponent, _, p, q, dp, dq, coefficient] = software_keys::rsa_numbers(pkcs8)?;
         Ok(Self {
@@ -107,35 +104,34 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// The position of its size in [`SIZES`], if kernels have it.
+    /// Index of the key's size in [`SIZES`]; `None` if no kernel supports the size.
     pub(super) fn size(&self) -> Option<usize> {
         let longest = self.primes.map(numbers::bits).into_iter().max()?;
         let needed = longest.max(numbers::bits(self.modulus).div_ceil(2));
         SIZES.iter().position(|half_bits| needed <= *half_bits)
     }
 
-    /// The public exponent.
     pub(super) fn public_exponent(&self) -> u64 {
-        // At most 33 bits, as the software backend checked.
+        // At most 33 bits: the software backend checked it.
         self.exponent
             .iter()
             .fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    /// A number below the modulus that is as good as any to measure with.
+    /// A fixed number below the modulus, for measurements.
     pub(super) fn some_input(&self) -> Vec<u8> {
         let mut input = vec![0x5a; self.modulus.len()];
         input[0] = 0;
         input
     }
 
-    /// The image of the key for a kernel.
+    /// Lays out the numbers of the key in the form that a kernel reads.
     pub(super) fn image(&self, variant: &Variant) -> Zeroizing<Vec<u8>> {
         Image::new(variant).fill(self)
     }
 }
 
-/// An image in the making.
+/// Builds the image of a key.
 struct Image<'a> {
     variant: &'a Variant,
     bytes: Zeroizing<Vec<u8>>,
@@ -170,7 +166,7 @@ impl<'a> Image<'a> {
         self.powers(layout.whole, whole, &modulus, 2);
         self.inverse(layout.inverses + 2, &modulus);
 
-        // q·(1/q mod p) is 1 modulo p and 0 modulo q; what is missing to n+1 is the other way round.
+        // b = q·(1/q mod p) is 1 modulo p and 0 modulo q; n+1−b is 0 modulo p and 1 modulo q.
         let mut basis = numbers::multiply(
             &numbers::from_bytes(parts.primes[1], half_digits),
             &numbers::from_bytes(parts.coefficient, half_digits),
@@ -184,12 +180,12 @@ impl<'a> Image<'a> {
         self.bytes
     }
 
-    /// Bits of R for numbers of this number of digits.
+    /// Bits of R, for numbers of `digits` digits.
     fn radix(&self, digits: usize) -> usize {
         digits * self.variant.digit_bits()
     }
 
-    /// A modulus, and the powers of R modulo it from the first up to `count`.
+    /// Writes a modulus, then R, R², … up to R^`count` modulo it.
     fn powers(&mut self, at: usize, digits: usize, modulus: &Digits, count: usize) {
         self.number(at, digits, modulus);
         let mut power = Zeroizing::new(vec![0; modulus.len()]);
@@ -200,7 +196,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Puts a number into this number of digits of the kernel.
+    /// Writes a number as `digits` digits of the kernel.
     fn number(&mut self, at: usize, digits: usize, number: &[u64]) {
         for digit in 0..digits {
             let bits = self.variant.digit_bits();
@@ -212,27 +208,27 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// −1/n modulo a digit.
+    /// Writes −1/n modulo 2^(bits of a digit).
     fn inverse(&mut self, at: usize, modulus: &[u64]) {
         let inverse = numbers::negative_inverse(modulus);
         self.scalar(at, bits_at(&[inverse], 0, self.variant.digit_bits()));
     }
 
-    /// An exponent, eight windows of four bits to a digit.
+    /// Writes an exponent: eight windows of four bits per digit.
     fn windows(&mut self, at: usize, exponent: &[u64]) {
         for digit in 0..self.variant.layout().exponent {
             self.scalar(at + digit, bits_at(exponent, 32 * digit, 32));
         }
     }
 
-    /// An integer in the place of a digit.
+    /// Writes an integer where the kernel reads a digit.
     fn scalar(&mut self, at: usize, value: u64) {
         let size = self.variant.digit_bytes();
         self.bytes[at * size..][..size].copy_from_slice(&value.to_ne_bytes()[..size]);
     }
 }
 
-/// `count` bits (at most 52) of a number from a position on.
+/// Returns `count` bits (at most 52) of a number, from bit `position` up.
 fn bits_at(number: &[u64], position: usize, count: usize) -> u64 {
     let (digit, bit) = (position / HOST_DIGIT_BITS, position % HOST_DIGIT_BITS);
     let low = number.get(digit).copied().unwrap_or(0) >> bit;
@@ -240,16 +236,16 @@ fn bits_at(number: &[u64], position: usize, count: usize) -> u64 {
     (low | high) & ((1 << count) - 1)
 }
 
-/// The bits of an integer below 2^52 as a double.
+/// Returns the bit pattern of the double with the value of an integer below 2^52.
 fn real_bits(value: u64) -> u64 {
-    // 2^52 + value has the value for its mantissa, without a conversion that might take a varying time.
+    // The mantissa of 2^52 + value is the value. A conversion instruction might take a varying time.
     (f64::from_bits(0x433 << 52 | value) - f64::from_bits(0x433 << 52)).to_bits()
 }
 
-/// Keys of one size on the device.
+/// The device memory for keys of one size.
 pub(super) struct Size {
     pub(super) variant: &'static Variant,
-    /// From how many tasks on the device is used.
+    /// Fewest tasks for which a launch is cheaper than AWS-LC.
     pub(super) device_from: usize,
     pub(super) store: Box<dyn Store>,
     slots: Mutex<Places>,
@@ -257,7 +253,7 @@ pub(super) struct Size {
     health: Arc<Health>,
 }
 
-/// Places that are free: those given back, and those that were never used.
+/// Free positions: those given back, and those never used.
 struct Places {
     back: Vec<u32>,
     next: u32,
@@ -265,7 +261,7 @@ struct Places {
 }
 
 impl Places {
-    /// The first place is for spare groups of a launch.
+    /// Position 0 stays reserved for the spare groups of a launch.
     fn new(limit: u32) -> Mutex<Self> {
         Mutex::new(Self {
             back: Vec::new(),
@@ -288,7 +284,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Size {
-    /// Memory on a device.
     pub(super) fn new(
         device: &dyn super::device::Device,
         variant: &'static Variant,
@@ -305,7 +300,7 @@ impl Size {
         })
     }
 
-    /// Puts a key onto the device; `None` if there is no room.
+    /// Copies a key to the device; `None` if there is no room.
     pub(super) fn admit(
         self: &Arc<Self>,
         parts: &Parts<'_>,
@@ -330,22 +325,22 @@ pub(super) struct Resident {
     pub(super) size: Arc<Size>,
     pub(super) slot: u32,
     pub(super) exponent: u64,
-    /// Pairs that no task has.
+    /// Pairs that no task uses now.
     idle: Mutex<Vec<Pair>>,
-    /// The places of all pairs.
+    /// Positions of all pairs of this key.
     owned: Mutex<Vec<u32>>,
 }
 
-/// A blinding pair on the device, by its place.
+/// A blinding pair on the device, named by its position.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) place: u32,
-    /// Uses that are left; with none it has to be made.
+    /// Uses left; with 0 the device must make the pair anew first.
     pub(super) uses: u32,
 }
 
 impl Resident {
-    /// A pair for one task, if there is room for one more.
+    /// Takes a pair for one task, if there is an idle one or room for one more.
     pub(super) fn take_pair(&self) -> Option<Pair> {
         if let Some(pair) = lock(&self.idle).pop() {
             return Some(pair);
@@ -355,7 +350,7 @@ impl Resident {
         Some(Pair { place, uses: 0 })
     }
 
-    /// Gives a pair back. One whose task went wrong is made anew before it is used.
+    /// Gives a pair back. After a failed task (`right` is false) it is made anew before its next use.
     pub(super) fn return_pair(&self, mut pair: Pair, right: bool) {
         pair.uses = match (right, pair.uses) {
             (true, 0) => BLINDING_USES - 1,
@@ -374,7 +369,7 @@ impl Drop for Resident {
                 lock(&self.size.slots).back.push(self.slot);
                 lock(&self.size.pairs).back.extend(owned);
             }
-            // Places that could not be overwritten are not used again.
+            // Positions that could not be overwritten are not used again.
             Err(error) => self.size.health.note(&error),
         }
     }

@@ -1,8 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which kernel is the fastest on this device, and from how many tasks on the device pays. Both are measured with
-//! the first key of a size, when it is opened: some tens of milliseconds, once per size and process.
+//! Measures which kernel is the fastest on this device, and the fewest tasks for which a launch is cheaper
+//! than AWS-LC. Opening the first key of a size measures both: some tens of milliseconds, once per size and
+//! process.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,36 +17,36 @@ use super::variants::Variant;
 use crate::software::keys::{LoadedKey, Secret};
 use crate::software::operations::rsa_private;
 
-/// From how many tasks on the device is used where its speed is not measured.
+/// Fewest tasks of a launch where the speed is not measured.
 const DEVICE_FROM: usize = 8;
 
-/// Bounds of what is measured: a launch always costs more than one task on a processor, and a worker never has to
-/// have more than a launch takes.
+/// Bounds of the measured threshold, in tasks: a launch always costs more than one task on a processor, and a
+/// full launch always goes to the device.
 const DEVICE_FROM_RANGE: (usize, usize) = (2, LAUNCH_TASKS);
 
-/// Blocks per multiprocessor that are in flight in a measurement: enough to hide latency on all of them.
+/// Blocks in flight per multiprocessor during a measurement: enough to hide latency.
 const BLOCKS_PER_PROCESSOR: usize = 3;
 
-/// [`LAUNCH_TASKS`] in the type of places on the device.
+/// [`LAUNCH_TASKS`] in the type of positions on the device.
 const LAUNCH_PAIRS: u32 = 64;
 const _: () = assert!(LAUNCH_PAIRS as usize == LAUNCH_TASKS);
 
-/// Repetitions; the best counts.
+/// Repetitions; the shortest time counts.
 const ROUNDS: usize = 3;
 
-/// Longer than any launch takes, also on a device that has to assemble the kernels first.
+/// Time limit of a round. It is longer than any launch, even if the driver must assemble the kernels first.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a measurement found of one variant.
+/// Measured times of one variant.
 struct Speed {
-    /// All blocks that fit, together.
+    /// One round with [`BLOCKS_PER_PROCESSOR`] blocks in flight on every multiprocessor.
     full: Duration,
-    /// One launch alone.
+    /// One launch on an idle device.
     launch: Duration,
     tasks: usize,
 }
 
-/// Chooses a kernel for a size of key, and makes room for keys.
+/// Chooses a kernel for a size of key, and allocates memory for keys.
 pub(super) fn open_size(
     device: &dyn Device,
     half_bits: usize,
@@ -59,13 +60,13 @@ pub(super) fn open_size(
         .filter(|variant| variant.half_bits == half_bits)
         .collect();
     let mut best: Option<(&'static Variant, Speed)> = None;
-    // With one kernel and a fixed number of tasks there is nothing to find out.
+    // One kernel and a fixed threshold leave nothing to measure.
     let open = candidates.len() > 1 || device_from.is_none();
     if open && device.is_measurable() {
         for variant in &candidates {
             let speed = match measure(device, variant, parts) {
                 Ok(speed) => speed,
-                // A variant that does not fit this device is none.
+                // The variant does not fit this device: try the next one.
                 Err(DeviceError::OutOfMemory(_)) => continue,
                 Err(error) => return Err(error),
             };
@@ -90,7 +91,7 @@ pub(super) fn open_size(
     Size::new(device, variant, device_from, Arc::clone(health))
 }
 
-/// How many tasks AWS-LC does in the time of a launch.
+/// Number of tasks that AWS-LC does in the time of one launch.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -106,7 +107,7 @@ fn crossover(speed: &Speed, key: &LoadedKey) -> usize {
     let alone = (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();
-            // The key has been tried when it was loaded; only the time matters here.
+            // Loading the key has tested it; only the time matters here.
             let _ = rsa_private(rsa, &input, &mut output);
             start.elapsed()
         })
@@ -117,7 +118,7 @@ fn crossover(speed: &Speed, key: &LoadedKey) -> usize {
     (ratio.ceil() as usize).clamp(least, most)
 }
 
-/// Runs one kernel alone and on the whole device.
+/// Measures one kernel on an idle and on a full device.
 fn measure(
     device: &dyn Device,
     variant: &'static Variant,
@@ -134,7 +135,7 @@ fn measure(
     let mut streams = (0..count)
         .map(|_| store.open_stream(LAUNCH_TASKS))
         .collect::<Result<Vec<_>, _>>()?;
-    // A first round makes the pairs, and warms up.
+    // The first round makes the pairs and warms up.
     round(&mut streams, parts, true)?;
     let mut speed = Speed {
         full: Duration::MAX,
@@ -148,7 +149,7 @@ fn measure(
     Ok(speed)
 }
 
-/// One launch on each stream, all at once; how long until the last has ended.
+/// Starts one launch on each stream and returns the time until the last has ended.
 fn round(
     streams: &mut [Box<dyn Stream>],
     parts: &Parts<'_>,
@@ -195,7 +196,7 @@ mod tests {
     use super::super::variants::{Arithmetic, VARIANTS};
     use super::*;
 
-    /// A device that computes nothing: launches end after this number of polls.
+    /// A device that computes nothing: each launch ends after a fixed number of polls.
     #[derive(Debug)]
     struct Idle {
         facts: Facts,
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_kernel_is_used() {
+    fn fastest_kernel_is_chosen() {
         for (slow, fast) in [
             (Arithmetic::Integer, Arithmetic::Fp52),
             (Arithmetic::Fp52, Arithmetic::Integer),
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_fit_is_passed_over() {
+    fn kernel_that_does_not_fit_the_device_is_skipped() {
         for name in ["rsa_2048_integer_4", "rsa_2048_integer_1"] {
             let size = chosen(Arithmetic::Fp52, name);
             assert_eq!(size.variant.arithmetic, Arithmetic::Integer);

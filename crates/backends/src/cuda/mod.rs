@@ -1,32 +1,31 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA private operations on an NVIDIA GPU: tens of thousands at once, of keys that need have nothing in common
-//! but their size. What it can do by its bounds, what limits it and what is unproven is in
-//! `docs/backends/cuda.md`.
+//! RSA private operations on an NVIDIA GPU: tens of thousands at once, each with its own key; the keys of one
+//! launch share only their size and their public exponent. `docs/backends/cuda.md` has the performance
+//! bounds, the limits, and the list of what is unproven.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `kernels/` | the kernels in CUDA C++, and their CPU twin |
-//! | `variants.rs` | which kernels there are, and where they expect the numbers of a key |
-//! | `device.rs` | what is asked of a device |
-//! | `sys.rs` | a device behind NVIDIA's driver, found at run time |
-//! | `measure.rs` | which kernel is fastest here, and from how many tasks on the device pays |
+//! | `variants.rs` | the table of kernels, and the memory layout of a key |
+//! | `device.rs` | the traits of a device |
+//! | `sys.rs` | a device behind NVIDIA's driver, opened at run time |
+//! | `measure.rs` | measures the fastest kernel, and the fewest tasks for which a launch is cheaper than AWS-LC |
 //!
-//! **What it is not.** No toolkit is needed, neither to build nor to run: the kernels come as PTX inside the
-//! binary, or as a fat binary beside it, and the driver is opened when the backend is made. No backend for
-//! keys of curves.
+//! **Out of scope.** The CUDA toolkit is needed neither to build nor to run: the kernels are PTX inside the
+//! binary, or a fat binary beside it, and the backend opens the driver when it is first used. Keys on curves
+//! have no kernels.
 //!
-//! **Alone.** A launch takes milliseconds, however few tasks are in it. So a queue gives the device what pays,
-//! and runs a task that has too little company on AWS-LC, right here; `served_by` then still says `cuda`,
-//! since it names who answered. [`Cuda::tally`] tells how many went to the device.
+//! **Small batches.** A launch takes milliseconds, even with one task. So a queue launches only if enough
+//! tasks wait, and otherwise runs the oldest on AWS-LC in the same worker. Its `served_by` is still `cuda`,
+//! the backend that answered. [`Cuda::tally`] counts the tasks that went to the device.
 //!
-//! **Faults.** A kernel verifies each result and hands out zeros and an error if it is wrong; one in 64 is
-//! verified again on this machine. The answer to a wrong one is
-//! [`Fault`](millrace_engine::BackendError::Fault), so that the engine computes it elsewhere and passes over
-//! this backend for a while. A device that is lost ends its tasks with
-//! [`Failed`](millrace_engine::BackendError::Failed), which the engine retries elsewhere, and the backend is not
-//! usable from then on.
+//! **Faults.** A kernel verifies each result. If it is wrong, the kernel returns zeros and an error. The host
+//! verifies one result in 64 again. A wrong result ends as [`Fault`](millrace_engine::BackendError::Fault):
+//! the engine computes the task elsewhere and quarantines this backend for a while. A device that is lost
+//! ends its tasks with [`Failed`](millrace_engine::BackendError::Failed): the engine retries them elsewhere,
+//! and the backend is unusable from then on.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -57,19 +56,19 @@ use keys::{CudaKey, Parts, Resident, Size};
 use queue::CudaQueue;
 use variants::SIZES;
 
-/// Tasks that a worker should bring at once: what one block of threads computes at the cost of one.
+/// Preferred tasks per submission: one block of threads computes 16 in the time of one.
 const BATCH: usize = 16;
 
-/// What the queues of a backend have done.
+/// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tasks that ran alone on AWS-LC.
     pub alone: u64,
     /// Launches on the device.
     pub launches: u64,
-    /// Tasks in them.
+    /// Tasks in those launches.
     pub launched: u64,
-    /// Results that were wrong.
+    /// Results that failed verification.
     pub faults: u64,
 }
 
@@ -81,7 +80,7 @@ struct Counters {
     faults: AtomicU64,
 }
 
-/// Whether the device still works. Shared by all who use it.
+/// Whether the device still works. The backend, its keys and its queues share it.
 #[derive(Debug, Default)]
 struct Health {
     lost: AtomicBool,
@@ -89,14 +88,14 @@ struct Health {
 }
 
 impl Health {
-    /// Remembers an error, if the device does not survive it.
+    /// Marks the device as lost if the error is fatal.
     fn note(&self, error: &DeviceError) {
         if queue::is_fatal(error) {
             self.give_up(error);
         }
     }
 
-    /// Uses the device no more.
+    /// Marks the device as lost for good; the first reason is kept.
     fn give_up(&self, error: &DeviceError) {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.lost.swap(true, Ordering::AcqRel) {
@@ -109,14 +108,13 @@ impl Health {
     }
 }
 
-/// What backend and queues share.
+/// State that the backend shares with its queues.
 struct Shared {
     keys: KeyTable<CudaKey>,
     counters: Counters,
     health: Arc<Health>,
 }
 
-/// Whether the backend can be used.
 enum State {
     Usable,
     Lost(String),
@@ -133,12 +131,12 @@ impl Shared {
     }
 }
 
-/// The cuda backend.
+/// The cuda backend. It uses one device.
 pub struct Cuda {
-    /// Opened when first asked for: to start a driver takes a good part of a second.
+    /// Opened on first use, because starting the driver takes a good part of a second.
     device: OnceLock<Result<Arc<dyn Device>, Unusable>>,
     fat_binary: Option<PathBuf>,
-    /// Memory for keys of each size, made when the first one comes.
+    /// Device memory for keys per size, allocated with the first key of the size.
     sizes: Mutex<[Option<Arc<Size>>; SIZES.len()]>,
     /// Kernels to choose from.
     kernels: Vec<&'static Variant>,
@@ -147,48 +145,49 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// A backend without keys, on the first device of this machine that is fit for it. Where there is none it
-    /// is not usable, and [`probe`](Backend::probe) says why. The device is opened when it is first needed.
+    /// Makes a backend without keys, on the first device of this machine that can run the kernels. Without
+    /// such a device [`probe`](Backend::probe) says why. The device is opened on first use.
     #[must_use]
     pub fn new() -> Self {
         Self::of(OnceLock::new())
     }
 
-    /// Takes the kernels from this fat binary, if it is there; otherwise the driver assembles those that are
-    /// inside.
+    /// Loads the kernels from this fat binary if the file exists; otherwise the driver assembles the PTX
+    /// inside the program.
     #[must_use]
     pub fn kernels(mut self, fat_binary: PathBuf) -> Self {
         self.fat_binary = Some(fat_binary);
         self
     }
 
-    /// A backend that is not usable for a reason that its owner has.
+    /// Makes a backend that is unusable for the given reason.
     #[must_use]
     pub fn unusable(reason: Unusable) -> Self {
         Self::of(Err(reason).into())
     }
 
-    /// A backend on this device, for tests.
+    /// Makes a backend on the given device, for tests.
     #[must_use]
     pub fn on(device: Arc<dyn Device>) -> Self {
         Self::of(Ok(device).into())
     }
 
-    /// Uses only these kernels, whichever are faster. Keys of a size for which none is left run on AWS-LC.
+    /// Restricts the choice to these kernels. Keys of a size without a kernel run on AWS-LC.
     #[must_use]
     pub fn only(mut self, kernels: impl Fn(&Variant) -> bool) -> Self {
         self.kernels.retain(|variant| kernels(variant));
         self
     }
 
-    /// Uses the device from this number of tasks on, whatever was measured; with 1 even for a task alone.
+    /// Sets the fewest tasks for a launch, instead of the measured number. With 1 every task goes to the
+    /// device.
     #[must_use]
     pub fn device_from(mut self, tasks: usize) -> Self {
         self.device_from = Some(tasks);
         self
     }
 
-    /// What its queues have done.
+    /// Returns the counters over all queues.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let Counters {
@@ -205,7 +204,7 @@ impl Cuda {
         }
     }
 
-    /// The kernels in use, by size of key; those of sizes of which there was no key yet are not chosen.
+    /// The kernels in use, one per size of key. A size gets its kernel when its first key is opened.
     #[must_use]
     pub fn variants(&self) -> Vec<&'static Variant> {
         let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +226,7 @@ impl Cuda {
         }
     }
 
-    /// The device, or why there is none.
+    /// The device, opened on first use, or the reason why there is none.
     fn device(&self) -> &Result<Arc<dyn Device>, Unusable> {
         self.device.get_or_init(|| {
             let driver = sys::Driver::open(self.fat_binary.as_deref())?;
@@ -235,7 +234,8 @@ impl Cuda {
         })
     }
 
-    /// Puts a key onto the device, if it fits and there is room; without that it is served by AWS-LC.
+    /// Copies a key to the device if a kernel has its size and there is room. `None` means AWS-LC serves the
+    /// key.
     fn admit(
         &self,
         device: &dyn Device,

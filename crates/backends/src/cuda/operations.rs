@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Operations around the private operation, and the private operation of a task that runs on AWS-LC.
+//! Encoding and decoding around the private operation, and tasks that run on AWS-LC.
 
 use millrace_engine::{BackendError, Output};
 use subtle::ConstantTimeEq;
@@ -13,7 +13,6 @@ use crate::raw_rsa;
 use crate::software::keys::Secret;
 use crate::software::operations as alone;
 
-/// The number that a task has to be exponentiated; see [`raw_rsa::prepare`].
 pub(super) fn prepare(
     key: &CudaKey,
     waiting: &Waiting,
@@ -21,7 +20,6 @@ pub(super) fn prepare(
     raw_rsa::prepare(&key.software, &waiting.task.operation, &waiting.task.input)
 }
 
-/// The output of a task from its verified result; see [`raw_rsa::finish`].
 pub(super) fn finish(
     key: &CudaKey,
     waiting: &Waiting,
@@ -35,7 +33,7 @@ pub(super) fn finish(
     )
 }
 
-/// One task on AWS-LC.
+/// Runs one task on AWS-LC.
 pub(super) fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
     match &waiting.key {
         Some(key) => alone::run(&key.software, &waiting.task.operation, &waiting.task.input),
@@ -43,8 +41,8 @@ pub(super) fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
     }
 }
 
-/// Whether a result is right by one public operation on this machine: what the device did before it gave
-/// the result away.
+/// Checks a result by one public operation on the host. The device has made the same check before; this one
+/// also covers the transfer.
 pub(super) fn is_root(key: &CudaKey, input: &[u8], result: &[u8]) -> bool {
     let Secret::Rsa(rsa) = &key.software.secret else {
         return false;

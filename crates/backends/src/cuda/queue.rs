@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The fast face: launches of up to [`LAUNCH_TASKS`] tasks on several streams of the device.
+//! The hot path: launches of up to [`LAUNCH_TASKS`] tasks on several streams of the device.
 //!
-//! A poll collects what has ended, and as long as a stream is free gives it what waits: the oldest task, and the
-//! next ones with the same size of key and the same public exponent, in their order. Nothing waits for a
-//! launch to fill, and a launch is small, a few multiprocessors' worth, so that a task that comes while the
-//! device is busy waits for one such piece and not for all of it. With too few tasks for the device to pay,
-//! the oldest runs on AWS-LC in the poll.
+//! A poll collects the launches that have ended. It then starts a launch on each free stream: the oldest
+//! waiting task, and the next ones with the same size of key and the same public exponent, in their order. No
+//! task waits for a launch to fill. A launch occupies only a few multiprocessors, so a task that arrives
+//! while the device is busy waits for one such launch and not for the whole device. If too few tasks wait for
+//! a launch to be cheaper, the poll runs the oldest on AWS-LC.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,19 +24,20 @@ use super::operations;
 use super::variants::SIZES;
 use super::{Shared, State};
 
-/// Tasks of a launch at most: four blocks of 16, a few multiprocessors' worth.
+/// Most tasks of a launch: four blocks of 16, which occupy a few multiprocessors.
 pub(super) const LAUNCH_TASKS: usize = 64;
 
-/// Streams of a queue for keys of one size: while one is computed, the next is copied and a third collected.
+/// Streams of a queue for keys of one size. While one computes, the next is filled and a third is collected.
 const STREAMS: usize = 4;
 
-/// How many tasks a queue holds: what its streams take, for one size of key.
+/// Capacity of a queue, in tasks: full launches on all streams of one size of key.
 pub(super) const CAPACITY: usize = STREAMS * LAUNCH_TASKS;
 
-/// Interval, in results, at which one is verified once more on this machine, which also covers its way from the device.
+/// Interval, in results, at which the host verifies one again. This also covers the transfer from the device.
 const SAMPLE: u64 = 64;
 
-/// A task with the key that its name had when it came, so that closing it does not hurt the task.
+/// A task with its key, looked up when the task was submitted. Closing the key later does not affect the
+/// task.
 pub(super) struct Waiting {
     pub(super) task: Task,
     pub(super) key: Option<Arc<CudaKey>>,
@@ -47,7 +48,7 @@ impl Waiting {
         self.key.as_ref()?.resident.as_ref()
     }
 
-    /// What tasks of one launch have in common: the size of their keys and the public exponent.
+    /// The size of key and the public exponent. All tasks of one launch share both.
     fn group(&self) -> Option<(usize, u64)> {
         let resident = self.resident()?;
         let half_bits = resident.size.variant.half_bits;
@@ -56,17 +57,17 @@ impl Waiting {
     }
 }
 
-/// A task that has what it takes for a launch.
+/// A task with everything that a launch needs.
 struct Ready {
     waiting: Waiting,
     key: Arc<CudaKey>,
     block: Zeroizing<Vec<u8>>,
     pair: Pair,
-    /// For a pair that has to be made.
+    /// The random number for a pair that the launch must make.
     random: Option<Zeroizing<Vec<u8>>>,
 }
 
-/// A stream and what is on it.
+/// A stream and the launch in flight on it.
 struct Lane {
     stream: Box<dyn Stream>,
     running: Option<Running>,
@@ -77,11 +78,10 @@ struct Running {
     started: Instant,
 }
 
-/// A queue of the cuda backend.
 pub(super) struct CudaQueue {
     shared: Arc<Shared>,
     waiting: VecDeque<Waiting>,
-    /// Per size of key, opened when first needed.
+    /// Streams per size of key, opened when first needed.
     lanes: [Vec<Lane>; SIZES.len()],
     results: u64,
 }
@@ -105,7 +105,7 @@ impl CudaQueue {
         running.map(|running| running.tasks.len()).sum()
     }
 
-    /// Hands out what has ended.
+    /// Returns the results of the launches that have ended.
     fn collect(&mut self, done: &mut Vec<Done>) {
         for lane in self.lanes.iter_mut().flatten() {
             let Some(running) = lane.running.take() else {
@@ -139,8 +139,8 @@ impl CudaQueue {
         }
     }
 
-    /// Starts what waits, and computes the oldest task here if there are too few for the device. False when
-    /// nothing more can be started now.
+    /// Starts a launch with waiting tasks, or runs the oldest on AWS-LC if there are too few. Returns false
+    /// when nothing more can be started now.
     fn start(&mut self, done: &mut Vec<Done>) -> bool {
         let Some(oldest) = self.waiting.front() else {
             return false;
@@ -156,7 +156,7 @@ impl CudaQueue {
             .iter()
             .filter(|other| other.group() == Some(group));
         if company.take(size.device_from).count() < size.device_from {
-            // With launches under way there will soon be more results to collect; until then one task.
+            // Run one task only: launches in flight soon have results to collect.
             self.alone(done);
             return false;
         }
@@ -168,7 +168,7 @@ impl CudaQueue {
         true
     }
 
-    /// The position of a stream that has nothing to do.
+    /// Index of a stream without a launch in flight.
     fn free_lane(&mut self, size_at: usize, size: &Size) -> Option<usize> {
         let lanes = &mut self.lanes[size_at];
         if let Some(free) = lanes.iter().position(|lane| lane.running.is_none()) {
@@ -184,7 +184,7 @@ impl CudaQueue {
             }),
             Err(error) => {
                 self.shared.health.note(&error);
-                // With no stream at all nothing would ever be started.
+                // Without any stream no launch could ever start.
                 if lanes.is_empty() {
                     self.shared.health.give_up(&error);
                 }
@@ -194,7 +194,7 @@ impl CudaQueue {
         Some(lanes.len() - 1)
     }
 
-    /// Takes the oldest task and its company out of the queue.
+    /// Takes the tasks of this group out of the queue, the oldest first, up to a full launch.
     fn next_batch(&mut self, group: (usize, u64)) -> Vec<Waiting> {
         let mut batch = Vec::with_capacity(LAUNCH_TASKS);
         for _ in 0..self.waiting.len() {
@@ -210,7 +210,7 @@ impl CudaQueue {
         batch
     }
 
-    /// Puts a batch onto a stream; what is not fit for it is done at once.
+    /// Launches a batch on a stream. Tasks that cannot be launched end at once.
     fn launch(
         &mut self,
         group: (usize, u64),
@@ -271,7 +271,7 @@ impl CudaQueue {
         }
     }
 
-    /// The oldest task on AWS-LC.
+    /// Runs the oldest task on AWS-LC.
     fn alone(&mut self, done: &mut Vec<Done>) {
         let Some(waiting) = self.waiting.pop_front() else {
             return;
@@ -312,7 +312,8 @@ impl Queue for CudaQueue {
     fn poll(&mut self, done: &mut Vec<Done>) -> usize {
         self.collect(done);
         if matches!(self.shared.state(), State::Lost(_)) {
-            // Another backend has them; this one is passed over for what comes later.
+            // The dispatcher retries these tasks on another backend, and routes later ones around this
+            // backend.
             let started = Instant::now();
             for waiting in std::mem::take(&mut self.waiting) {
                 finish(waiting, Err(BackendError::Failed), started, done);
@@ -325,12 +326,12 @@ impl Queue for CudaQueue {
 
 /// Why a task is not launched.
 enum Preparation {
-    /// There is no room for its blinding.
+    /// No blinding pair is free and there is no room for a new one.
     NoPair,
     Error(BackendError),
 }
 
-/// What a launch needs of a task.
+/// Encodes the input of a task and takes a blinding pair for it.
 fn prepare(waiting: Waiting) -> Result<Ready, (Waiting, Preparation)> {
     let Some(key) = waiting.key.clone() else {
         return Err((waiting, Preparation::Error(BackendError::Failed)));
@@ -401,7 +402,7 @@ fn settle(
     }
 }
 
-/// Ends the tasks of a launch of which nothing is known; another backend has them.
+/// Ends the tasks of a launch whose outcome is unknown; the dispatcher retries them on another backend.
 fn fail(running: Running, done: &mut Vec<Done>) {
     for task in running.tasks {
         give_back(&task.key, task.pair, false);
@@ -427,7 +428,7 @@ fn finish(
     });
 }
 
-/// A device error as its kind, for the health of the backend.
+/// Whether the device is unusable after this error.
 pub(super) fn is_fatal(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Lost(_))
 }

@@ -1,25 +1,25 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How many instructions of a kind a multiprocessor does per clock: what all bounds of the kernels rest on. For the
-//! example `cuda_rates`.
+//! Measures instructions per multiprocessor and clock, by kind of instruction. All performance bounds of the
+//! kernels rest on these rates. The example `cuda_rates` prints them.
 
 use millrace_engine::backend::Unusable;
 
 use super::device::Device;
 use super::sys::Driver;
 
-/// Threads of a block: enough for every scheduler to have work in any cycle.
+/// Threads of a block: enough that every scheduler has work in each cycle.
 const THREADS: u32 = 512;
 
-/// Independent chains of a thread; `CHAINS` in `kernels/rates.h`.
+/// Independent chains per thread; equals `CHAINS` in `kernels/rates.h`.
 const CHAINS: u32 = 8;
 
-/// Steps of a chain: some milliseconds.
+/// Steps of a chain; they take some milliseconds.
 const ROUNDS: u32 = 1 << 16;
 
-/// What is measured: kernel, instruction, and what the bounds expect per multiprocessor and clock on compute
-/// capability 9.0.
+/// Per row: the kernel, the instruction, and the rate per multiprocessor and clock that the bounds assume for
+/// compute capability 9.0.
 const INSTRUCTIONS: [(&str, &str, f64); 6] = [
     ("rate_imad_wide", "IMAD.WIDE (32·32+64 bit)", 32.0),
     ("rate_imad", "IMAD (32 bit)", 64.0),
@@ -32,27 +32,27 @@ const INSTRUCTIONS: [(&str, &str, f64); 6] = [
 /// The rate of one instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    /// Which one.
+    /// Name of the instruction.
     pub instruction: &'static str,
-    /// Threads' instructions per multiprocessor and clock.
+    /// Measured rate: instructions of single threads per multiprocessor and clock.
     pub measured: f64,
-    /// What the bounds rest on, for an H100.
+    /// Rate that the bounds assume, for an H100, in the same unit.
     pub expected: f64,
 }
 
-/// Device and rates.
+/// The measured rates of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
     /// Name and software of the device.
     pub device: String,
-    /// One per instruction.
+    /// One row per instruction.
     pub rates: Vec<Rate>,
 }
 
-/// Measures, with one block on each multiprocessor.
+/// Measures all rates with one block on each multiprocessor.
 ///
 /// # Errors
-/// Why there is no device to measure.
+/// [`Unusable`] with the reason if there is no device to measure.
 pub fn measure() -> Result<Rates, Unusable> {
     let driver = Driver::open(None)?;
     let facts = driver.facts().clone();
@@ -61,7 +61,7 @@ pub fn measure() -> Result<Rates, Unusable> {
         let clocks = driver
             .clocks(kernel, (facts.processors, THREADS), ROUNDS)
             .map_err(|error| Unusable(error.to_string()))?;
-        // Blocks may share a multiprocessor in one run; the fastest one did not.
+        // Blocks may share a multiprocessor in a run; the fastest block had one to itself.
         let least = clocks.into_iter().min().unwrap_or(u64::MAX);
         let steps = u64::from(THREADS * CHAINS) * u64::from(ROUNDS);
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]

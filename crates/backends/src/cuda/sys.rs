@@ -3,12 +3,11 @@
 
 //! A device behind NVIDIA's driver, which is opened at run time.
 //!
-//! Memory that host and device share during a launch is pinned and mapped, so that kernels read inputs from it and
-//! write results into it: a launch is the launch alone, with no copies to wait for, and its inputs and results
-//! are in no other place that would have to be zeroised.
+//! Inputs and results of a launch are in pinned memory that is mapped into the device: kernels read and write
+//! it directly. So a launch needs no copies, and no second copy of its inputs and results has to be zeroised.
 //!
-//! The primary context of the device is used. It is current for a thread only while a call here lasts in the
-//! sense that every entry makes it so; nothing depends on what a thread had before.
+//! All calls use the primary context of the device. Every entry point makes it current for the calling
+//! thread, so the context that the thread had before does not matter.
 
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::fmt;
@@ -24,25 +23,25 @@ use zeroize::{Zeroize, Zeroizing};
 use super::device::{Device, DeviceError, Entry, Facts, Launch, Outcome, Store, Stream};
 use super::variants::{VARIANTS, Variant};
 
-/// The kernels as the driver's own language, with the end that C strings have.
+/// The kernels as PTX, with the zero byte that ends a C string.
 const PTX: &str = concat!(include_str!("kernels/kernels.ptx"), "\0");
 
-/// The least compute capability that kernels are built for.
+/// Lowest compute capability that the kernels support.
 const LEAST_COMPUTE: (u32, u32) = (8, 0);
 
-/// What a kernel writes for a result that verified; see `kernels/rsa.h`.
+/// Status that a kernel writes for a verified result; `RIGHT` in `kernels/rsa.h`.
 const RIGHT: u32 = 0x600d_1e55;
 
-/// Shared memory that a block has without being asked for.
+/// Shared memory of a block that needs no function attribute, in bytes.
 const PLAIN_SHARED_BYTES: usize = 48 * 1024;
 
-/// Words of a task's names: slot and pair.
+/// Words that name slot and pair of a task.
 const NAMES: usize = 2;
 
-/// Longest file that is taken for kernels: many times what they have.
+/// Longest fat binary that is loaded, in bytes; many times the size of the kernels.
 const LARGEST_FAT_BINARY: u64 = 64 << 20;
 
-/// What a kernel is given; `Launch` in `kernels/rsa.h`.
+/// The parameter of a kernel; `Launch` in `kernels/rsa.h`.
 #[repr(C)]
 struct Parameters {
     tasks: sys::CUdeviceptr,
@@ -57,7 +56,7 @@ struct Parameters {
     make: u32,
 }
 
-/// A device with the kernels on it.
+/// A device with its kernels loaded.
 pub(super) struct Driver {
     inner: Arc<Inner>,
 }
@@ -81,7 +80,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// What the driver said, in words.
+/// The driver's name and text for an error.
 fn words(error: DriverError) -> String {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
         text.map_or_else(
@@ -99,8 +98,8 @@ fn words(error: DriverError) -> String {
 fn failed(error: DriverError) -> DeviceError {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory(words(error)),
-        // Whatever else a launch or a copy can end with leaves the context unusable, or is a mistake of
-        // ours that would come again.
+        // Every other error of a launch or a copy leaves the context unusable, or is a bug here that would
+        // repeat.
         _ => DeviceError::Lost(words(error)),
     }
 }
@@ -110,7 +109,8 @@ fn unusable(what: &str) -> impl Fn(DriverError) -> Unusable + '_ {
 }
 
 impl Driver {
-    /// The first device that is fit, with the kernels of this file if there is one, or those that are inside.
+    /// Opens the first device that can run the kernels. Loads them from the fat binary if the file exists,
+    /// otherwise from the PTX inside the program.
     pub(super) fn open(fat_binary: Option<&Path>) -> Result<Self, Unusable> {
         // SAFETY: opens the library and closes it again; its initializers are NVIDIA's.
         if !unsafe { sys::is_culib_present() } {
@@ -154,7 +154,7 @@ impl Driver {
         })
     }
 
-    /// Runs a kernel of `rates.h`: the clocks that each block took.
+    /// Runs a kernel of `rates.h` and returns the clocks that each block took.
     pub(super) fn clocks(
         &self,
         kernel: &str,
@@ -195,7 +195,7 @@ impl Driver {
     }
 }
 
-/// Releases a device again whose opening failed half-way.
+/// Releases the context again if opening fails half-way.
 struct Opened {
     device: sys::CUdevice,
 }
@@ -207,7 +207,7 @@ impl Drop for Opened {
     }
 }
 
-/// The first device with the compute capability that is needed.
+/// Finds the first device with at least [`LEAST_COMPUTE`].
 fn first_fit() -> Result<(sys::CUdevice, String, (u32, u32)), Unusable> {
     let count = result::device::get_count().map_err(unusable("counting devices"))?;
     let mut others = Vec::new();
@@ -250,7 +250,7 @@ fn driver_version() -> String {
     }
 }
 
-/// The kernels on the device that is current, and where they are from.
+/// Loads the kernels on the current device, and says where they are from.
 fn load_kernels(
     fat_binary: Option<&Path>,
     name: &str,
@@ -272,14 +272,14 @@ fn load_kernels(
 }
 
 impl Inner {
-    /// Makes the context current for this thread.
+    /// Makes the context current for the calling thread.
     fn enter(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is retained as long as this value is.
         unsafe { result::ctx::set_current(self.context) }.map_err(failed)
     }
 
-    /// Waits until memory has been written and overwritten. Our streams do not wait for that by themselves, and
-    /// neither call that starts it does.
+    /// Waits until writes and overwrites of device memory are complete. The calls that start them return
+    /// early, and our streams do not wait for them.
     fn settle(&self) -> Result<(), DeviceError> {
         self.enter()?;
         // SAFETY: the stream that every context has.
@@ -327,7 +327,8 @@ impl Device for Driver {
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is of a module that is loaded.
             unsafe { result::function::set_function_attribute(function, most, bytes) }
-                // A device whose blocks may have less cannot run this variant; others may do.
+                // The device allows less shared memory per block than this variant needs; other variants may
+                // fit.
                 .map_err(|error| DeviceError::OutOfMemory(words(error)))?;
         }
         Ok(Box::new(DriverStore {
@@ -343,7 +344,7 @@ impl Device for Driver {
     }
 }
 
-/// Memory of the device, zeroed at first and at last.
+/// Device memory, zeroed on allocation and before it is freed.
 struct Area {
     at: sys::CUdeviceptr,
     bytes: usize,
@@ -353,7 +354,7 @@ struct Area {
 impl Area {
     fn new(inner: &Arc<Inner>, bytes: usize) -> Result<Self, DeviceError> {
         inner.enter()?;
-        // An area of nothing would have no address.
+        // An empty area would have no address.
         let bytes = bytes.max(1);
         // SAFETY: freed when dropped.
         let at = unsafe { result::malloc_sync(bytes) }.map_err(failed)?;
@@ -367,7 +368,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Overwrites a part with zeros. The caller stays inside, and settles.
+    /// Overwrites a part with zeros. The part must be inside the area; the caller waits with `settle`.
     fn clear(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
         self.inner.enter()?;
         assert!(offset + bytes <= self.bytes, "a part of the area");
@@ -395,7 +396,7 @@ impl Drop for Area {
     }
 }
 
-/// Keys and pairs of one variant.
+/// The memory for keys and blinding pairs of one variant.
 struct Memory {
     keys: Area,
     pairs: Area,
@@ -448,7 +449,7 @@ impl Store for DriverStore {
         };
         let pinned = Pinned::new(&self.memory.inner, tasks, variant.words())?;
         let tables = Area::new(&self.memory.inner, tables)?;
-        // SAFETY: destroyed when dropped. It does not wait for the stream that everybody shares.
+        // SAFETY: destroyed when dropped. It does not wait for the default stream that all threads share.
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed)?;
         Ok(Box::new(DriverStream {
@@ -461,12 +462,12 @@ impl Store for DriverStore {
     }
 }
 
-/// Memory of the host that the device reads and writes: for pairs to be made and for tasks, names, inputs,
-/// statuses and outputs, in words.
+/// Host memory that the device reads and writes. It has two parts, for pairs to make and for tasks; each
+/// holds names, inputs, statuses and outputs, in words.
 struct Pinned {
     base: *mut u32,
     at: sys::CUdeviceptr,
-    /// Tasks that there is room for, and words of a number.
+    /// Capacity of each part, in tasks.
     tasks: usize,
     words: usize,
     inner: Arc<Inner>,
@@ -475,14 +476,14 @@ struct Pinned {
 // SAFETY: the memory belongs to this value alone, and to the launches of the stream that owns it.
 unsafe impl Send for Pinned {}
 
-/// Which half of the pinned memory.
+/// A part of the pinned memory.
 #[derive(Clone, Copy)]
 enum Part {
     Make,
     Tasks,
 }
 
-/// Positions of one part, in words from the base.
+/// Offsets of the fields of one part, in words from the base.
 struct Positions {
     names: usize,
     input: usize,
@@ -519,7 +520,7 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// All of it. No launch may be under way.
+    /// The whole memory as words. No launch may be in flight.
     fn words(&mut self) -> &mut [u32] {
         let end = positions(self.tasks, self.words, Part::Tasks).end;
         // SAFETY: allocated with this length, zeroed at first, and no other code has it: launches under way are
@@ -527,7 +528,7 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts_mut(self.base, end) }
     }
 
-    /// Puts entries into a part; groups of the last block that have no task get the first places.
+    /// Writes entries into a part. Groups of the last block without a task get slot 0 and pair 0.
     fn fill(&mut self, part: Part, entries: &[Entry<'_>]) {
         let (tasks, words) = (self.tasks, self.words);
         assert!(
@@ -555,7 +556,7 @@ impl Pinned {
         }
     }
 
-    /// The outcome of a task, as long as its input was.
+    /// The outcome of a task; `length` is that of its input.
     fn outcome(&mut self, at: usize, length: usize) -> Outcome {
         let (tasks, words) = (self.tasks, self.words);
         let positions = positions(tasks, words, Part::Tasks);
@@ -608,7 +609,7 @@ struct DriverStream {
     stream: sys::CUstream,
     pinned: Pinned,
     tables: Area,
-    /// Lengths of the inputs of the launch that is under way.
+    /// Lengths of the inputs of the launch in flight.
     launched: Vec<usize>,
     memory: Arc<Memory>,
 }

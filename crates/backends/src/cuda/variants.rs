@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The kernels that are built, and where they expect the numbers of a key: what `kernels/variants.h` and
-//! `kernels/rsa.h` say, for the host.
+//! The table of kernels and the memory layout of a key, for the host. They equal those in
+//! `kernels/variants.h` and `kernels/rsa.h`.
 
-/// What a number is made of.
+/// The representation of numbers in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// 32-bit limbs and integer multiply-add: for every device.
@@ -14,7 +14,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Its name, for people and settings.
+    /// Name in settings, logs and status.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -23,7 +23,7 @@ impl Arithmetic {
         }
     }
 
-    /// The arithmetic of this name, if there is one.
+    /// Returns the arithmetic with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Integer, Self::Fp52]
@@ -32,30 +32,30 @@ impl Arithmetic {
     }
 }
 
-/// Bits of an exponent that one multiplication takes in, and how many such windows share a digit.
+/// Bits of the exponent per window (one multiplication each), and windows stored per digit.
 const WINDOW_BITS: usize = 4;
 const WINDOWS_PER_DIGIT: usize = 8;
 
-/// One kernel.
+/// One kernel: its arithmetic and the shape of its threads.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The name of the kernel.
+    /// Name of the kernel in the PTX.
     pub name: &'static str,
-    /// What its numbers are made of.
+    /// Representation of its numbers.
     pub arithmetic: Arithmetic,
-    /// Digits of a number in each thread.
+    /// Digits of a number per thread.
     pub digits: usize,
     /// Threads per prime.
     pub threads: usize,
-    /// The longest prime, in bits.
+    /// Longest prime, in bits.
     pub half_bits: usize,
-    /// Threads of a block.
+    /// Threads per block.
     pub block: usize,
-    /// Whether tables are in the shared memory of a block, rather than in that of the device.
+    /// Whether tables of powers are in the shared memory of a block, instead of the memory of the device.
     pub shared_table: bool,
 }
 
-/// Every kernel. Of a size, the first is used where speed is not measured.
+/// Every kernel. Where speed is not measured, the first of a size is used.
 pub static VARIANTS: [Variant; 8] = [
     variant(
         "rsa_2048_integer_4",
@@ -102,7 +102,7 @@ pub static VARIANTS: [Variant; 8] = [
     ),
 ];
 
-/// The sizes of key that kernels are built for: bits of a prime.
+/// The supported sizes of key, in bits of a prime.
 pub(super) const SIZES: [usize; 3] = [1024, 1536, 2048];
 
 const fn variant(
@@ -122,18 +122,18 @@ const fn variant(
     }
 }
 
-/// Where the numbers of a key begin in its image, in digits. A number of a half has as many digits as
-/// [`Variant::half`], one of the whole twice as many.
+/// Offsets of the numbers of a key in its image, in digits. A number modulo a prime has [`Variant::half`]
+/// digits, a number modulo n twice as many.
 pub(super) struct Layout {
-    /// Of each half: modulus, R, R², R³ modulo it.
+    /// Per prime: modulus, and R, R², R³ modulo it.
     pub(super) half: usize,
-    /// Of the whole: modulus, R, R² modulo it, the bases of recombination.
+    /// For n: modulus, R and R² modulo it, and the two bases of recombination.
     pub(super) whole: usize,
     pub(super) inverses: usize,
     pub(super) exponents: usize,
-    /// Digits of one exponent.
+    /// Length of one exponent, in digits.
     pub(super) exponent: usize,
-    /// Digits in all.
+    /// Length of the whole image, in digits.
     pub(super) key: usize,
 }
 
@@ -180,13 +180,13 @@ impl Variant {
         4 * self.half() * self.digit_bytes()
     }
 
-    /// Tasks that a block of threads computes.
+    /// Tasks per block.
     #[must_use]
     pub fn tasks_per_block(&self) -> usize {
         self.block / (2 * self.threads)
     }
 
-    /// Bytes of the tables of a block.
+    /// Bytes of the tables of powers of a block.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         (self.digits << WINDOW_BITS) * self.block * self.digit_bytes()
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_the_kernels() {
+    fn variant_table_equals_the_kernel_headers() {
         let header = include_str!("kernels/variants.h");
         let rows: Vec<_> = header
             .lines()
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn kernels_fit_their_numbers_and_their_device() {
+    fn kernel_variants_fit_their_numbers_and_the_device() {
         for variant in &VARIANTS {
             let spare = variant.half() * variant.digit_bits() - variant.half_bits;
             match variant.arithmetic {
                 Arithmetic::Integer => assert_eq!(spare, 0, "{}", variant.name),
                 Arithmetic::Fp52 => assert!(spare >= 16, "{}", variant.name),
             }
-            // What a block may have since compute capability 8.6, which has least.
+            // 99 KiB is the limit per block of compute capability 8.6, the smallest of the supported ones.
             assert!(variant.shared_bytes() <= 99 * 1024, "{}", variant.name);
             assert!(variant.block % 32 == 0 && 32 % (2 * variant.threads) == 0);
             assert!(SIZES.contains(&variant.half_bits));

@@ -1,13 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the simd backend can do: everything that has an RSA private key of up to 4096 bits.
+//! The operations that the simd backend offers: all of those with an RSA private key of up to 4096 bits.
 
 use millrace_engine::backend::Capability;
 use millrace_engine::key::MIN_MODULUS_BITS;
 use millrace_engine::{KeyType, OperationKind};
 
-/// Largest modulus that has lanes. Longer keys are rare, and eight of them no longer fit the caches.
+/// Largest modulus that runs in lanes, in bits. Longer keys are rare, and eight of them do not fit the
+/// caches.
 pub(super) const MAX_RSA_BITS: u16 = 4096;
 
 /// One row per operation.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A flipped bit in any lane, seen from outside of an engine: every client gets the right result, the
-//! struck request from another backend, and the backend is quarantined.
+//! Bit flips in any lane, tested through an engine: every client gets the right result, another backend
+//! serves the hit request, and the engine quarantines the simd backend.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -23,10 +23,10 @@ use super::super::{Implementation, Simd};
 use super::*;
 use crate::Software;
 
-/// The simd backend on lanes with a bit that flips in every batch.
+/// The simd backend on lanes where one bit flips in every batch.
 struct Struck<L> {
     simd: Simd,
-    /// In a lock because lanes need not be shareable.
+    /// In a lock, because lanes need not be `Sync`.
     lanes: Mutex<L>,
     strike: Strike,
 }
@@ -66,8 +66,8 @@ impl<L: Lanes> Backend for Struck<L> {
 }
 
 impl<L: Lanes> Struck<L> {
-    /// Puts blinding pairs in store, by a batch without a flipped bit: a pair that is hit while it is made
-    /// takes its request out of the batch, and another moves up into the struck lane.
+    /// Fills the store of blinding pairs by a batch without bit flips. Otherwise a flip would hit a pair
+    /// while it is made: its request would leave the batch, and another one would move into the hit lane.
     fn stock(&self, key: &SimdKey) {
         let lanes = *self.lanes.lock().expect("no panic");
         let key = key.lanes.as_ref().expect("a key with lanes");
@@ -103,7 +103,7 @@ impl OnLanes for InEveryLane {
         ];
         for lane in 0..LANES {
             for (number, step) in steps.into_iter().enumerate() {
-                // The twin is slow: every lane at one step.
+                // The twin is slow, so each lane is tested at one step only.
                 if !is_fast && number != lane % steps.len() {
                     continue;
                 }
@@ -115,7 +115,7 @@ impl OnLanes for InEveryLane {
     }
 }
 
-/// A batch of four on an engine whose first backend is struck, and another one after it.
+/// Runs a batch of four, then a second one, on an engine whose first backend flips bits.
 fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
     let backend = Struck {
         simd: Simd::with(Implementation::Portable),
@@ -181,6 +181,6 @@ fn below_modulus(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn a_flipped_bit_in_any_lane_never_reaches_a_client() {
+fn bit_flip_in_any_lane_never_reaches_a_client() {
     on_all_lanes(&InEveryLane);
 }

@@ -1,16 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA keys: parsed and checked by the software backend, then prepared for the lanes.
+//! RSA keys. The software backend parses and checks a key; this module prepares it for the lanes.
 //!
-//! A key is held twice: as AWS-LC has it, for operations that run alone, and as digits with the Montgomery
-//! constants of its primes and its modulus, for the lanes. The rare key whose primes are of unlike length
-//! has no second half, and all its operations run on AWS-LC.
+//! A key is held twice: as an AWS-LC object, for operations that run alone, and as digits with the Montgomery
+//! constants of its primes and its modulus, for the lanes. A key whose primes differ in length is rare; it
+//! has no lane form, and all its operations run on AWS-LC.
 //!
-//! **Blinding.** Every operation is blinded: `input·r^e` is exponentiated and the result multiplied by
-//! `1/r`. Fresh pairs come from lanes too (`1/r` is r^(p−2) and r^(q−2), put together), and each is squared
-//! after use, so that no value serves twice. A pair belongs to one request at a time: it is taken out of
-//! the key's store and comes back when the result has been verified, at most [`BLINDING_USES`] times.
+//! **Blinding.** Every operation is blinded: the lanes exponentiate `input·r^e` and multiply the result by
+//! `1/r`. They also compute fresh pairs (`1/r` is r^(p−2) and r^(q−2), recombined). A pair is squared after
+//! each use, so that no value is used twice. A pair belongs to one request at a time: the request takes it
+//! out of the key's store and returns it after the result is verified. A pair is used at most
+//! [`BLINDING_USES`] times.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,33 +25,34 @@ use super::numbers::{self, Digits};
 use crate::software::keys::Secret;
 use crate::software::keys::{self, LoadedKey};
 
-/// How often a blinding pair is used, each time squared. Libraries take 32; a fresh pair costs as much
-/// here as an operation, and at 64 that is 1.6 %.
+/// Uses of a blinding pair, squared after each. Libraries use 32. A fresh pair costs as much as one operation
+/// here, so 64 uses add 1.6 %.
 const BLINDING_USES: u32 = 64;
 
-/// How many pairs a key keeps: more than any number of workers have in flight on usual machines; what
-/// is above is dropped and made anew. One takes 0.7 to 1.3 KiB.
+/// Most idle pairs that a key keeps: more than the workers of usual machines have in flight. Further pairs
+/// are dropped and made anew. One pair takes 0.7 to 1.3 KiB.
 const MAX_BLINDINGS: usize = 64;
 
-/// Bits of an exponent that one multiplication takes in. With 5 there are fewer multiplications, but twice
-/// as large a table to scan; both were measured to take the same time for 2048 bits, where 5 gains most,
-/// and the smaller table leaves more of the first cache to others.
+/// Bits of an exponent per window; each window costs one multiplication. A width of 5 needs fewer
+/// multiplications but scans a table twice as large. Both took the same time for 2048 bits, where 5 gains
+/// most, and the smaller table leaves more of the L1 cache to other code.
 pub(super) const WINDOW: usize = 4;
 
-/// What depends on the length of a key.
+/// Parameters of the lanes for one length of key.
 #[derive(Debug)]
 pub(super) struct Size {
-    /// The longest modulus, in bits.
+    /// Longest modulus, in bits.
     bits: usize,
-    /// The longest prime, in bits: also the bits of an exponent, whatever its value.
+    /// Longest prime, in bits. Every exponent is processed with this number of bits, so its value does not
+    /// show.
     half_bits: usize,
-    /// Blocks of digits of a prime; the modulus takes twice as many.
+    /// Blocks of digits of a prime; the modulus has twice as many.
     pub(super) blocks: usize,
     /// Position in [`SIZES`].
     pub(super) index: usize,
 }
 
-/// The sizes of lanes.
+/// The supported sizes, the smallest first.
 pub(super) static SIZES: [Size; 3] = [
     Size {
         bits: 2048,
@@ -72,15 +74,14 @@ pub(super) static SIZES: [Size; 3] = [
     },
 ];
 
-/// A key that is ready for use.
 pub(super) struct SimdKey {
-    /// The key as AWS-LC uses it.
+    /// The AWS-LC key, for operations that run alone.
     pub(super) software: LoadedKey,
-    /// The key as the lanes use it.
+    /// The key for the lanes; `None` if all its operations run on AWS-LC.
     pub(super) lanes: Option<LaneKey>,
 }
 
-/// A key as digits.
+/// A key as digits, with its Montgomery constants.
 pub(super) struct LaneKey {
     pub(super) size: &'static Size,
     pub(super) primes: [PrimeKey; 2],
@@ -89,14 +90,13 @@ pub(super) struct LaneKey {
     pub(super) negative_inverse: u64,
     /// R² mod n.
     pub(super) square: Digits,
-    /// For each prime the multiple of R mod n that is R modulo it and 0 modulo the other.
+    /// For each prime, the number modulo n that is R modulo this prime and 0 modulo the other.
     pub(super) recombine: [Digits; 2],
-    /// The public exponent.
     pub(super) public_exponent: u64,
     blindings: Mutex<Vec<Blinding>>,
 }
 
-/// One prime p with what exponentiating modulo it takes.
+/// One prime p with the constants for exponentiation modulo p.
 pub(super) struct PrimeKey {
     pub(super) prime: Digits,
     /// −1/p mod 2^52.
@@ -119,12 +119,11 @@ pub(super) struct Blinding {
     pub(super) factor: Digits,
     /// 1/r
     pub(super) inverse: Digits,
-    /// How often it may still be used.
+    /// Uses left.
     uses: u32,
 }
 
 impl Blinding {
-    /// A fresh pair.
     pub(super) fn new(factor: Digits, inverse: Digits) -> Self {
         Self {
             factor,
@@ -146,12 +145,11 @@ pub(super) fn load(pkcs8: &[u8]) -> Result<SimdKey, KeyError> {
 }
 
 impl SimdKey {
-    /// Its type and public half.
     pub(super) fn info(&self) -> &KeyInfo {
         &self.software.info
     }
 
-    /// Its modulus, big-endian.
+    /// The modulus, big-endian.
     #[cfg(test)]
     pub(super) fn modulus(&self) -> &[u8] {
         match &self.software.secret {
@@ -162,7 +160,7 @@ impl SimdKey {
 }
 
 impl LaneKey {
-    /// From the numbers of a checked key; `None` if they do not fit any lanes.
+    /// Builds the lane form from the numbers of a checked key; `None` if no size of lanes fits them.
     fn new([n, e, _, p, q, dp, dq, qinv]: [&[u8]; 8]) -> Option<Self> {
         let bits = numbers::bits(n);
         let longest = numbers::bits(p).max(numbers::bits(q));
@@ -174,7 +172,7 @@ impl LaneKey {
         let negative_inverse = numbers::negative_inverse(&modulus);
         let (_, square) = numbers::montgomery_constants(&modulus, bits);
 
-        // q·(1/q mod p) is 1 modulo p and 0 modulo q; what is missing to n+1 is the other way round.
+        // b = q·(1/q mod p) is 1 modulo p and 0 modulo q; n+1−b is 0 modulo p and 1 modulo q.
         let basis = numbers::multiply(
             &numbers::from_bytes(q, half),
             &numbers::from_bytes(qinv, half),
@@ -196,7 +194,7 @@ impl LaneKey {
         })
     }
 
-    /// A blinding pair for one operation, if there is one at hand.
+    /// Takes a blinding pair out of the store; `None` if the store is empty.
     pub(super) fn take_blinding(&self) -> Option<Blinding> {
         self.blindings
             .lock()
@@ -204,7 +202,7 @@ impl LaneKey {
             .pop()
     }
 
-    /// Gives a pair back after an operation whose result was right; the pair has been squared.
+    /// Returns a pair after its result was verified. The caller has squared the pair.
     pub(super) fn return_blinding(&self, mut blinding: Blinding) {
         blinding.uses -= 1;
         let mut store = self

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Eight numbers at once: what the kernels ask of a processor, and a portable twin that has the
-//! same semantics on any.
+//! Eight numbers at once: the vector operations that the kernels use, as a trait, and a portable twin with
+//! the same results on every processor.
 //!
 //! A big number is a row of 52-bit digits, least significant first; an [`Octet`] holds one digit of
 //! eight unrelated numbers, one per *lane*. Lanes never mix, but for
@@ -17,19 +17,19 @@
 //! Memory holds digits in the form that the implementation multiplies: integers, or doubles that
 //! hold integers. [`Lanes::to_digit`] and [`Lanes::word_of`] convert.
 //!
-//! Nothing here branches on a value or uses it as an address.
+//! No branch and no address here depends on a value.
 
 use std::hint::black_box;
 
 use zeroize::DefaultIsZeroes;
 
-/// How many numbers there are at once.
+/// Numbers per register.
 pub(super) const LANES: usize = 8;
 
 /// Bits of a digit.
 pub(super) const DIGIT_BITS: usize = 52;
 
-/// The largest digit, which is also the mask of one.
+/// The largest digit; also the mask of a digit.
 pub(super) const DIGIT_MASK: u64 = (1 << DIGIT_BITS) - 1;
 
 /// One 64-bit word in each lane, as it lies in memory.
@@ -39,22 +39,22 @@ pub(super) struct Octet(pub(super) [u64; LANES]);
 
 impl DefaultIsZeroes for Octet {}
 
-/// What a kernel asks of the processor. A value of an implementing type is a token: it exists only
-/// where its instructions do.
+/// The vector operations of a kernel. A value of an implementing type is a token: it exists only on
+/// processors with the instructions.
 ///
-/// Words are 64 bits and wrap. A *digit* is what [`Self::to_digit`] made of a word below 2^52.
+/// Words are 64 bits and wrap. A *digit* is a word below 2^52, converted by [`Self::to_digit`].
 pub(super) trait Lanes: Copy + Send + 'static {
     /// Eight words in a register.
     type Word: Copy;
     /// Eight truth values in a register.
     type Mask: Copy;
 
-    /// What [`Self::multiply_add`] adds to `low` beside the product; a multiple of 2^52.
+    /// Bias that [`Self::multiply_add`] adds to `low` with each product; a multiple of 2^52.
     const LOW_BIAS: u64;
-    /// The same for `high`.
+    /// Bias that [`Self::multiply_add`] adds to `high` with each product; a multiple of 2^52.
     const HIGH_BIAS: u64;
-    /// Whether the two halves of products are better summed apart: where an addition to a sum takes
-    /// several cycles, half as many per sum wait for each other.
+    /// Whether low and high halves of products have separate sums. This is faster where an addition takes
+    /// several cycles: each sum then has half as many additions that wait for each other.
     const APART: bool;
 
     /// Runs a kernel, compiled for these instructions.
@@ -62,13 +62,11 @@ pub(super) trait Lanes: Copy + Send + 'static {
 
     /// The same word in each lane.
     fn splat(self, value: u64) -> Self::Word;
-    /// From memory.
     fn load(self, from: &Octet) -> Self::Word;
-    /// To memory.
     fn store(self, to: &mut Octet, word: Self::Word);
 
-    /// `low` plus the low 52 bits of the product of two digits plus [`Self::LOW_BIAS`], and `high`
-    /// plus its bits above with [`Self::HIGH_BIAS`].
+    /// Multiplies two digits. Returns `low` plus the low 52 bits of the product plus [`Self::LOW_BIAS`], and
+    /// `high` plus the higher bits plus [`Self::HIGH_BIAS`].
     fn multiply_add(
         self,
         low: Self::Word,
@@ -78,26 +76,22 @@ pub(super) trait Lanes: Copy + Send + 'static {
     ) -> (Self::Word, Self::Word);
     /// The low 52 bits of the product of the low 52 bits of two words (not digits).
     fn multiply_low(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// A digit from a word below 2^52.
+    /// Converts a word below 2^52 to a digit.
     fn to_digit(self, word: Self::Word) -> Self::Word;
-    /// The word of a digit.
+    /// Converts a digit to its word.
     fn word_of(self, digit: Self::Word) -> Self::Word;
 
-    /// The sum.
     fn add(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// The difference.
     fn subtract(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// The bits that differ.
     fn xor(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// The bits of either.
     fn or(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// The low 52 bits.
     fn low_digit(self, word: Self::Word) -> Self::Word;
-    /// The bits above the low 52.
+    /// The word shifted right by 52 bits, unsigned.
     fn carry(self, word: Self::Word) -> Self::Word;
-    /// The same with the sign kept: -1 for a word that went below zero.
+    /// The word shifted right by 52 bits with its sign: -1 for a word that went below zero.
     fn borrow(self, word: Self::Word) -> Self::Word;
-    /// The word of lane 2k+1 in lane 2k, and the other way round.
+    /// Exchanges the words of lanes 2k and 2k+1.
     fn swap_pairs(self, word: Self::Word) -> Self::Word;
 
     /// In which lanes two words are equal.
@@ -111,17 +105,15 @@ pub(super) trait Lanes: Copy + Send + 'static {
     }
 }
 
-/// Work that [`Lanes::run`] compiles for an implementation. `run` is to be inlined always, with all
-/// that it calls.
+/// Code that [`Lanes::run`] compiles for an implementation. `run` and everything that it calls must be
+/// inlined.
 pub(super) trait Kernel {
-    /// What comes out.
     type Output;
-    /// Does it.
     fn run<L: Lanes>(self, lanes: L) -> Self::Output;
 }
 
-/// The twin without special instructions: what the others must equal, bit for bit. Slower than any
-/// library, and meant for tests.
+/// The twin without special instructions. The other implementations must equal it bit for bit. It is slower
+/// than any library and meant for tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Portable;
 
@@ -237,8 +229,8 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn equal(self, a: Self::Word, b: Self::Word) -> Self::Mask {
-        // All ones exactly if the difference is zero, without a comparison. The black box keeps the
-        // optimizer from knowing that there are two values, and from branching on which it is: it did.
+        // All ones exactly if the difference is zero, without a comparison. The black box hides from the
+        // optimizer that only two values occur; without it the optimizer did branch on them.
         black_box(map2(a, b, |a, b| {
             let differ = a ^ b;
             ((differ | differ.wrapping_neg()) >> 63).wrapping_sub(1)

@@ -1,31 +1,31 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA private operations in the lanes of vector registers: four requests at once on one core, with keys
-//! that need have nothing in common but their size.
+//! RSA private operations in the lanes of vector registers: four requests at once on one core, each with its
+//! own key; the keys of a batch share only their size.
 //!
-//! A batch of four takes little longer than one operation on a library, so a busy core does two and a half
-//! to four times as many. The figures, what limits them and what was tried are in `docs/backends/simd.md`.
+//! A batch of four takes little longer than one operation of a library, so a busy core does two and a half to
+//! four times as many. `docs/backends/simd.md` has the figures, their limits, and the variants that were
+//! tried.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `lanes.rs` | what is asked of a processor, and the portable twin |
-//! | `sys.rs` | the same in instructions: AVX-512 IFMA, and AVX-512F with products from doubles |
+//! | `lanes.rs` | the vector operations as a trait, and the portable twin |
+//! | `sys.rs` | the same as instructions: AVX-512 IFMA, and AVX-512F with products from doubles |
 //! | `montgomery.rs` | modular arithmetic on eight numbers |
 //! | `rsa.rs` | the private operation of four requests: blinding, CRT, verification |
 //! | `numbers.rs` | the constants of a key |
 //!
-//! **What it is not.** No backend for other keys: those of curves are faster on AWS-LC than their batching
-//! would be worth, and RSA above 4096 bits does not fit the caches. No library: it takes keys that the
-//! software backend has parsed and checked.
+//! **Out of scope.** Other keys: operations on curves are fast on AWS-LC, so batching them gains too little,
+//! and RSA above 4096 bits does not fit the caches. Parsing: the software backend has parsed and checked each
+//! key.
 //!
-//! **Alone.** A batch of one would take as long as a batch of four, which is longer than the library. So a
-//! task that is alone when its turn comes runs on AWS-LC, right here; handing it back as "not offered" would
-//! cost it another queue, and would make an ordinary moment look like a failure. Its result says that the
-//! simd backend served it, which is so: `served_by` names who answered, not which instructions it used, and
-//! [`Simd::tally`] tells how many ran in lanes.
+//! **Single tasks.** A batch of one takes as long as a batch of four, and longer than the library. So a task
+//! that is alone when its turn comes runs on AWS-LC in this backend. Refusing it as "not offered" would cost
+//! it a second queue and would count an ordinary case as a failure. Its `served_by` is `simd`: the field
+//! names the backend that answered, not the instructions. [`Simd::tally`] counts the tasks that ran in lanes.
 //!
-//! **Verification.** Each result is verified in the lanes, blinded and unblinded; see `rsa.rs`.
+//! **Verification.** The lanes verify each result, blinded and unblinded; see `rsa.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,18 +54,18 @@ use lanes::{LANES, Lanes, Portable};
 use queue::{Counters, SimdQueue};
 use rsa::REQUESTS;
 
-/// From how many tasks of one size on lanes are used. A batch takes as long as 1.2 to 2 operations on
-/// AWS-LC, whatever is in it.
+/// Fewest tasks of one size for which lanes are used. A batch of any number of tasks takes as long as 1.2 to
+/// 2 operations on AWS-LC.
 const LANES_FROM: usize = 2;
 
-/// How lanes are made.
+/// An implementation of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
     /// AVX-512 with IFMA: Intel since Ice Lake, AMD since Zen 4.
     Avx512Ifma,
     /// AVX-512F and DQ: Intel since Skylake-SP. Products come from fused multiply-add of doubles.
     Avx512Fp52,
-    /// Ordinary instructions on any processor, slower than a library: for tests.
+    /// Ordinary instructions, for any processor. Slower than a library; for tests.
     Portable,
 }
 
@@ -73,7 +73,7 @@ impl Implementation {
     /// Every implementation, the fastest first.
     pub const ALL: [Self; 3] = [Self::Avx512Ifma, Self::Avx512Fp52, Self::Portable];
 
-    /// Whether it runs here.
+    /// Whether this processor has its instructions.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -87,7 +87,7 @@ impl Implementation {
         }
     }
 
-    /// Its name, for people.
+    /// Name in logs and status.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -98,12 +98,12 @@ impl Implementation {
     }
 }
 
-/// What the queues of a backend have done.
+/// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tasks that ran alone on AWS-LC.
     pub alone: u64,
-    /// Batches in lanes, by how many tasks they held: one, two, three, four.
+    /// Batches that ran in lanes, by number of tasks: index 0 counts batches of one.
     pub batches: [u64; REQUESTS],
 }
 
@@ -116,34 +116,34 @@ pub struct Simd {
 }
 
 impl Simd {
-    /// A backend without keys, on the fastest instructions of this processor. Where they are missing it
-    /// is not usable, and [`probe`](Backend::probe) says why.
+    /// Makes a backend without keys, on the fastest implementation that this processor runs. Without one
+    /// [`probe`](Backend::probe) says why the backend is unusable.
     #[must_use]
     pub fn new() -> Self {
         let fast = [Implementation::Avx512Ifma, Implementation::Avx512Fp52];
         Self::of(fast.into_iter().find(|fast| fast.is_available()))
     }
 
-    /// A backend on this implementation, for tests and measurements.
+    /// Makes a backend on the given implementation, for tests and measurements.
     #[must_use]
     pub fn with(implementation: Implementation) -> Self {
         Self::of(Some(implementation))
     }
 
-    /// Uses lanes from this number of tasks on; with 1 even for a task alone.
+    /// Sets the fewest tasks for which lanes are used. With 1 every task runs in lanes.
     #[must_use]
     pub fn lanes_from(mut self, tasks: usize) -> Self {
         self.lanes_from = tasks;
         self
     }
 
-    /// The implementation in use, if there is one for this processor.
+    /// The implementation in use; `None` if this processor runs none.
     #[must_use]
     pub fn implementation(&self) -> Option<Implementation> {
         self.implementation
     }
 
-    /// What its queues have done.
+    /// Returns the counters over all queues.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let Counters { alone, batches } = &*self.counters;

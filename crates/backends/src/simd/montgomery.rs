@@ -3,15 +3,15 @@
 
 //! Arithmetic modulo eight odd numbers at once.
 //!
-//! **Almost Montgomery.** The moduli have at least 16 bits less than R = 2^(52·digits). So a product
-//! `a·b/R mod n` of inputs of up to 128n, or of any number below R with one below n, is below 2n without a
-//! final subtraction, and nothing is compared or subtracted until [`Reduce`] makes the result canonical.
+//! **Almost Montgomery.** Each modulus is at least 16 bits shorter than R = 2^(52·digits). So a product
+//! `a·b/R mod n` of two inputs below 128n, or of one below R and one below n, is below 2n without a final
+//! subtraction. Nothing is compared or subtracted until [`Reduce`] makes the result canonical.
 //!
-//! **Tiles.** Digits come in [`Block`]s of five. The product of two blocks, a *tile*, needs ten loads
-//! for twenty-five digit products and lands in ten neighbouring columns. Columns are computed from the
-//! lowest up: all tiles of five columns one after another, with the sums in registers throughout, so
-//! that no intermediate sum is ever written to memory. Product and reduction go hand in hand, since
-//! the quotient digits that the tiles of a column need come from the columns below.
+//! **Tiles.** Digits come in [`Block`]s of five. The product of two blocks, a *tile*, needs ten loads for
+//! twenty-five digit products and adds to ten neighbouring columns. Columns are computed from the lowest up:
+//! all tiles of five columns one after another. The sums stay in registers; no intermediate sum is written to
+//! memory. Multiplication and reduction alternate, because the tiles of a column need quotient digits that
+//! come from the columns below.
 //!
 //! ```text
 //!  columns 0–4   a₀b₀                        → quotient q₀, column sums become multiples of 2^52
@@ -23,18 +23,18 @@
 //! A squaring computes each pair of different blocks once and doubles the sums: 610 digit products
 //! instead of 800 for 20 digits.
 //!
-//! The sequence of instructions depends on the number of digits alone.
+//! The sequence of instructions depends only on the number of digits.
 
 use super::lanes::{DIGIT_MASK, Kernel, Lanes, Octet};
 
-/// Digits of a block. Five divides the digits of all sizes of key (20, 30, 40 and twice as many), and
-/// the 18 sums and 5 digits of a tile leave room in 32 registers.
+/// Digits per block. Five divides the number of digits of every size of key (20, 30, 40, and twice those),
+/// and the 18 sums and 5 digits of a tile fit into 32 registers.
 pub(super) const BLOCK: usize = 5;
 
 /// Five digits of eight numbers.
 pub(super) type Block = [Octet; BLOCK];
 
-/// Eight moduli and what reducing by them takes.
+/// Eight moduli with the constants for reduction.
 #[derive(Clone, Copy)]
 pub(super) struct Modulus<'a> {
     /// The moduli, as digits.
@@ -71,8 +71,8 @@ macro_rules! each_digit {
     }};
 }
 
-/// The sums of ten columns. The high halves of products are apart, for lanes that want it so; those of
-/// `high[k]` belong to the same column as `low[k]`.
+/// The sums of ten columns. Where [`Lanes::APART`] holds, the high halves of products have sums of their own:
+/// `high[k]` belongs to the same column as `low[k]`.
 #[derive(Clone, Copy)]
 struct Sums<W> {
     low: [W; 2 * BLOCK],
@@ -88,7 +88,7 @@ impl<W: Copy> Sums<W> {
         }
     }
 
-    /// One digit product at a column.
+    /// Adds one digit product, whose low half belongs to the given column.
     #[inline(always)]
     fn accumulate<L: Lanes<Word = W>>(&mut self, l: L, column: usize, a: W, b: W) {
         if L::APART {
@@ -100,7 +100,7 @@ impl<W: Copy> Sums<W> {
         }
     }
 
-    /// The high half of one digit product at a column.
+    /// Adds the high half of one digit product to the given column.
     #[inline(always)]
     fn accumulate_high<L: Lanes<Word = W>>(&mut self, l: L, column: usize, a: W, b: W) {
         let sums = if L::APART {
@@ -111,7 +111,7 @@ impl<W: Copy> Sums<W> {
         sums[column + 1] = l.multiply_add(l.zero(), sums[column + 1], a, b).1;
     }
 
-    /// The whole of a column.
+    /// The total sum of a column.
     #[inline(always)]
     fn total<L: Lanes<Word = W>>(&self, l: L, column: usize) -> W {
         if L::APART {
@@ -121,7 +121,7 @@ impl<W: Copy> Sums<W> {
         }
     }
 
-    /// All products of two blocks.
+    /// Adds all products of two blocks.
     #[inline(always)]
     fn tile<L: Lanes<Word = W>>(&mut self, l: L, a: &Block, b: &Block) {
         let a = load(l, a);
@@ -133,7 +133,7 @@ impl<W: Copy> Sums<W> {
         });
     }
 
-    /// The products of different digits of one block, each pair once.
+    /// Adds the products of different digits of one block, each pair once.
     #[inline(always)]
     fn triangle<L: Lanes<Word = W>>(&mut self, l: L, a: &Block) {
         let [a, b, c, d, e] = load(l, a);
@@ -149,7 +149,7 @@ impl<W: Copy> Sums<W> {
         self.accumulate(l, 7, d, e);
     }
 
-    /// The squares of the digits of one block.
+    /// Adds the squares of the digits of one block.
     #[inline(always)]
     fn diagonal<L: Lanes<Word = W>>(&mut self, l: L, a: &Block) {
         each_digit!(I => {
@@ -158,7 +158,7 @@ impl<W: Copy> Sums<W> {
         });
     }
 
-    /// Twice the sums.
+    /// Doubles the sums.
     #[inline(always)]
     fn double<L: Lanes<Word = W>>(&mut self, l: L) {
         each_digit!(I => {
@@ -171,7 +171,7 @@ impl<W: Copy> Sums<W> {
         });
     }
 
-    /// The sums of the upper five columns, which the next block of columns goes on with.
+    /// Moves the sums of the upper five columns to the lower five, for the next block of columns.
     #[inline(always)]
     fn upper<L: Lanes<Word = W>>(&self, l: L) -> [W; BLOCK] {
         let mut upper = [l.zero(); BLOCK];
@@ -181,7 +181,7 @@ impl<W: Copy> Sums<W> {
         upper
     }
 
-    /// Adds to the lower five columns.
+    /// Adds the sums of a previous block to the lower five columns.
     #[inline(always)]
     fn add_lower<L: Lanes<Word = W>>(&mut self, l: L, lower: [W; BLOCK]) {
         each_digit!(I => {
@@ -196,11 +196,12 @@ fn load<L: Lanes>(l: L, block: &Block) -> [L::Word; BLOCK] {
     [l.load(a), l.load(b), l.load(c), l.load(d), l.load(e)]
 }
 
-/// What takes the biases of all products in a column out of its sum, for numbers of this number of digits.
+/// The correction that removes the biases of all products from the sum of a column, for numbers of `digits`
+/// digits.
 #[inline(always)]
 fn without_bias<L: Lanes>(column: usize, digits: usize) -> u64 {
-    // Pairs of digits whose positions add up to `sum`; twice, since the reduction has as many
-    // products as the multiplication, and a doubled sum has its biases doubled too.
+    // The number of digit pairs whose positions add up to `sum`, doubled: the reduction has as many products
+    // as the multiplication, and doubling a sum also doubles its biases.
     let products = |sum: usize| 2 * (sum + 1).min((2 * digits - 1).saturating_sub(sum)) as u64;
     let low = products(column).wrapping_mul(L::LOW_BIAS);
     let high = match column {
@@ -210,7 +211,7 @@ fn without_bias<L: Lanes>(column: usize, digits: usize) -> u64 {
     0_u64.wrapping_sub(low.wrapping_add(high))
 }
 
-/// The state that goes from one block of columns to the next.
+/// State that carries over from one block of columns to the next.
 struct Columns<L: Lanes> {
     carry: L::Word,
     next: usize,
@@ -227,7 +228,7 @@ impl<L: Lanes> Columns<L> {
         }
     }
 
-    /// The true sum of the next column from what has been added up, carry included.
+    /// Turns the biased sum of the next column into its true sum, including the carry.
     #[inline(always)]
     fn settle(&mut self, l: L, sum: L::Word) -> L::Word {
         let mut sum = l.add(sum, self.carry);
@@ -251,11 +252,11 @@ impl<L: Lanes> Columns<L> {
     ) {
         let n = load(l, &modulus.digits[0]);
         let negative_inverse = l.load(modulus.negative_inverse);
-        // The low half of q·n₀ takes a sum up to the next multiple of 2^52 in any case; so it need
-        // not be computed, only its bias be made up for.
+        // Adding the low half of q·n₀ always takes the sum up to the next multiple of 2^52. So the half is
+        // not computed; only its bias is added.
         let missing = l.splat(DIGIT_MASK.wrapping_add(L::LOW_BIAS));
         each_digit!(I => {
-            // A bias is a multiple of 2^52 and so does not show in the low digit.
+            // A bias is a multiple of 2^52, so it does not change the low digit.
             let sum = l.add(sums.total(l, I), self.carry);
             let q = l.to_digit(l.multiply_low(sum, negative_inverse));
             l.store(&mut quotients[I], q);
@@ -268,7 +269,7 @@ impl<L: Lanes> Columns<L> {
         });
     }
 
-    /// Takes five digits of the result out of the lower five columns.
+    /// Writes five digits of the result from the lower five columns.
     #[inline(always)]
     fn emit(&mut self, l: L, sums: &Sums<L::Word>, out: &mut Block) {
         each_digit!(I => {
@@ -301,7 +302,7 @@ impl Kernel for Multiply<'_> {
         for block in 0..2 * blocks {
             // Blocks i and j with i + j = block.
             let first = (block + 1).saturating_sub(blocks);
-            // Starting from zero rather than from `lower`, the products need not wait for it.
+            // Starting from zero instead of from `lower` means that the products need not wait for it.
             let mut sums = Sums::zero(l);
             for i in first..blocks.min(block + 1) {
                 sums.tile(l, &a[i], &b[block - i]);
@@ -313,7 +314,7 @@ impl Kernel for Multiply<'_> {
             if block < blocks {
                 columns.eliminate(l, &mut sums, &mut quotients[block], self.modulus);
             } else {
-                // The digits of `a` and `b` up to this block are not needed any more.
+                // The digits of `a` and `b` up to this block are no longer needed.
                 columns.emit(l, &sums, &mut a[block - blocks]);
             }
             lower = sums.upper(l);
@@ -368,7 +369,7 @@ impl Kernel for Square<'_> {
         }
     }
 }
-/// Words into the form that is multiplied.
+/// Converts words to digits in place.
 pub(super) struct ToDigits<'a>(pub(super) &'a mut [Block]);
 
 impl Kernel for ToDigits<'_> {
@@ -383,7 +384,7 @@ impl Kernel for ToDigits<'_> {
     }
 }
 
-/// Digits into words.
+/// Converts digits to words in place.
 pub(super) struct FromDigits<'a>(pub(super) &'a mut [Block]);
 
 impl Kernel for FromDigits<'_> {
@@ -398,8 +399,8 @@ impl Kernel for FromDigits<'_> {
     }
 }
 
-/// `value ← value + other`, or the value of the other lane of the pair where there is no other. The sum
-/// must fit the digits.
+/// `value ← value + other`. Without `other`, adds the value of the other lane of the pair. The sum must fit
+/// the digits.
 pub(super) struct Add<'a> {
     pub(super) value: &'a mut [Block],
     pub(super) other: Option<&'a [Block]>,
@@ -431,7 +432,7 @@ impl Kernel for Add<'_> {
 pub(super) struct Reduce<'a> {
     pub(super) value: &'a mut [Block],
     pub(super) modulus: Modulus<'a>,
-    /// Room for as many blocks; left with what must be zeroised.
+    /// Scratch with as many blocks as `value`. It holds secrets afterwards; the caller zeroises it.
     pub(super) room: &'a mut [Block],
 }
 
@@ -458,7 +459,7 @@ impl Kernel for Reduce<'_> {
     }
 }
 
-/// Puts entry number `index` of a table into `out`, lane by lane. Reads the whole table, in an order that
+/// Copies entry `index` of a table to `out`, with an index per lane. Reads the whole table in an order that
 /// does not depend on the index.
 pub(super) struct Lookup<'a> {
     /// The entries, one after another.
@@ -474,7 +475,7 @@ impl Kernel for Lookup<'_> {
     fn run<L: Lanes>(self, l: L) {
         let blocks = self.out.len();
         let index = l.load(self.index);
-        // Two blocks at a time: ten registers, and a comparison for ten blends.
+        // Two blocks at a time: ten registers, and one comparison for ten blends.
         let mut at = 0;
         while at + 1 < blocks {
             let mut found = [l.zero(); 2 * BLOCK];
@@ -495,7 +496,7 @@ impl Kernel for Lookup<'_> {
     }
 }
 
-/// Takes `other` in the odd lanes, and keeps `value` in the even ones.
+/// Copies `other` to `value` in the odd lanes; the even ones keep `value`.
 pub(super) struct TakeOdd<'a> {
     pub(super) value: &'a mut [Block],
     pub(super) other: &'a [Block],
@@ -512,7 +513,7 @@ impl Kernel for TakeOdd<'_> {
     }
 }
 
-/// Takes `other` in the lanes whose word is 1, and keeps `value` where it is 0.
+/// Copies `other` to `value` in the lanes whose word is 1; lanes with 0 keep `value`.
 pub(super) struct TakeWhere<'a> {
     pub(super) value: &'a mut [Block],
     pub(super) other: &'a [Block],
@@ -538,8 +539,8 @@ fn take<L: Lanes>(l: L, mask: L::Mask, value: &mut [Block], other: &[Block]) {
     }
 }
 
-/// In each lane the bits in which two numbers differ, all digits together; against the other lane of the
-/// pair where there is no other number. Zero means equal, if both are canonical.
+/// Per lane, the OR over all digits of the bits in which two numbers differ. Without a second number,
+/// compares with the other lane of the pair. Zero means equal if both are canonical.
 pub(super) struct Difference<'a> {
     pub(super) value: &'a [Block],
     pub(super) other: Option<&'a [Block]>,

@@ -1,10 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Big numbers one at a time, for what is computed once per key: rows of 52-bit digits, least significant
-//! first, as many as the lanes have. Slow and simple; no branch and no address depends on a digit.
+//! Arithmetic on one big number at a time, for constants that are computed once per key. A number is a row of
+//! 52-bit digits, least significant first, as many as the lanes have. Slow and simple; no branch and no
+//! address depends on a digit.
 //!
-//! It is also what the tests hold the lanes against.
+//! The tests compare the lanes with this arithmetic.
 
 use std::hint::black_box;
 
@@ -15,7 +16,7 @@ use super::lanes::{DIGIT_BITS, DIGIT_MASK};
 /// A number, zeroised when dropped.
 pub(crate) type Digits = Zeroizing<Vec<u64>>;
 
-/// From big-endian bytes. The number must fit.
+/// Converts big-endian bytes. The number must fit.
 pub(crate) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
     let mut out = Zeroizing::new(vec![0; digits]);
     for (at, byte) in bytes.iter().rev().enumerate() {
@@ -31,7 +32,7 @@ pub(crate) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
     out
 }
 
-/// Big-endian bytes, as many as `out` has; what is above is lost.
+/// Writes big-endian bytes to `out`; higher bytes that do not fit are lost.
 pub(crate) fn to_bytes(digits: &[u64], out: &mut [u8]) {
     for (at, byte) in out.iter_mut().rev().enumerate() {
         let bits = bits_at(digits, 8 * at, 8);
@@ -39,7 +40,7 @@ pub(crate) fn to_bytes(digits: &[u64], out: &mut [u8]) {
     }
 }
 
-/// `count` bits (at most 8) from a position on.
+/// Returns `count` bits (at most 8) from bit `position` up.
 fn bits_at(digits: &[u64], position: usize, count: usize) -> u64 {
     let (digit, bit) = (position / DIGIT_BITS, position % DIGIT_BITS);
     let low = digits.get(digit).copied().unwrap_or(0) >> bit;
@@ -47,7 +48,7 @@ fn bits_at(digits: &[u64], position: usize, count: usize) -> u64 {
     (low | high) & ((1 << count) - 1)
 }
 
-/// An exponent of `bits` bits in windows of `width` bits, most significant first.
+/// Splits an exponent of `bits` bits into windows of `width` bits, most significant first.
 pub(super) fn windows(exponent: &[u64], bits: usize, width: usize) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(vec![0; bits.div_ceil(width)]);
     for (at, window) in out.iter_mut().rev().enumerate() {
@@ -58,7 +59,7 @@ pub(super) fn windows(exponent: &[u64], bits: usize, width: usize) -> Zeroizing<
 
 /// −1/n mod 2^52 for an odd n.
 pub(crate) fn negative_inverse(n: &[u64]) -> u64 {
-    // Each step doubles the bits that are right; n is its own inverse modulo 8.
+    // Each step doubles the number of correct bits. The start value n is its own inverse modulo 8.
     let mut inverse = n[0];
     for _ in 0..5 {
         inverse = inverse.wrapping_mul(2_u64.wrapping_sub(n[0].wrapping_mul(inverse)));
@@ -71,7 +72,7 @@ pub(crate) fn subtract(a: &[u64], b: &[u64]) -> Digits {
     subtract_with_borrow(a, b).0
 }
 
-/// The difference, and all ones if it went below zero.
+/// Returns the difference, and all ones if it went below zero.
 fn subtract_with_borrow(a: &[u64], b: &[u64]) -> (Digits, u64) {
     let mut out = Zeroizing::new(vec![0; a.len()]);
     let mut borrow = 0_u64;
@@ -88,7 +89,7 @@ fn subtract_with_borrow(a: &[u64], b: &[u64]) -> (Digits, u64) {
 /// `value mod n` for a value below 2n.
 fn reduce_once(value: &mut Digits, n: &[u64]) {
     let (difference, below) = subtract_with_borrow(value, n);
-    // Keeps the optimizer from branching on which of two values the mask has.
+    // Prevents the optimizer from a branch on the mask, which has one of two values.
     let below = black_box(below);
     for (place, reduced) in value.iter_mut().zip(difference.iter()) {
         *place ^= !below & (*place ^ reduced);
@@ -113,7 +114,7 @@ pub(crate) fn double_often(value: &mut Digits, times: usize, n: &[u64]) {
     }
 }
 
-/// The product, in as many digits as both have together.
+/// Returns the product, with as many digits as both factors together.
 #[expect(clippy::cast_possible_truncation, reason = "masked to a digit")]
 pub(crate) fn multiply(a: &[u64], b: &[u64]) -> Digits {
     let mut out = Zeroizing::new(vec![0; a.len() + b.len()]);
@@ -162,7 +163,7 @@ pub(super) fn montgomery(a: &[u64], b: &[u64], n: &[u64], negative_inverse: u64)
 /// `R mod n` and `R² mod n` for R = 2^(52·digits) and an odd n of this size.
 pub(super) fn montgomery_constants(n: &[u64], bits: usize) -> (Digits, Digits) {
     let r_bits = DIGIT_BITS * n.len();
-    // 2^(bits-1) is below n, and R is reached by doubling.
+    // 2^(bits-1) is below n; doubling it reaches R.
     let mut power = Zeroizing::new(vec![0; n.len()]);
     power[(bits - 1) / DIGIT_BITS] = 1 << ((bits - 1) % DIGIT_BITS);
     for _ in bits - 1..r_bits {
@@ -181,7 +182,7 @@ pub(super) fn montgomery_constants(n: &[u64], bits: usize) -> (Digits, Digits) {
     (one, power)
 }
 
-/// How many bits a number has.
+/// Length of a number, in bits.
 pub(crate) fn bits(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     bytes.get(zeros).map_or(0, |first| {
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_digits_are_the_same_number() {
+    fn bytes_and_digits_convert_to_the_same_number() {
         let bytes: Vec<u8> = (1..=32).collect();
         let digits = from_bytes(&bytes, 5);
         assert_eq!(digits[0], 0x001a_1b1c_1d1e_1f20 & DIGIT_MASK);
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_powers_of_r() {
+    fn montgomery_constants_are_powers_of_r() {
         // Small enough for 128-bit arithmetic: one digit of 50 bits.
         let n = [0x3_1234_5678_9abd_u64];
         let modulus = u128::from(n[0]);

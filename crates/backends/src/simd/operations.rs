@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Operations around the private operation, by the half of a key that AWS-LC has.
+//! Encoding and decoding around the private operation, with the AWS-LC form of the key.
 
 use millrace_engine::{BackendError, Operation, Output};
 use zeroize::Zeroizing;
@@ -9,7 +9,6 @@ use zeroize::Zeroizing;
 use super::keys::SimdKey;
 use crate::raw_rsa;
 
-/// The number that a task has to be exponentiated; see [`raw_rsa::prepare`].
 pub(super) fn prepare(
     key: &SimdKey,
     operation: &Operation,
@@ -18,7 +17,6 @@ pub(super) fn prepare(
     raw_rsa::prepare(&key.software, operation, input)
 }
 
-/// The output of a task from its verified result; see [`raw_rsa::finish`].
 pub(super) fn finish(
     key: &SimdKey,
     operation: &Operation,

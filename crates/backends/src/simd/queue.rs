@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The fast face: one batch of up to four tasks with keys of one size per poll, on the calling thread.
+//! The hot path: each poll runs one batch of up to four tasks with keys of one size, on the calling thread.
 //!
-//! A batch is made of what waits when `poll` is called: the oldest task, and the next ones of its size in
-//! their order. Nothing waits for company. With too few of them for lanes to pay, the oldest runs alone on
-//! AWS-LC.
+//! A batch takes the tasks that wait when `poll` is called: the oldest, and the next ones of its size in
+//! their order. No task waits for a batch to fill. If there are too few for lanes to be faster, the oldest
+//! runs alone on AWS-LC.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,25 +22,26 @@ use super::operations;
 use super::rsa::{REQUESTS, Request, Workspace};
 use crate::software::{KeyTable, operations as alone};
 
-/// How many tasks a queue holds: eight batches, so that tasks of three sizes in one queue still find
-/// company, and few enough that other workers get their share.
+/// Capacity of a queue, in tasks: eight batches. That is enough to fill batches from tasks of three sizes,
+/// and few enough that other workers get their share.
 pub(super) const CAPACITY: usize = 8 * REQUESTS;
 
-/// What queues have done since their backend was made. For tests and measurements.
+/// Counters over all queues since their backend was made, for tests and measurements.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) alone: AtomicU64,
     pub(super) batches: [AtomicU64; REQUESTS],
 }
 
-/// A task with the key that its name had when it came, so that closing it does not hurt the task.
+/// A task with its key, looked up when the task was submitted. Closing the key later does not affect the
+/// task.
 struct Waiting {
     task: Task,
     key: Option<Arc<SimdKey>>,
 }
 
 impl Waiting {
-    /// The size of its lanes, if it has any.
+    /// Index of the key's size in [`SIZES`]; `None` if the key does not run in lanes.
     fn size(&self) -> Option<usize> {
         let lanes = self.key.as_ref()?.lanes.as_ref()?;
         Some(lanes.size.index)
@@ -50,11 +51,11 @@ impl Waiting {
 /// A queue of the simd backend.
 pub(super) struct SimdQueue<L> {
     lanes: L,
-    /// From how many tasks on lanes are used.
+    /// Fewest tasks for which lanes are used.
     lanes_from: usize,
     keys: Arc<KeyTable<SimdKey>>,
     waiting: VecDeque<Waiting>,
-    /// One per size, made when first needed.
+    /// One workspace per size, allocated when first needed.
     workspaces: [Option<Box<Workspace>>; SIZES.len()],
     counters: Arc<Counters>,
 }
@@ -76,7 +77,7 @@ impl<L: Lanes> SimdQueue<L> {
         }
     }
 
-    /// Takes the oldest task and its company out of the queue.
+    /// Takes the oldest task and the next ones of its size out of the queue, up to a full batch.
     fn next_batch(&mut self) -> Vec<Waiting> {
         let mut batch: Vec<_> = self.waiting.pop_front().into_iter().collect();
         let Some(size) = batch.first().and_then(Waiting::size) else {
@@ -93,7 +94,7 @@ impl<L: Lanes> SimdQueue<L> {
         batch
     }
 
-    /// Computes a batch in lanes; results in the order of the tasks.
+    /// Computes a batch in lanes. Results are in the order of the tasks.
     fn compute(&mut self, batch: &[Waiting], size: usize) -> Vec<Result<Output, BackendError>> {
         let mut blocks: Vec<Result<Zeroizing<Vec<u8>>, BackendError>> = batch
             .iter()
@@ -113,7 +114,7 @@ impl<L: Lanes> SimdQueue<L> {
             .collect()
     }
 
-    /// The private operation on every block that is there.
+    /// Runs the private operation on every block that was encoded without error.
     fn exponentiate(
         &mut self,
         batch: &[Waiting],
@@ -188,7 +189,7 @@ impl<L: Lanes> Queue for SimdQueue<L> {
                 self.compute(&batch, size)
             }
             _ => {
-                // Only the oldest is computed; the others keep their places.
+                // Only the oldest runs now; the others return to their positions in the queue.
                 for waiting in batch.drain(1.min(batch.len())..).rev() {
                     self.waiting.push_front(waiting);
                 }
@@ -210,7 +211,7 @@ impl<L: Lanes> Queue for SimdQueue<L> {
     }
 }
 
-/// A blinding pair for each key: from its store while that lasts, then fresh.
+/// Gets a blinding pair for each request: from the key's store, or fresh if the store is empty.
 fn blindings<L: Lanes>(
     workspace: &mut Workspace,
     lanes: L,
@@ -244,7 +245,7 @@ fn blindings<L: Lanes>(
         .collect()
 }
 
-/// One task on AWS-LC.
+/// Runs one task on AWS-LC.
 fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
     match &waiting.key {
         Some(key) => alone::run(&key.software, &waiting.task.operation, &waiting.task.input),

@@ -3,9 +3,8 @@
 
 //! RSA private operations of up to four requests at once, each with its own key.
 //!
-//! Request k has lanes 2k and 2k+1. Modulo its primes they do different work, p in the even lane and q in
-//! the odd one; modulo n both do the same, which costs nothing and makes every step there a check of the
-//! other lane.
+//! Request k has lanes 2k and 2k+1. Modulo the primes they do different work: p in the even lane, q in the
+//! odd one. Modulo n both do the same. That costs nothing, and lets each lane check the other.
 //!
 //! ```text
 //!              even lane                        odd lane
@@ -17,14 +16,14 @@
 //! verify       sᵉ = b?                          yᵉ = input?           and y equal in both?
 //! ```
 //!
-//! The verification is thus done twice at the price of one public operation: on the blinded result before
-//! anything of it is used, which is what attacks on faulty CRT results have to get past, and on what will be
-//! handed out, which also catches an error in unblinding or in a stored blinding pair. What fails is
-//! zeroised, and its neighbours are not affected.
+//! So one public operation verifies two numbers. The even lane verifies the blinded result before it is used;
+//! this stops attacks with faulty CRT results. The odd lane verifies the result that the caller gets; this
+//! also catches an error in unblinding or in a stored blinding pair. A result that fails is zeroised, and the
+//! other requests of the batch are not affected.
 //!
 //! **Constant time.** The sequence of instructions and addresses depends on the size of the keys, their
-//! public exponents, the number of requests, and whether a blinding pair was at hand. Windows of exponents
-//! are only ever compared with table positions, all of which are read.
+//! public exponents, the number of requests, and whether a blinding pair was in the store. Windows of
+//! exponents are only compared with table positions, and all positions are read.
 
 use millrace_engine::BackendError;
 use zeroize::{Zeroize, Zeroizing};
@@ -38,25 +37,26 @@ use super::montgomery::{
 use super::numbers::{self, Digits};
 use crate::software::sys;
 
-/// How many requests a batch holds.
+/// Requests per batch.
 pub(super) const REQUESTS: usize = LANES / 2;
 
 /// The public exponent that nearly all keys have: 2^16 + 1.
 const F4: u64 = 0x1_0001;
 
-/// Stack that is overwritten after a batch: more than the frames of all kernels together, whose spilled
-/// registers may hold secrets.
+/// Bytes of stack that are overwritten after a batch: more than the frames of all kernels together. Their
+/// spilled registers may hold secrets.
 const STACK_TO_WIPE: usize = 16 * 1024;
 
 /// One request of a batch.
 pub(super) struct Request<'a> {
     pub(super) key: &'a LaneKey,
     pub(super) blinding: Blinding,
-    /// In: a number below the modulus, big-endian, as long as the modulus. Out: its d-th power, or zeros.
+    /// Input: a number below the modulus, big-endian, as long as the modulus. Output: its d-th power, or
+    /// zeros.
     pub(super) block: &'a mut [u8],
 }
 
-/// Moduli of the lanes with their constants, and room for numbers of that length.
+/// Moduli of the lanes with their constants, and scratch for numbers of that length.
 struct Constants {
     modulus: Vec<Block>,
     negative_inverse: Octet,
@@ -98,7 +98,7 @@ impl Constants {
         });
     }
 
-    /// Into Montgomery form.
+    /// Converts a value to Montgomery form.
     fn enter<L: Lanes>(&mut self, l: L, value: &mut [Block]) {
         let square = std::mem::take(&mut self.square);
         self.multiply(l, value, &square);
@@ -130,7 +130,7 @@ impl Constants {
     }
 }
 
-/// The memory of one batch, used again for the next. Zeroised after each.
+/// The memory of a batch, reused for the next one and zeroised after each.
 pub(super) struct Workspace {
     size: &'static Size,
     half: Constants,
@@ -140,7 +140,7 @@ pub(super) struct Workspace {
     half_cube: Vec<Block>,
     /// The number 1, not in Montgomery form.
     unit: Vec<Block>,
-    /// The basis of the recombination.
+    /// The bases of the CRT recombination.
     recombine: Vec<Block>,
     public_exponents: [u64; LANES],
     /// Windows of the exponents, most significant first.
@@ -166,20 +166,20 @@ fn room(blocks: usize) -> Vec<Block> {
     vec![Block::default(); blocks]
 }
 
-/// Puts a number into one lane.
+/// Writes a number to one lane.
 fn put(blocks: &mut [Block], lane: usize, digits: &[u64]) {
     for (octet, digit) in blocks.as_flattened_mut().iter_mut().zip(digits) {
         octet.0[lane] = *digit;
     }
 }
 
-/// Takes a number out of one lane.
+/// Reads a number from one lane.
 fn take(blocks: &[Block], lane: usize) -> Digits {
     let octets = blocks.as_flattened().iter();
     Zeroizing::new(octets.map(|octet| octet.0[lane]).collect())
 }
 
-/// Which exponent.
+/// The private exponent, or p−2 and q−2 for inversion.
 #[derive(Clone, Copy)]
 enum Exponent {
     Private,
@@ -195,7 +195,7 @@ impl Exponent {
     }
 }
 
-/// The moments at which a number is complete, and at which a test may flip a bit of it.
+/// The points at which a number is complete and a test may flip one of its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Modulus,
@@ -214,7 +214,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Those of numbers that come from the key, the request and its blinding.
+    /// The points after loading numbers of the key, the request and its blinding.
     const LOADED: [Self; 6] = [
         Self::Modulus,
         Self::Prime,
@@ -226,7 +226,7 @@ impl Step {
 }
 
 impl Workspace {
-    /// Room for batches of keys of one size.
+    /// Allocates memory for batches of one size of key.
     pub(super) fn new(size: &'static Size) -> Self {
         let (half, whole) = (size.blocks, 2 * size.blocks);
         Self {
@@ -255,8 +255,8 @@ impl Workspace {
         }
     }
 
-    /// The private operation for each request. On an error its block is zeroised and its blinding pair is
-    /// used up; otherwise the pair is ready for its next use.
+    /// Runs the private operation for each request. After an error the block is zeroised and the blinding
+    /// pair must be dropped; otherwise the pair is ready for its next use.
     ///
     /// # Panics
     /// If there are more than four requests, or keys of another size.
@@ -294,7 +294,7 @@ impl Workspace {
         self.hit(l, Step::Recombined);
         let differences = self.unblind_and_verify(l);
 
-        // The next pair: r^e squared in the even lanes, 1/r squared in the odd ones.
+        // Computes the next pair: r^e squared in the even lanes, 1/r squared in the odd ones.
         let (value, other) = (&mut self.factor, &self.inverse);
         l.run(TakeOdd { value, other });
         self.whole.square(l, &mut self.factor);
@@ -310,8 +310,8 @@ impl Workspace {
         results
     }
 
-    /// From the recombined result to the unblinded one in `base`, and what is wrong with it: zero in both
-    /// lanes of a request if nothing is.
+    /// Unblinds the recombined result into `base` and verifies it. Returns the differences per lane: zero in
+    /// both lanes of a request if its result is right.
     fn unblind_and_verify<L: Lanes>(&mut self, l: L) -> Octet {
         self.base.copy_from_slice(&self.result);
         self.whole.multiply(l, &mut self.base, &self.inverse);
@@ -322,7 +322,7 @@ impl Workspace {
             other: None,
         });
 
-        // The blinded result in the even lanes, the unblinded one in the odd ones.
+        // Even lanes hold the blinded result, odd ones the unblinded one.
         l.run(TakeOdd {
             value: &mut self.result,
             other: &self.base,
@@ -350,7 +350,7 @@ impl Workspace {
         differences
     }
 
-    /// Gives out one result, if it is right.
+    /// Writes one result to its block if it is right.
     fn finish(
         &self,
         request: Request<'_>,
@@ -362,7 +362,7 @@ impl Workspace {
             mut blinding,
             block,
         } = request;
-        // Each lane is one verification of its own.
+        // Each lane is a separate verification.
         if differences.0[2 * at] | differences.0[2 * at + 1] != 0 {
             block.zeroize();
             return Err(BackendError::Fault);
@@ -374,10 +374,10 @@ impl Workspace {
         Ok(())
     }
 
-    /// A fresh blinding pair for each key. One key may come several times.
+    /// Computes a fresh blinding pair for each key. A key may occur several times.
     ///
     /// # Errors
-    /// Per key: `Failed` if there is no randomness, `Fault` if the pair is not one.
+    /// Per key: `Failed` without randomness, `Fault` if the pair does not verify.
     pub(super) fn blind<L: Lanes>(
         &mut self,
         l: L,
@@ -386,7 +386,7 @@ impl Workspace {
         self.load(l, keys.iter().copied(), Exponent::Inverting);
         let digits = 2 * self.size.blocks * BLOCK;
         for at in 0..keys.len() {
-            // A number below R is uniform modulo n but for one part in 2^32 at least.
+            // A random number below R is uniform modulo n up to one part in 2^32 or less.
             let mut bytes = Zeroizing::new(vec![0; digits * super::lanes::DIGIT_BITS / 8]);
             if let Err(error) = sys::random(&mut bytes) {
                 self.wipe();
@@ -405,7 +405,7 @@ impl Workspace {
         self.leave_whole(l);
         self.exponentiate(l);
         self.inverse.copy_from_slice(&self.result);
-        // 1/r · r, which must be 1.
+        // 1/r · r must be 1.
         self.whole.multiply(l, &mut self.result, &self.input);
         self.whole.reduce(l, &mut self.result);
         self.last.fill(Block::default());
@@ -437,7 +437,7 @@ impl Workspace {
         pairs
     }
 
-    /// Puts keys into the lanes. Lanes without one are all zero, and stay so.
+    /// Loads keys into the lanes. Lanes without a key are zero and stay zero.
     fn load<'k, L: Lanes>(
         &mut self,
         l: L,
@@ -520,7 +520,7 @@ impl Workspace {
         l.run(Add { value, other });
     }
 
-    /// The powers 0, 1, 2, … of `power`.
+    /// Fills the table with the powers 0, 1, 2, … of `power`.
     fn fill_table<L: Lanes>(&mut self, l: L) {
         let blocks = self.size.blocks;
         self.table[..blocks].copy_from_slice(&self.half_one);
@@ -551,8 +551,8 @@ impl Workspace {
         });
     }
 
-    /// `check ← result^(e−1) · last`, where result is in Montgomery form. If `last` is in that form too, so
-    /// is what comes out.
+    /// `check ← result^(e−1) · last`, where `result` is in Montgomery form. `check` is in that form if `last`
+    /// is.
     fn public_power<L: Lanes>(&mut self, l: L) {
         self.check.copy_from_slice(&self.result);
         let used = |e: &u64| *e != 0;
@@ -571,7 +571,7 @@ impl Workspace {
         self.whole.multiply(l, &mut self.check, &self.last);
     }
 
-    /// `check ← result^(e−1)` for unlike exponents, bit by bit. They are public and odd.
+    /// `check ← result^(e−1)` for exponents that differ between lanes, bit by bit. They are public and odd.
     fn any_public_power<L: Lanes>(&mut self, l: L) {
         let longest = self.public_exponents.iter().max().copied().unwrap_or(0);
         let bits = u64::BITS - longest.leading_zeros();
@@ -594,14 +594,14 @@ impl Workspace {
         product.as_flattened_mut().zeroize();
     }
 
-    /// `check` out of Montgomery form.
+    /// Converts `check` out of Montgomery form.
     fn leave_check<L: Lanes>(&mut self, l: L) {
         let mut unit = room(2 * self.size.blocks);
         unit[..self.unit.len()].copy_from_slice(&self.unit);
         self.whole.multiply(l, &mut self.check, &unit);
     }
 
-    /// `result` out of Montgomery form.
+    /// Converts `result` out of Montgomery form.
     fn leave_whole<L: Lanes>(&mut self, l: L) {
         let mut unit = room(2 * self.size.blocks);
         unit[..self.unit.len()].copy_from_slice(&self.unit);
@@ -647,7 +647,7 @@ impl Workspace {
         wipe_stack();
     }
 
-    /// Nothing; in tests, the place where a bit may flip.
+    /// Does nothing. In tests, flips a bit at this point.
     #[cfg(not(test))]
     #[expect(
         clippy::unused_self,
@@ -663,7 +663,7 @@ impl Drop for Workspace {
     }
 }
 
-/// Whether results are right is no secret: they are handed out or they are not.
+/// Declares public whether results are right: the caller sees it, because it gets a result or an error.
 #[cfg_attr(
     not(all(test, target_arch = "x86_64")),
     expect(

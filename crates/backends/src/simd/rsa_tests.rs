@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Batches against AWS-LC on every implementation that runs here, and against flipped bits.
+//! Batches, compared with AWS-LC on every implementation that this processor runs, and with flipped bits.
 
 use millrace_testkit::is_long;
 use millrace_testkit::keys::{self as test_keys, TestKey};
@@ -33,7 +33,7 @@ impl Strike {
         }
     }
 
-    /// The request whose lane it hits.
+    /// Index of the request whose lane is hit.
     pub(in crate::simd) fn request(&self) -> usize {
         self.lane / 2
     }
@@ -82,7 +82,7 @@ impl Random {
         usize::try_from(self.word() % bound as u64).expect("a small number")
     }
 
-    /// A number below the modulus: random, or one at an edge.
+    /// A number below the modulus: random, or an edge case.
     pub(super) fn input(&mut self, modulus: &[u8]) -> Vec<u8> {
         let mut number = vec![0; modulus.len()];
         match self.below(12) {
@@ -96,7 +96,7 @@ impl Random {
             }
             5 => number[1..].fill(0xff),
             6 => {
-                // All ones below some bit: every digit is the largest there is.
+                // All ones below some bit, so every digit is the largest possible.
                 let from = 1 + self.below(modulus.len() - 1);
                 number[from..].fill(0xff);
             }
@@ -112,7 +112,7 @@ impl Random {
     }
 }
 
-/// What a test does on one implementation.
+/// A test that runs on one implementation.
 pub(in crate::simd) trait OnLanes {
     fn run<L: Lanes>(&self, lanes: L, name: &str, is_fast: bool);
 }
@@ -211,8 +211,8 @@ struct Differential;
 impl OnLanes for Differential {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
         let mut random = Random(1);
-        // A thousand operations of the common size on each implementation; in the long run a million on the
-        // fast ones and a hundred thousand on the twin. Two and a half are in a round on average.
+        // RSA-2048: a thousand operations on each implementation; with MILLRACE_LONG a million on the fast
+        // ones and a hundred thousand on the twin. A round has 2.5 operations on average.
         for (key, [short, long], [twin_short, twin_long]) in [
             (test_keys::rsa_2048(), [400, 400_000], [400, 40_000]),
             (test_keys::rsa_3072(), [150, 15_000], [30, 3_000]),
@@ -245,7 +245,7 @@ impl OnLanes for Differential {
 }
 
 #[test]
-fn results_are_those_of_aws_lc() {
+fn lane_results_equal_aws_lc() {
     on_all_lanes(&Differential);
 }
 
@@ -272,7 +272,7 @@ impl OnLanes for Faults {
         let per_lane = if is_fast { rounds(3, 500) } else { 1 };
         for lane in 0..LANES {
             for (number, step) in steps.iter().enumerate() {
-                // The twin is slow: every step in some lane, every lane at some step.
+                // The twin is slow: each step is tested in one lane, and each lane at some step.
                 if !is_fast && number % LANES != lane {
                     continue;
                 }
@@ -290,7 +290,7 @@ impl OnLanes for Faults {
     }
 }
 
-/// One batch of four with a flipped bit.
+/// Runs one batch of four with a flipped bit.
 fn faulted<L: Lanes>(
     l: L,
     workspace: &mut Workspace,
@@ -312,7 +312,7 @@ fn faulted<L: Lanes>(
     for (at, ((_, input), result)) in tasks.iter().zip(results).enumerate() {
         let right = expected(key, input);
         let struck = at == strike.lane / 2;
-        // An entry of the table that no window asks for may be wrong without harm.
+        // A table entry that no window selects may be wrong without harm.
         let harmless = strike.step == Step::Table && result.as_ref() == Ok(&right);
         if struck && !harmless {
             assert_eq!(result, Err(BackendError::Fault), "{name} {strike:?}");
@@ -323,11 +323,11 @@ fn faulted<L: Lanes>(
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_a_fault_of_its_request_alone() {
+fn bit_flip_at_any_step_fails_only_its_own_request() {
     on_all_lanes(&Faults);
 }
 
-/// Multiplication and squaring on numbers at the edges of digits, against arithmetic of one number at a time.
+/// Multiplication and squaring on numbers at the edges of digits, compared with `numbers`.
 struct Products;
 
 /// A number below 2^(52·digits − spare) whose digits are zeros, ones, all ones, or random.
@@ -361,7 +361,7 @@ impl OnLanes for Products {
                 n[digits - 1] |= 1 << 35;
                 let [mut a, mut b] = [0; 2].map(|_: u64| edgy(&mut random, digits, 17));
                 if lane == 0 {
-                    // n−1, the largest there is.
+                    // n−1 is the largest value.
                     a.copy_from_slice(&numbers::subtract(&n, &[1]));
                     b.clone_from(&a);
                 }
@@ -402,7 +402,7 @@ impl OnLanes for Products {
 }
 
 #[test]
-fn products_are_right_at_the_edges_of_digits() {
+fn products_at_the_edges_of_digits_are_right() {
     on_all_lanes(&Products);
 }
 
@@ -440,6 +440,6 @@ impl OnLanes for Blinds {
 }
 
 #[test]
-fn a_blinding_pair_that_is_none_is_a_fault() {
+fn invalid_blinding_pair_is_a_fault() {
     on_all_lanes(&Blinds);
 }

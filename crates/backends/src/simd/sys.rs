@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The instructions: AVX-512 as [`Lanes`], in two ways to multiply. The only `unsafe` of this backend.
+//! AVX-512 implementations of [`Lanes`], with two ways to multiply. The only `unsafe` of this backend.
 //!
-//! Each type is a token that [`detect`](Ifma::detect) alone makes, after it saw the processor's
-//! features; so the holder of one may execute its instructions. [`Lanes::run`] enters a function that
-//! is compiled for them, and everything inside is inlined into it.
+//! Each type is a token. Only [`detect`](Ifma::detect) makes one, after it has checked the processor's
+//! features, so the holder may execute the instructions. [`Lanes::run`] enters a function that is compiled
+//! for them, and the kernel is inlined into that function.
 
 use std::arch::x86_64::{
     __m512i, __mmask8, _MM_FROUND_NO_EXC, _MM_FROUND_TO_ZERO, _mm512_add_epi64, _mm512_and_si512,
@@ -49,7 +49,7 @@ fn base_features() -> bool {
         && std::arch::is_x86_feature_detected!("avx512dq")
 }
 
-/// What both have in common: everything but multiplication.
+/// The operations that both types share: everything except multiplication.
 macro_rules! common {
     () => {
         type Word = __m512i;
@@ -142,7 +142,7 @@ macro_rules! common {
     };
 }
 
-/// Where an IFMA kernel is compiled for its instructions.
+/// Compiles a kernel for IFMA instructions.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 #[inline(never)]
 fn enter_ifma<K: Kernel>(lanes: Ifma, kernel: K) -> K::Output {
@@ -198,13 +198,13 @@ impl Lanes for Ifma {
     }
 }
 
-/// The bits of 2^52 as a double: a mantissa of integers below 2^52.
+/// The bits of 2^52 as a double; with this exponent the mantissa holds an integer below 2^52.
 const BITS_OF_2_52: u64 = (1023 + 52) << 52;
 
-/// The bits of 2^104 as a double: a mantissa of multiples of 2^52 below 2^104.
+/// The bits of 2^104 as a double; with this exponent the mantissa holds a multiple of 2^52 below 2^104.
 const BITS_OF_2_104: u64 = (1023 + 104) << 52;
 
-/// Where an FP52 kernel is compiled for its instructions.
+/// Compiles a kernel for AVX-512F and DQ instructions.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline(never)]
 fn enter_fp52<K: Kernel>(lanes: Fp52, kernel: K) -> K::Output {
@@ -281,11 +281,11 @@ impl Lanes for Fp52 {
     }
 }
 
-/// Asks valgrind's memcheck something, if the program runs under it (`valgrind.h`, `memcheck.h`); otherwise
-/// the answer is 0.
+/// Sends a client request to valgrind's memcheck (`valgrind.h`, `memcheck.h`). Returns 0 if the program does
+/// not run under memcheck.
 #[cfg(test)]
 fn ask_memcheck(request: u64, arguments: [u64; 3]) -> u64 {
-    // The base of memcheck's requests is its letters.
+    // Memcheck's request codes start at the letters "MC".
     const MEMCHECK: u64 = 0x4d43_0000;
     let [a, b, c] = arguments;
     let arguments = [MEMCHECK + request, a, b, c, 0, 0];
@@ -327,7 +327,7 @@ pub(super) fn memcheck_mark_defined<T>(memory: &mut [T]) {
     );
 }
 
-/// How many bytes have bits that are undefined, as memcheck sees it.
+/// Number of bytes with bits that memcheck regards as undefined.
 #[cfg(test)]
 pub(super) fn memcheck_undefined(memory: &[u8]) -> usize {
     let mut bits = vec![0_u8; memory.len()];

@@ -1,19 +1,19 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Constant time, shown in three ways.
+//! Three kinds of constant-time tests.
 //!
-//! - *Statistics*: the time of many batches of two classes in random order, compared with Welch's t-test
-//!   (`millrace_testkit::timing`). Here classes of exponents (all zero windows against random ones) and of
-//!   ciphertexts (one fixed, others random) in the kernels; `tests/timing.rs` has keys and messages at the
-//!   queues. Coarse in an ordinary run, fine with `MILLRACE_LONG=1`.
+//! - *Statistics*: Welch's t-test compares the times of many batches of two classes in random order
+//!   (`millrace_testkit::timing`). Here the classes are exponents (all zero windows against random ones) and
+//!   ciphertexts (one fixed against random ones) in the kernels; `tests/timing.rs` has keys and messages at
+//!   the queues. An ordinary run is coarse, `MILLRACE_LONG=1` is fine.
 //! - *Taint*, where valgrind is installed: the portable twin runs under memcheck with the secrets marked as
-//!   undefined, and memcheck reports every branch and every address that depends on one. The lanes with
-//!   instructions share all code with it but the single instructions, none of which takes a time that depends
-//!   on its operands.
-//! - *Disassembly*, where objdump is installed: the kernels hold no instruction that takes anything out of a
-//!   vector or mask register into an ordinary register or the flags, so nothing in a lane can steer a branch
-//!   or an address.
+//!   undefined. Memcheck reports every branch and every address that depends on one. The other
+//!   implementations share all code with the twin except single instructions, whose time does not depend on
+//!   their operands.
+//! - *Disassembly*, where objdump is installed: no instruction of the kernels moves data from a vector or
+//!   mask register to an ordinary register or the flags. So no value in a lane can reach a branch or an
+//!   address.
 
 use std::process::Command;
 
@@ -42,7 +42,7 @@ impl OnLanes for Statistics {
         timing.same_time(&format!("{name}, exponents zero or random"), |class| {
             workspace.load(l, [lanes_of(&key); REQUESTS].into_iter(), Exponent::Private);
             for octet in &mut workspace.windows {
-                // Drawn for both classes, so that the caches see the same.
+                // Random windows are drawn for both classes, so that the caches are in the same state.
                 let windows = [0; LANES].map(|_: u64| exponents.word() & 15);
                 octet.0 = windows.map(|window| window * class as u64);
             }
@@ -82,7 +82,7 @@ impl OnLanes for Statistics {
 }
 
 #[test]
-fn batches_take_the_same_time_whatever_is_in_them() {
+fn batches_of_any_content_take_the_same_time() {
     on_all_lanes(&Statistics);
 }
 
@@ -90,7 +90,7 @@ fn batches_take_the_same_time_whatever_is_in_them() {
 const TAINTED: &str = "MILLRACE_TAINTED";
 
 #[test]
-fn no_branch_and_no_address_depends_on_a_secret() {
+fn memcheck_finds_no_branch_or_address_that_depends_on_a_secret() {
     if std::env::var_os(TAINTED).is_some() {
         return tainted_batch();
     }
@@ -111,8 +111,8 @@ fn no_branch_and_no_address_depends_on_a_secret() {
     assert!(text.contains("the detector works"), "{text}");
 }
 
-/// Whether an instruction, as objdump writes it, takes something out of a vector or mask register into an
-/// ordinary one or the flags, or uses a vector as addresses.
+/// Whether an instruction, as objdump writes it, moves data from a vector or mask register to an ordinary
+/// register or the flags, or uses a vector as addresses.
 fn leaves_the_lanes(instruction: &str) -> bool {
     let (name, operands) = instruction
         .trim()
@@ -131,7 +131,7 @@ fn leaves_the_lanes(instruction: &str) -> bool {
 }
 
 #[test]
-fn nothing_leaves_the_lanes_for_a_branch_or_an_address() {
+fn kernels_move_no_lane_value_to_a_branch_or_address() {
     for (instruction, leaves) in [
         ("kmovw  %k1,%eax", true),
         ("kmovw  %ecx,%k1", false),
@@ -175,7 +175,7 @@ fn nothing_leaves_the_lanes_for_a_branch_or_an_address() {
     );
 }
 
-/// A batch of the twin with key, blinding and message undefined, as memcheck sees it.
+/// Runs a batch on the twin with key, blinding and message marked undefined for memcheck.
 fn tainted_batch() {
     let mut key = loaded(&test_keys::rsa_2048());
     let mut workspace = Workspace::new(lanes_of(&key).size);
@@ -185,7 +185,7 @@ fn tainted_batch() {
         .expect("a blinding pair");
     let mut block = vec![0x11; 256];
     assert_eq!(sys::memcheck_undefined(&block), 0);
-    // It has to be seen that memcheck knows: a copy of what is marked is undefined too.
+    // Proves that memcheck is active: a copy of marked bytes is undefined too.
     sys::memcheck_mark_undefined(&mut block);
     let copy = block.clone();
     assert_eq!(sys::memcheck_undefined(&copy), 256, "not under valgrind");
@@ -218,7 +218,7 @@ fn tainted_batch() {
         blinding,
         block: &mut block,
     };
-    // `private` declares one thing public: whether a result verified.
+    // `private` declares one fact public: whether a result verified.
     let results = workspace.private(Portable, vec![request]);
     assert_eq!(results, [Ok(())]);
     assert!(

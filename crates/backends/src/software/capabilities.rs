@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the software backend can do: everything that the vocabulary names.
+//! The operations that the software backend offers: all of them.
 
 use std::sync::LazyLock;
 

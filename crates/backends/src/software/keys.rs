@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Private keys: parsed, checked, and held ready for use.
+//! Parses and checks private keys, and holds them ready for use.
 //!
-//! A key is taken apart here rather than by AWS-LC's PKCS#8 parser, because that answers every
-//! defect alike, and the owner of the key needs to know which it is:
+//! This module parses keys itself, because AWS-LC's PKCS#8 parser has one error for all defects, and the
+//! owner of the key needs to know the defect:
 //!
-//! | defect | answer |
+//! | defect | error |
 //! |---|---|
 //! | not DER, missing or trailing bytes, a field of the wrong type | `Malformed` |
 //! | another algorithm or curve, explicit curve parameters, more than two primes, RSASSA-PSS keys (whose parameters restrict them), a Diffie-Hellman group that is not a safe prime and names no order | `NotOffered` |
@@ -14,8 +14,8 @@
 //! | parts that contradict each other, a secret out of range, a point off the curve, a composite "prime" | `Inconsistent` |
 //! | RSA with a public exponent that is missing, even, 1, or above 33 bits | `NoPublicExponent` |
 //!
-//! After the checks an RSA key does one private operation, which makes its Montgomery contexts
-//! and blinding, so that the first job is not slower than the others.
+//! After the checks an RSA key does one private operation. This makes its Montgomery contexts and its
+//! blinding, so that the first job is as fast as the others.
 
 use millrace_engine::der::{self, Reader, tag};
 use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
@@ -33,7 +33,7 @@ pub(crate) struct LoadedKey {
     pub(crate) secret: Secret,
 }
 
-/// The secret half of a key, as its operations want it. AWS-LC zeroises its own objects.
+/// The secret half of a key, in the form that its operations need. AWS-LC zeroises its own objects.
 pub(crate) enum Secret {
     Rsa(RsaSecret),
     Ec(EcKey),
@@ -44,12 +44,12 @@ pub(crate) enum Secret {
     MlDsa(MlDsa),
 }
 
-/// An RSA key with what is computed from it once.
+/// An RSA key with values that are computed once per key.
 pub(crate) struct RsaSecret {
     pub(crate) key: Rsa,
     /// The modulus, big-endian.
     pub(crate) modulus: Vec<u8>,
-    /// SHA-256 of the private exponent: the key of implicit rejection.
+    /// SHA-256 of the private exponent, the key for implicit rejection.
     pub(crate) rejection_key: Zeroizing<[u8; 32]>,
 }
 
@@ -79,8 +79,8 @@ const MIN_ORDER_BITS: usize = 224;
 /// Largest order of a DSA subgroup, in bits (FIPS 186-4 section 4.2).
 const MAX_ORDER_BITS: usize = 256;
 
-/// Largest prime of a Diffie-Hellman group that is not one of RFC 3526 or RFC 7919, in bits: its
-/// primality has to be tested, which takes tens of milliseconds here and seconds at 8192 bits.
+/// Largest prime, in bits, of a Diffie-Hellman group outside RFC 3526 and RFC 7919. Its primality must be
+/// tested, which takes tens of milliseconds at this size and seconds at 8192 bits.
 const MAX_TESTED_PRIME_BITS: usize = 4096;
 
 /// The parts of a `PrivateKeyInfo`.
@@ -90,7 +90,7 @@ struct PrivateKeyInfo<'a> {
     oid: &'a [u8],
     parameters: Reader<'a>,
     private_key: &'a [u8],
-    /// The content of the optional public key (RFC 5958), without the count of unused bits.
+    /// The content of the optional public key (RFC 5958), without the byte that counts unused bits.
     public_key: Option<&'a [u8]>,
 }
 
@@ -123,7 +123,7 @@ fn parse_private_key_info(der: &[u8]) -> Option<PrivateKeyInfo<'_>> {
     let mut parameters = Reader::new(content);
     let oid = parameters.take(tag::OBJECT_IDENTIFIER)?;
     let private_key = fields.take(tag::OCTET_STRING)?;
-    // Attributes say nothing about the key.
+    // Attributes do not affect the key.
     fields.take_optional(tag::CONTEXT_0)?;
     let public_key = match fields.take_optional(tag::CONTEXT_1_PRIMITIVE)? {
         // Version 2 is the one with a public key (RFC 5958 section 2).
@@ -145,7 +145,7 @@ fn number(magnitude: &[u8]) -> Result<Number, KeyError> {
     Number::from_bytes(magnitude).ok_or(KeyError::Backend)
 }
 
-/// Refuses a separate public key, where the algorithm has no place for one.
+/// Refuses a separate public key for algorithms that have no such field.
 fn refuse_public_key(info: &PrivateKeyInfo<'_>) -> Result<(), KeyError> {
     if info.public_key.is_some() {
         Err(KeyError::Malformed)
@@ -201,8 +201,8 @@ fn load_rsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     })
 }
 
-/// The numbers of an RSA key, in the order of [`parse_rsa_private_key`], for backends that compute with
-/// them. [`load`] has accepted the key.
+/// Returns the numbers of an RSA key that [`load`] has accepted, in the order of [`parse_rsa_private_key`].
+/// Other backends compute with them.
 pub(crate) fn rsa_numbers(pkcs8: &[u8]) -> Result<[&[u8]; 8], KeyError> {
     let info = parse_private_key_info(pkcs8).ok_or(KeyError::Malformed)?;
     parse_rsa_private_key(info.private_key)
@@ -227,8 +227,8 @@ fn parse_rsa_private_key(bytes: &[u8]) -> Result<[&[u8]; 8], KeyError> {
     Ok(numbers)
 }
 
-/// An exponent is usable if it is odd, at least 3, and has at most 33 bits: AWS-LC's bound, which
-/// keeps one verification cheap.
+/// Accepts an odd exponent of at least 3 and at most 33 bits. The upper bound is AWS-LC's; it keeps one
+/// verification cheap.
 fn check_public_exponent(e: &[u8]) -> Result<(), KeyError> {
     let usable = match e {
         [] | [1] => false,
@@ -242,14 +242,14 @@ fn check_public_exponent(e: &[u8]) -> Result<(), KeyError> {
     }
 }
 
-/// One private operation, undone with a public one: makes the contexts, and fails if p or q is
-/// composite.
+/// Runs one private operation and reverses it with a public one. This makes the contexts, and fails if p or q
+/// is composite.
 fn try_rsa(secret: &RsaSecret) -> Result<(), KeyError> {
     let len = secret.modulus.len();
     let mut input = padding::block();
     let mut output = padding::block();
     let mut undone = padding::block();
-    // Any number below the modulus, whose first byte is not zero, that is not 0 or 1.
+    // Any number except 0 and 1 will do; the leading zero byte keeps it below the modulus.
     input[1..len].fill(0x5a);
     rsa_private(secret, &input[..len], &mut output[..len]).map_err(|_| KeyError::Inconsistent)?;
     secret
@@ -564,7 +564,7 @@ fn load_ml_dsa(info: &PrivateKeyInfo<'_>, set: MlDsaSet) -> Result<LoadedKey, Ke
     })
 }
 
-/// Signs once and verifies: an expanded key can have the right form and still sign wrongly.
+/// Signs once and verifies, because an expanded key can have the right form and still sign wrongly.
 fn try_ml_dsa(key: &MlDsa) -> Result<(), KeyError> {
     let message = b"pairwise consistency";
     let mut signature = vec![0; key.set().signature_len()];
@@ -603,8 +603,8 @@ fn check_subgroup(p: &Number, q: &Number, g: &Number) -> Result<(), KeyError> {
     }
 }
 
-/// Checks that p is prime, and that so is (p-1)/2: without a known order, only that keeps a peer from
-/// learning a part of the private value through a small subgroup.
+/// Checks that p and (p-1)/2 are prime. Without a known order, only this prevents a peer from learning a part
+/// of the private value through a small subgroup.
 fn check_safe_prime(p_bytes: &[u8], g_bytes: &[u8], p: &Number) -> Result<(), KeyError> {
     if g_bytes == [2] && is_named_group(p_bytes)? {
         return Ok(());
@@ -623,14 +623,14 @@ fn check_safe_prime(p_bytes: &[u8], g_bytes: &[u8], p: &Number) -> Result<(), Ke
     }
 }
 
-/// Whether this is the prime of a group whose safety is known, so that it need not be tested.
+/// Whether p is the prime of a group that is known to be safe and needs no test.
 fn is_named_group(p: &[u8]) -> Result<bool, KeyError> {
     let mut digest = [0; 32];
     sys::digest(Hash::Sha256, p, &mut digest).map_err(|_| KeyError::Backend)?;
     Ok(NAMED_GROUPS.contains(&digest))
 }
 
-/// The public value g^x mod p, as long as p.
+/// Computes the public value g^x mod p, as long as p.
 fn public_value(g: &Number, x: &Number, p: &Number, len: usize) -> Result<Vec<u8>, KeyError> {
     let public = g.power(x, p).ok_or(KeyError::Backend)?;
     let mut bytes = vec![0; len];

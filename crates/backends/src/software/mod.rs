@@ -1,24 +1,22 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Everything, on the CPU, one operation at a time, with AWS-LC.
+//! All operations on the CPU with AWS-LC, one at a time.
 //!
-//! AWS-LC is the fastest library on every x86 and Arm machine that we measured, and it has all of
-//! the vocabulary, finite-field Diffie-Hellman and DSA included, so no other library is linked. Its
-//! constant-time arithmetic, blinding and nonces are used as they are. What is done here instead of
-//! there is what its interface does not offer: telling apart the defects of a key (`keys`), and
-//! RSA padding around the raw operation with implicit rejection (`padding`), which other backends
-//! share.
+//! AWS-LC is the fastest library on every x86 and Arm machine that we measured. It has every operation,
+//! including finite-field Diffie-Hellman and DSA, so no other library is linked. Its constant-time
+//! arithmetic, blinding and nonces are used unchanged. This backend adds two things that AWS-LC's interface
+//! does not offer: distinct errors for the defects of a key (`keys`), and RSA padding around the raw
+//! operation with implicit rejection (`padding`, shared with other backends).
 //!
 //! **Verification.** AWS-LC verifies every RSA private result with one public operation, in constant
-//! time (`rsa_default_private_transform` in its `rsa_impl.c`). It skips that only for a key without a
-//! public exponent, and such keys are refused here; a test takes a key whose CRT exponent is wrong
-//! past AWS-LC's own checks and sees [`Fault`](millrace_engine::BackendError::Fault). The check comes
-//! before the blinding is removed. What follows it, one multiplication modulo n, is not split over
-//! the primes, so an error in it yields a wrong result but not one that reveals a factor. One more
-//! public operation per result costs 11.5 µs of the 201 µs of an RSA-2048 signature (AMD EPYC; 0.94 of
-//! AWS-LC alone instead of 0.998), for nothing that attacks on faulty signatures need. So it is done
-//! once per key, when the key is loaded.
+//! time (`rsa_default_private_transform` in its `rsa_impl.c`). It skips this only for a key without a
+//! public exponent, and this backend refuses such keys. A test breaks a CRT exponent behind AWS-LC's
+//! checks and gets [`Fault`](millrace_engine::BackendError::Fault). AWS-LC verifies before it removes the
+//! blinding. The step after that, one multiplication modulo n, is not split over the primes: an error in it
+//! yields a wrong result but does not reveal a factor. A second public operation per result would cost
+//! 11.5 µs of the 201 µs of an RSA-2048 signature (AMD EPYC; 0.94 of AWS-LC alone instead of 0.998) and would
+//! stop no attack on faulty signatures. So it is done once per key, when the key is loaded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,17 +37,17 @@ pub(crate) mod sys;
 
 use keys::LoadedKey;
 
-/// How many keys may be open at once. An RSA-8192 key takes about 20 KiB with its contexts, so this
-/// bounds the table at about 1.3 GiB.
+/// Most keys that may be open at once. An RSA-8192 key takes about 20 KiB with its contexts, so the table is
+/// bounded at about 1.3 GiB.
 pub const MAX_KEYS: usize = 65_536;
 
-/// The software backend. Usable everywhere, from any number of threads.
+/// The software backend. It works on every machine and may be shared between threads.
 pub struct Software {
     keys: Arc<KeyTable<LoadedKey>>,
 }
 
 impl Software {
-    /// A backend without keys.
+    /// Makes a backend without keys.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -106,7 +104,7 @@ impl Backend for Software {
     }
 }
 
-/// The open keys by name. Names are never used again. Every backend on this CPU has one of its own.
+/// The open keys by name. A name is never reused. Each backend has a table of its own.
 pub(crate) struct KeyTable<K> {
     limit: usize,
     next: AtomicU64,
@@ -133,7 +131,7 @@ impl<K> KeyTable<K> {
     }
 
     pub(crate) fn remove(&self, name: BackendKey) {
-        // The key is freed after the lock.
+        // The key is freed after the lock is released.
         let removed = self
             .keys
             .write()
@@ -163,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_bounded_and_names_are_not_used_again() {
+    fn key_table_is_bounded_and_never_reuses_names() {
         let table = KeyTable::new(2);
         let key = || keys::load(millrace_testkit::keys::x25519().der).expect("a good key");
         let first = table.insert(key()).expect("room");

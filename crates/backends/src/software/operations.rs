@@ -3,8 +3,8 @@
 
 //! One function per operation, on a loaded key.
 //!
-//! Each checks its own arguments once more ([`Operation::check`] is cheap), so that a backend can be
-//! called without the dispatcher. Lengths are right after that.
+//! [`run`] checks the arguments again ([`Operation::check`] is cheap), so that a backend can be called
+//! without the dispatcher. The functions after it rely on correct lengths.
 
 use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, Output};
 
@@ -12,7 +12,7 @@ use super::keys::{LoadedKey, RsaSecret, Secret};
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number};
 use crate::padding;
 
-/// Does one operation.
+/// Checks and runs one operation.
 pub(crate) fn run(
     key: &LoadedKey,
     operation: &Operation,
@@ -78,7 +78,7 @@ fn rsa_pkcs1_sign(rsa: &RsaSecret, hash: Hash, digest: &[u8]) -> Result<Output, 
     })
 }
 
-/// Encodes, then signs what was encoded.
+/// Encodes the digest, then signs the block.
 fn rsa_sign(
     rsa: &RsaSecret,
     encode: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
@@ -89,7 +89,7 @@ fn rsa_sign(
     rsa_raw(rsa, encoded)
 }
 
-/// Decrypts, then decodes what was decrypted.
+/// Decrypts, then decodes the block.
 fn rsa_decrypt(
     rsa: &RsaSecret,
     ciphertext: &[u8],
@@ -107,8 +107,8 @@ fn rsa_raw(rsa: &RsaSecret, input: &[u8]) -> Result<Output, BackendError> {
     Ok(output)
 }
 
-/// `input^d mod n`, verified by AWS-LC before it is unblinded. Both slices are as long as the modulus.
-/// The input is public or at least known to the caller, so comparing it may take a varying time.
+/// Computes `input^d mod n`; AWS-LC verifies it before unblinding. Both slices are as long as the modulus.
+/// The caller knows the input, so comparisons of it may take a varying time.
 ///
 /// # Errors
 /// `BadInput` for a number that is not below n; `Fault`, with `output` zeroised, for a result that
@@ -128,8 +128,8 @@ pub(crate) fn rsa_private(
     rsa.key.private(input, output)
 }
 
-/// Whether a number below n is 0, 1 or n-1: each is its own d-th power, since d is odd, and AWS-LC
-/// refuses to compute it.
+/// Whether a number below n is 0, 1 or n-1. Each is its own d-th power, because d is odd, and AWS-LC refuses
+/// to compute it.
 fn is_own_root(modulus: &[u8], input: &[u8]) -> bool {
     let (Some((last, head)), Some((modulus_last, modulus_head))) =
         (input.split_last(), modulus.split_last())
@@ -137,7 +137,7 @@ fn is_own_root(modulus: &[u8], input: &[u8]) -> bool {
         return false;
     };
     (*last <= 1 && head.iter().all(|byte| *byte == 0))
-        // n is odd, so n-1 differs in the last byte alone.
+        // n is odd, so n-1 differs only in the last byte.
         || (*last == modulus_last - 1 && head == modulus_head)
 }
 
@@ -149,7 +149,7 @@ fn ecdsa_sign(key: &EcKey, digest: &[u8]) -> Result<Output, BackendError> {
 }
 
 fn ecdh(key: &EcKey, peer: &[u8]) -> Result<Output, BackendError> {
-    // Only the uncompressed form has this length, but for the hybrid one, which no known peer sends.
+    // Besides the uncompressed form only the hybrid form has this length, and no known peer sends it.
     if peer.first() != Some(&4) {
         return Err(BackendError::BadInput);
     }
@@ -208,7 +208,7 @@ mod tests {
     use crate::software::keys;
 
     #[test]
-    fn a_wrong_result_is_a_fault_and_leaves_nothing_behind() {
+    fn wrong_rsa_result_is_a_fault_and_output_is_zeroised() {
         let mut key = keys::load(millrace_testkit::keys::rsa_2048().der).expect("a good key");
         let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
         assert!(run(&key, &sign, &[7; 32]).is_ok());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_one_and_minus_one_are_their_own_roots() {
+    fn rsa_private_of_zero_one_and_minus_one_returns_the_input() {
         let modulus = [0xc5, 0x00, 0x01];
         for root in [[0, 0, 0], [0, 0, 1], [0xc5, 0, 0]] {
             assert!(is_own_root(&modulus, &root));

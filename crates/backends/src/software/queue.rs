@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The fast face: holds tasks with their keys, and computes one per poll on the calling thread.
+//! The hot path: holds tasks with their keys, and runs one per poll on the calling thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use super::KeyTable;
 use super::keys::LoadedKey;
 use super::operations;
 
-/// How many tasks a queue holds. More would gain nothing, since they are computed one by one, and
-/// would keep them from other workers; fewer would cost a look at the dispatcher's queue too often.
+/// Capacity of a queue, in tasks. More would gain nothing, because they run one by one, and would keep them
+/// from other workers. Fewer would access the dispatcher's queue too often.
 pub(super) const CAPACITY: usize = 32;
 
-/// A queue of the software backend.
 pub(super) struct SoftwareQueue {
     keys: Arc<KeyTable<LoadedKey>>,
-    /// Tasks with the key that their name had when they came, so that closing it does not hurt them.
+    /// Tasks with their keys, looked up on submission. Closing a key later does not affect its tasks.
     waiting: VecDeque<(Task, Option<Arc<LoadedKey>>)>,
 }
 

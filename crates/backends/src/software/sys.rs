@@ -1,17 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! AWS-LC's C interface behind types that own what they point to. The only `unsafe` of this backend.
+//! AWS-LC's C interface behind owning types. The only `unsafe` of this backend.
 //!
-//! Rules that hold throughout:
+//! Rules for the whole file:
 //!
-//! - A wrapper holds a non-null pointer that it alone owns and frees once, in `Drop`. AWS-LC zeroises
+//! - A wrapper is the only owner of a non-null pointer, and frees it once, in `Drop`. AWS-LC zeroises
 //!   all memory that it frees.
 //! - Slices go in as pointer and length, and AWS-LC does not keep them.
-//! - After a failure the thread's error queue is emptied, so that nothing builds up there.
-//! - RSA, EC, DH and DSA objects are shared between threads: AWS-LC's headers document that any
-//!   number of threads may use one at a time as long as none changes it, and its lazily made
-//!   contexts are made under its own lock.
+//! - Each failure empties the thread's error queue, so that errors do not pile up there.
+//! - Threads share RSA, EC, DH and DSA objects. AWS-LC's headers document that any number of threads may use
+//!   an object at the same time while no thread changes it. AWS-LC makes its lazy contexts under its own
+//!   lock.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
@@ -52,8 +52,8 @@ fn owned<T>(pointer: *mut T) -> Option<NonNull<T>> {
     owned
 }
 
-/// Fills `out` from AWS-LC's generator, which reseeds after a fork and a snapshot where the system
-/// tells it of one.
+/// Fills `out` from AWS-LC's generator. It reseeds after a fork, and after a snapshot if the system reports
+/// it.
 pub(crate) fn random(out: &mut [u8]) -> Result<(), BackendError> {
     // SAFETY: `out` is writable for its length.
     let code = unsafe { aws::RAND_bytes(out.as_mut_ptr(), out.len()) };
@@ -64,7 +64,7 @@ pub(crate) fn random(out: &mut [u8]) -> Result<(), BackendError> {
     }
 }
 
-/// The digest of `data` into `out`, which has the length of a digest.
+/// Writes the digest of `data` to `out`, which must have the length of the digest.
 ///
 /// # Errors
 /// `NotOffered` for md5sha1, `Failed` if `out` has another length.
@@ -118,37 +118,35 @@ pub(crate) fn hmac_sha256(
 pub(crate) struct Number(NonNull<aws::BIGNUM>);
 
 impl Number {
-    /// From big-endian bytes.
+    /// Converts big-endian bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // SAFETY: `bytes` is readable for its length; null asks for a new number.
         owned(unsafe { aws::BN_bin2bn(bytes.as_ptr(), bytes.len(), ptr::null_mut()) }).map(Self)
     }
 
-    /// Big-endian bytes, padded on the left to the length of `out`; `false` if they do not fit.
+    /// Writes big-endian bytes, padded on the left to the length of `out`; `false` if they do not fit.
     pub(crate) fn write_padded(&self, out: &mut [u8]) -> bool {
         // SAFETY: the number is valid; `out` is writable for its length.
         succeeded(unsafe { aws::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), self.as_ptr()) })
     }
 
-    /// How many bits it has.
+    /// Length, in bits.
     pub(crate) fn bits(&self) -> usize {
         // SAFETY: the number is valid.
         unsafe { aws::BN_num_bits(self.as_ptr()) as usize }
     }
 
-    /// Whether it is odd.
     pub(crate) fn is_odd(&self) -> bool {
         // SAFETY: the number is valid.
         unsafe { aws::BN_is_odd(self.as_ptr()) == 1 }
     }
 
-    /// Whether it is less than `other`.
     pub(crate) fn is_below(&self, other: &Self) -> bool {
         // SAFETY: both numbers are valid.
         unsafe { aws::BN_cmp(self.as_ptr(), other.as_ptr()) < 0 }
     }
 
-    /// Itself minus one, which is negative for zero.
+    /// The number minus one; negative for zero.
     pub(crate) fn minus_one(&self) -> Option<Self> {
         // SAFETY: the number is valid; the copy is new.
         let copy = Self(owned(unsafe { aws::BN_dup(self.as_ptr()) })?);
@@ -156,7 +154,7 @@ impl Number {
         succeeded(unsafe { aws::BN_sub_word(copy.as_ptr(), 1) }).then_some(copy)
     }
 
-    /// Half of it, rounded down.
+    /// Half of the number, rounded down.
     pub(crate) fn half(&self) -> Option<Self> {
         // SAFETY: allocates a number.
         let half = Self(owned(unsafe { aws::BN_new() })?);
@@ -164,8 +162,8 @@ impl Number {
         succeeded(unsafe { aws::BN_rshift1(half.as_ptr(), self.as_ptr()) }).then_some(half)
     }
 
-    /// Whether it is prime, by as many rounds of Miller-Rabin as AWS-LC does for a number that
-    /// was not chosen to deceive. `None` if there is no memory.
+    /// Tests primality with the number of Miller-Rabin rounds that AWS-LC uses for numbers that are not
+    /// adversarial. `None` if there is no memory.
     pub(crate) fn is_probably_prime(&self) -> Option<bool> {
         let context = NumberContext::new()?;
         // SAFETY: number and context are valid; no callback is given.
@@ -212,7 +210,7 @@ impl Number {
         self.0.as_ptr()
     }
 
-    /// Gives the number to a callee that frees it.
+    /// Passes ownership to a callee that frees the number.
     fn into_raw(self) -> *mut aws::BIGNUM {
         let pointer = self.0.as_ptr();
         std::mem::forget(self);
@@ -350,8 +348,8 @@ impl Rsa {
 
 #[cfg(test)]
 impl Rsa {
-    /// Replaces the first CRT exponent, so that every private operation goes wrong modulo p alone:
-    /// what a broken multiplier does.
+    /// Replaces the first CRT exponent. Every private operation is then wrong modulo p only, as with a broken
+    /// multiplier.
     pub(crate) fn break_first_exponent(&mut self) {
         let wrong = Number::from_bytes(&[0x5a; 128])
             .expect("memory for a number")
@@ -375,7 +373,7 @@ impl Drop for Rsa {
 struct Point(NonNull<aws::EC_POINT>);
 
 impl Point {
-    /// From an encoded point: `None` unless it is on the curve.
+    /// Decodes a point; `None` unless it is on the curve.
     fn decode(curve: Curve, encoded: &[u8]) -> Option<Self> {
         let group = group(curve)?;
         // SAFETY: the group is a static of the library.
@@ -401,7 +399,7 @@ impl Drop for Point {
     }
 }
 
-/// The number of a curve in AWS-LC.
+/// AWS-LC's numeric identifier (NID) of a curve.
 fn curve_nid(curve: Curve) -> c_int {
     match curve {
         Curve::P256 => aws::NID_X9_62_prime256v1,
@@ -410,7 +408,7 @@ fn curve_nid(curve: Curve) -> c_int {
     }
 }
 
-/// The group of a curve, a static of the library.
+/// The group of a curve; it is a static of the library.
 fn group(curve: Curve) -> Option<*const aws::EC_GROUP> {
     let nid = curve_nid(curve);
     // SAFETY: any number may be asked for; known curves are statics that are never freed.
@@ -429,7 +427,7 @@ unsafe impl Send for EcKey {}
 unsafe impl Sync for EcKey {}
 
 impl EcKey {
-    /// From the secret scalar; computes the public point. `None` unless 0 < scalar < order.
+    /// Makes a key from its secret scalar and computes the public point. `None` unless 0 < scalar < order.
     pub(crate) fn new(curve: Curve, scalar: &Number) -> Option<Self> {
         // SAFETY: any number may be asked for.
         let key = owned(unsafe { aws::EC_KEY_new_by_curve_name(curve_nid(curve)) })?;
@@ -484,7 +482,8 @@ impl EcKey {
         (len == out.len()).then_some(out)
     }
 
-    /// Whether `encoded` is this key's public point, in whatever form. A point off the curve is not.
+    /// Whether `encoded` is this key's public point, in any of the encodings. False for a point off the
+    /// curve.
     pub(crate) fn has_public_point(&self, encoded: &[u8]) -> bool {
         let (Some(group), Some(point)) = (group(self.curve), Point::decode(self.curve, encoded))
         else {
@@ -511,7 +510,7 @@ impl EcKey {
         unsafe { aws::ECDSA_size(self.key.as_ptr()) }
     }
 
-    /// A DER signature over a digest into `out`, which has room for the longest; returns its length.
+    /// Writes a DER signature over a digest to `out`, which has `max_signature_len` bytes; returns its length.
     pub(crate) fn sign(&self, digest: &[u8], out: &mut [u8]) -> Result<usize, BackendError> {
         if out.len() < self.max_signature_len() {
             return Err(BackendError::Failed);
@@ -536,7 +535,7 @@ impl EcKey {
         }
     }
 
-    /// The x coordinate of scalar times `peer` into `out`, which is as long as the field.
+    /// Writes the x coordinate of scalar times `peer` to `out`, which is as long as the field.
     ///
     /// # Errors
     /// `BadInput` for a point that is not on the curve.
@@ -595,7 +594,7 @@ pub(crate) fn x25519(
     }
 }
 
-/// An Ed25519 private key as AWS-LC wants it, seed and public key, from the seed.
+/// Computes an Ed25519 private key in AWS-LC's form, seed and public key, from the seed.
 pub(crate) fn ed25519_expand(seed: &[u8; 32]) -> Zeroizing<[u8; 64]> {
     let mut public = [0; 32];
     let mut private = Zeroizing::new([0; 64]);
@@ -638,7 +637,7 @@ unsafe impl Send for Dh {}
 unsafe impl Sync for Dh {}
 
 impl Dh {
-    /// From a group and a private value; the subgroup order is optional.
+    /// Makes a key from a group and a private value; the subgroup order is optional.
     pub(crate) fn new(
         prime: Number,
         order: Option<Number>,
@@ -661,7 +660,7 @@ impl Dh {
         succeeded(code).then_some(dh)
     }
 
-    /// The shared secret with a peer's public value into `out`, which is as long as the prime.
+    /// Writes the shared secret with a peer's public value to `out`, which is as long as the prime.
     ///
     /// # Errors
     /// `BadInput` unless 1 < peer < p-1 and, if the order is known, the peer's value has it.
@@ -685,7 +684,7 @@ impl Dh {
         }
         clear_errors();
         out.zeroize();
-        // What is left after the checks above is a secret of 1 or p-1, the peer's doing.
+        // After the checks above the only cause left is a secret of 1 or p-1, which the peer chose.
         Err(BackendError::BadInput)
     }
 }
@@ -707,7 +706,7 @@ unsafe impl Send for Dsa {}
 unsafe impl Sync for Dsa {}
 
 impl Dsa {
-    /// From a group and a key pair.
+    /// Makes a key from a group and a key pair.
     pub(crate) fn new(
         prime: Number,
         order: Number,
@@ -741,7 +740,7 @@ impl Dsa {
         usize::try_from(unsafe { aws::DSA_size(self.0.as_ptr()) }).unwrap_or(0)
     }
 
-    /// A DER signature over a digest into `out`, which has room for the longest; returns its length.
+    /// Writes a DER signature over a digest to `out`, which has `max_signature_len` bytes; returns its length.
     pub(crate) fn sign(&self, digest: &[u8], out: &mut [u8]) -> Result<usize, BackendError> {
         if out.len() < self.max_signature_len() {
             return Err(BackendError::Failed);
@@ -786,8 +785,8 @@ unsafe impl Send for MlDsa {}
 unsafe impl Sync for MlDsa {}
 
 impl MlDsa {
-    /// From a seed of 32 bytes or an expanded key, by its length. `None` for an expanded key whose parts contradict
-    /// each other.
+    /// Makes a key from a seed of 32 bytes or from an expanded key; the length decides. `None` for an
+    /// expanded key whose parts contradict each other.
     pub(crate) fn new(set: MlDsaSet, private: &[u8]) -> Option<Self> {
         let nid = match set {
             MlDsaSet::MlDsa44 => aws::NID_MLDSA44,
@@ -827,7 +826,8 @@ impl MlDsa {
         (succeeded(code) && len == out.len()).then_some(out)
     }
 
-    /// A hedged signature over a message, with the empty context, into `out`, which is as long as a signature.
+    /// Writes a hedged signature over a message, with the empty context, to `out`, which is as long as a
+    /// signature.
     pub(crate) fn sign_message(&self, message: &[u8], out: &mut [u8]) -> Result<(), BackendError> {
         let context = DigestContext::new().ok_or(BackendError::Failed)?;
         let mut len = out.len();
@@ -862,7 +862,8 @@ impl MlDsa {
         }
     }
 
-    /// A hedged signature over a message representative of 64 bytes into `out`, which is as long as a signature.
+    /// Writes a hedged signature over a message representative of 64 bytes to `out`, which is as long as a
+    /// signature.
     pub(crate) fn sign_mu(&self, mu: &[u8], out: &mut [u8]) -> Result<(), BackendError> {
         // SAFETY: the key is valid; no engine.
         let context = owned(unsafe { aws::EVP_PKEY_CTX_new(self.key.as_ptr(), ptr::null_mut()) })

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The device as it is reached through a driver: in processes of their own, where the driver is the one in
-//! `driver.cpp`, which needs no GPU.
+//! Tests of the device behind a driver. They run in child processes, where `driver.cpp` is the driver; it
+//! needs no GPU.
 
 use std::process::Command;
 
@@ -12,10 +12,10 @@ use millrace_testkit::keys;
 
 use super::{Random, check, drive, open, random_task, simulated};
 
-/// Set for a process of these tests that has a driver of ours instead of NVIDIA's.
+/// Environment variable of a child process that runs with our driver instead of NVIDIA's.
 const INSIDE: &str = "MILLRACE_TEST_DRIVER";
 
-/// Runs one of these tests in a process where the driver is the one in `driver.cpp`.
+/// Runs one of these tests in a child process with the driver of `driver.cpp`.
 fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
@@ -33,13 +33,16 @@ fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_driver_is_used_as_it_wants_to_be() {
+fn driver_calls_run_the_kernels_and_return_right_results() {
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("driver::a_driver_is_used_as_it_wants_to_be", &[]);
+        with_a_driver(
+            "driver::driver_calls_run_the_kernels_and_return_right_results",
+            &[],
+        );
         return;
     }
     let ders = [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()];
-    // A table in either memory, in both arithmetics.
+    // Both kinds of table memory, in both arithmetics.
     for at in [0, 3, 5, 6] {
         let variant = &VARIANTS[at];
         let cuda = Cuda::new().only(|known| known == variant).device_from(1);
@@ -48,7 +51,7 @@ fn a_driver_is_used_as_it_wants_to_be() {
         let opened = [open(&cuda, der)];
         let mut queue = cuda.open_queue().expect("a queue");
         let mut random = Random(15);
-        // Less than a block, so that spare groups run as well; twice, so that pairs are used again.
+        // Less than a block, so that spare groups run too. Two rounds, so that pairs are reused.
         for _ in 0..2 {
             let tasks = (0..3)
                 .map(|token| random_task(token, &opened[0], &mut random))
@@ -67,10 +70,13 @@ fn a_driver_is_used_as_it_wants_to_be() {
 }
 
 #[test]
-fn a_device_that_is_too_old_is_named() {
+fn device_with_too_old_compute_capability_is_named() {
     const OLD: &str = "MILLRACE_TEST_OLD_DEVICE";
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver("driver::a_device_that_is_too_old_is_named", &[(OLD, "1")]);
+        with_a_driver(
+            "driver::device_with_too_old_compute_capability_is_named",
+            &[(OLD, "1")],
+        );
         return;
     }
     let reason = Cuda::new().probe().expect_err("an old device").to_string();

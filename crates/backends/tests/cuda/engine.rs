@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a client sees of a device that fails: nothing but right results, from another backend.
+//! A failing device behind an engine: the client gets right results, from another backend.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use millrace_testkit::{keys, verify};
 use super::simulated::{Plan, Simulated, Strike};
 use super::{Random, on};
 
-/// Jobs for an engine whose first backend is on a device with this plan; who served them.
+/// Runs jobs on an engine whose first backend uses a device with this plan. Returns the backends that served
+/// them.
 fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
@@ -65,7 +66,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
 }
 
 #[test]
-fn a_device_that_is_lost_costs_no_job() {
+fn lost_device_loses_no_job() {
     let plan = Plan {
         lost_after: Some(1),
         ..Plan::default()
@@ -76,7 +77,7 @@ fn a_device_that_is_lost_costs_no_job() {
 }
 
 #[test]
-fn a_device_that_computes_wrongly_is_passed_over() {
+fn device_with_wrong_results_is_quarantined() {
     let plan = Plan {
         strike: Strike {
             moment: 8,

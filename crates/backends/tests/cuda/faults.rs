@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a device does wrong at its queue: bits that flip, a device that is lost, memory that is not there.
+//! Device faults at the queue: flipped bits, a lost device, no memory.
 
 use millrace_backends::cuda::VARIANTS;
 use millrace_engine::{Backend, BackendError};
@@ -11,7 +11,7 @@ use super::simulated::{MOMENTS, Plan, Simulated, Strike};
 use super::{Random, check, drive, is_long, on, open, random_task};
 
 #[test]
-fn a_flipped_bit_never_gives_a_wrong_result() {
+fn bit_flip_in_a_kernel_never_gives_a_wrong_result() {
     let mut random = Random(4);
     for variant in VARIANTS
         .iter()
@@ -67,7 +67,7 @@ fn a_flipped_bit_never_gives_a_wrong_result() {
 }
 
 #[test]
-fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
+fn bit_flip_of_a_key_in_memory_never_gives_a_wrong_result() {
     let mut random = Random(5);
     for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
         let device = Simulated::new();
@@ -90,7 +90,7 @@ fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
             }
             device.flip_key_bit(bit);
         }
-        // All is well again, and the blinding pairs have been made anew.
+        // Without further faults results are right, and the blinding pairs have been made anew.
         let tasks = (0..4)
             .map(|token| random_task(token, &opened, &mut random))
             .collect();
@@ -99,7 +99,7 @@ fn a_flipped_bit_of_a_key_in_memory_never_gives_a_wrong_result() {
 }
 
 #[test]
-fn a_sample_is_verified_again_on_this_machine() {
+fn sample_of_results_is_verified_again_on_the_host() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     device.plan(Plan {
@@ -117,7 +117,7 @@ fn a_sample_is_verified_again_on_this_machine() {
 }
 
 #[test]
-fn a_device_that_is_lost_loses_no_task() {
+fn lost_device_returns_every_task() {
     for launches in [0, 1, 2] {
         let device = Simulated::new();
         let cuda = on(&device, &VARIANTS[2]);
@@ -142,13 +142,13 @@ fn a_device_that_is_lost_loses_no_task() {
             "{reason}"
         );
         assert!(cuda.open_queue().is_err());
-        // Keys still open: they are served elsewhere, and here by AWS-LC.
+        // Keys can still be opened; AWS-LC and other backends serve them.
         open(&cuda, keys::rsa_2048().der);
     }
 }
 
 #[test]
-fn without_memory_on_the_device_tasks_run_here() {
+fn tasks_run_on_aws_lc_when_the_device_has_no_memory() {
     for (no_memory, no_streams) in [(true, false), (false, true)] {
         let device = Simulated::new();
         device.plan(Plan {
@@ -169,7 +169,7 @@ fn without_memory_on_the_device_tasks_run_here() {
             assert_eq!(cuda.tally().alone, 6);
             assert_eq!(cuda.probe(), Ok(()));
         } else {
-            // The first finds out, and the rest go to another backend.
+            // The first launch detects it, and the other tasks go to another backend.
             assert!(
                 done.values()
                     .all(|done| matches!(done.result, Ok(_) | Err(BackendError::Failed)))

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The cuda backend on a simulated device, whose kernels are the CPU twin of the real ones; and on a real one,
-//! where this machine has it.
+//! The cuda backend on a simulated device, which runs the CPU twin of the kernels, and on a real device if
+//! this machine has one.
 //!
 //! `MILLRACE_LONG=1` computes 10⁵ operations instead of hundreds, and runs the conformance suite with every
 //! task on the device.
@@ -28,7 +28,7 @@ mod simulated;
 
 use simulated::{Plan, Simulated};
 
-/// Everything on the device, with this kernel.
+/// A backend that runs every task on the device, with one kernel.
 fn on(device: &Arc<Simulated>, variant: &'static Variant) -> Cuda {
     let device = Arc::clone(device);
     Cuda::on(device)
@@ -36,7 +36,7 @@ fn on(device: &Arc<Simulated>, variant: &'static Variant) -> Cuda {
         .device_from(1)
 }
 
-/// Random numbers that depend on a seed, so that a failure can be repeated.
+/// Random numbers from a seed, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -98,7 +98,7 @@ fn key_of(p: &BigNum, q: &BigNum, e: u32) -> Vec<u8> {
 fn prime(bits: i32) -> BigNum {
     loop {
         let mut prime = BigNum::new().expect("a number");
-        // The two highest bits are set, so that a product of two has its full length.
+        // The two highest bits are set, so that the product of two primes has its full length.
         prime
             .generate_prime(bits, false, None, None)
             .expect("a prime");
@@ -136,7 +136,7 @@ fn random_task(token: u32, opened: &OpenedKey, random: &mut Random) -> Task {
     raw(token, opened, input)
 }
 
-/// Runs all tasks through a queue; what came back, by token.
+/// Runs all tasks through a queue and returns the results by token.
 fn drive(queue: &mut dyn Queue, mut tasks: VecDeque<Task>) -> BTreeMap<u32, Done> {
     let count = tasks.len();
     let mut finished = BTreeMap::new();
@@ -158,7 +158,7 @@ fn open(cuda: &Cuda, der: &[u8]) -> OpenedKey {
     cuda.open_key(&keys::private_key(der)).expect("a good key")
 }
 
-/// Whether the results are the ones of these tasks.
+/// Checks the results of these tasks.
 fn check(done: &BTreeMap<u32, Done>, opened: &[OpenedKey], what: &str) {
     for done in done.values() {
         let key = opened
@@ -179,7 +179,7 @@ fn check(done: &BTreeMap<u32, Done>, opened: &[OpenedKey], what: &str) {
 
 #[test]
 fn kernels_agree_with_openssl_on_random_keys_and_messages() {
-    // Keys are pairs out of a few primes: as random as any, and quickly made.
+    // Keys are pairs of a few primes: as good as random ones, and quickly made.
     let mut random = Random(1);
     for half_bits in [1024, 1536, 2048] {
         let primes: Vec<_> = (0..6).map(|_| prime(half_bits)).collect();
@@ -214,7 +214,7 @@ fn kernels_agree_with_openssl_on_random_keys_and_messages() {
     }
 }
 
-/// The numbers at which carries and borrows go furthest.
+/// The numbers with the longest chains of carries and borrows.
 fn edges(der: &[u8]) -> Vec<Vec<u8>> {
     let rsa = Rsa::private_key_from_der(
         &PKey::private_key_from_pkcs8(der)
@@ -245,7 +245,7 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
         below.checked_sub(&n, prime).expect("a difference");
         numbers.push(below);
     }
-    // Limbs of all ones and lone bits, at the edges of limbs, digits and halves.
+    // Limbs of all ones and single bits, at the edges of limbs, digits and halves.
     for position in [
         31,
         32,
@@ -271,8 +271,8 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn edges_of_numbers_and_of_moduli() {
-    // The largest and the smallest primes of 1024 bits: for one nothing is left below R, for the other half.
+fn kernels_are_right_at_edges_of_numbers_and_moduli() {
+    // The largest and the smallest primes of 1024 bits: one is just below R, the other just above R/2.
     let [large, small] = [near_power(1024, -105), near_power(1023, 1155)];
     let ders = [
         key_of(&large, &small, 65_537),
@@ -284,7 +284,7 @@ fn edges_of_numbers_and_of_moduli() {
         let mut queue = cuda.open_queue().expect("a queue");
         for der in &ders {
             let opened = [open(&cuda, der)];
-            // Few at a time, since each needs a blinding pair.
+            // Few at a time, because each needs a blinding pair.
             for inputs in edges(der).chunks(4) {
                 let tasks = (0..)
                     .zip(inputs)
@@ -298,7 +298,7 @@ fn edges_of_numbers_and_of_moduli() {
 }
 
 #[test]
-fn every_public_exponent_has_launches_of_its_own() {
+fn launch_has_keys_of_one_public_exponent() {
     let ders = [3_u32, 17, 65_537, 0x7fff_ffff].map(|e| {
         let e = BigNum::from_u32(e).expect("a number");
         let rsa = Rsa::generate_with_e(2048, &e).expect("a key");
@@ -320,7 +320,7 @@ fn every_public_exponent_has_launches_of_its_own() {
 }
 
 #[test]
-fn keys_between_two_sizes_use_the_larger() {
+fn key_between_two_sizes_uses_the_larger_kernel() {
     let rsa = Rsa::generate(2560).expect("a key");
     let der = PKey::from_rsa(rsa)
         .and_then(|key| key.private_key_to_pkcs8())
@@ -339,7 +339,7 @@ fn keys_between_two_sizes_use_the_larger() {
 }
 
 #[test]
-fn keys_are_gone_from_the_device_when_they_are_closed() {
+fn closed_key_is_erased_from_the_device() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[0]);
     let mut queue = cuda.open_queue().expect("a queue");
@@ -353,7 +353,7 @@ fn keys_are_gone_from_the_device_when_they_are_closed() {
         .collect();
     assert_eq!(queue.submit(&mut tasks), 8);
     let mut done = Vec::new();
-    // One is closed while its tasks are under way: they still end, and then it goes.
+    // A key is closed while its tasks are in flight: they still end, and then the key is erased.
     queue.poll(&mut done);
     for opened in &opened {
         cuda.close_key(opened.key);
@@ -368,13 +368,13 @@ fn keys_are_gone_from_the_device_when_they_are_closed() {
 }
 
 #[test]
-fn what_waits_goes_together_and_what_is_alone_stays_here() {
+fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let device = Simulated::new();
     let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::Device>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(8);
-    // Five of one size and three of the other: a launch, and three on AWS-LC.
+    // Five of one size and three of the other: one launch, and three tasks on AWS-LC.
     let tasks = (0..8)
         .map(|token| {
             let key = if token % 3 == 1 { &large } else { &small };
@@ -392,7 +392,7 @@ fn what_waits_goes_together_and_what_is_alone_stays_here() {
 }
 
 #[test]
-fn a_queue_is_bounded() {
+fn queue_accepts_no_task_above_its_capacity() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     let opened = open(&cuda, keys::rsa_2048().der);
@@ -405,7 +405,7 @@ fn a_queue_is_bounded() {
     assert_eq!(queue.submit(&mut tasks), capacity as usize);
     let mut done = Vec::new();
     queue.poll(&mut done);
-    // What is on the device counts as well.
+    // Tasks on the device count too.
     assert_eq!(queue.submit(&mut tasks), done.len());
     assert_eq!(tasks.len(), 10 - done.len());
     device.plan(Plan {
@@ -417,7 +417,7 @@ fn a_queue_is_bounded() {
 }
 
 #[test]
-fn a_bad_task_leaves_the_others_of_its_launch_alone() {
+fn bad_task_does_not_affect_the_others_of_its_launch() {
     let cuda = on(&Simulated::new(), &VARIANTS[0]);
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
@@ -437,13 +437,13 @@ fn a_bad_task_leaves_the_others_of_its_launch_alone() {
 }
 
 #[test]
-fn blinding_pairs_are_made_anew_in_time() {
+fn blinding_pair_is_renewed_after_its_last_use() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
     let opened = [open(&cuda, keys::rsa_2048().der)];
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(13);
-    // One pair, more than once through its uses.
+    // One pair, for more than its number of uses.
     for _ in 0..70 {
         let task = random_task(0, &opened[0], &mut random);
         check(
@@ -456,13 +456,13 @@ fn blinding_pairs_are_made_anew_in_time() {
 }
 
 #[test]
-fn no_branch_and_no_address_depends_on_a_number() {
+fn memcheck_finds_no_branch_or_address_that_depends_on_a_number() {
     if !cfg!(target_arch = "x86_64") {
         eprintln!("SKIPPED: memcheck is asked in x86-64");
         return;
     }
-    // Integers, squares of their own, doubles.
-    // The last shows that a branch would be noticed.
+    // Integers, integers with separate squaring, doubles.
+    // The last case has a branch and shows that the test notices it.
     for (variant, control) in [(0, false), (1, false), (3, false), (3, true)] {
         let Ok(output) = simulated::under_memcheck(variant, control) else {
             eprintln!("SKIPPED: no valgrind here");
@@ -492,9 +492,9 @@ fn conform(cuda: Cuda, rounds: usize) {
 }
 
 #[test]
-fn a_simulated_device_conforms() {
-    // With every task on the device only where there is time: the twin takes up to 0.2 s for one. Otherwise
-    // it gets the batches, and AWS-LC what comes alone.
+fn simulated_device_conforms() {
+    // Only a long run has every task on the device: the twin takes up to 0.2 s for one. Otherwise the device
+    // gets the batches, and AWS-LC the single tasks.
     let (arithmetics, device_from) = if is_long() {
         (&[Arithmetic::Integer, Arithmetic::Fp52][..], 1)
     } else {
@@ -509,7 +509,7 @@ fn a_simulated_device_conforms() {
 }
 
 #[test]
-fn a_real_device_conforms_and_agrees_on_many_keys() {
+fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
     let cuda = Cuda::new();
     if let Err(reason) = cuda.probe() {
         eprintln!("SKIPPED: {reason}");
@@ -519,7 +519,7 @@ fn a_real_device_conforms_and_agrees_on_many_keys() {
     for variant in &VARIANTS {
         let cuda = Cuda::new().only(|known| known == variant).device_from(1);
         let half_bits = i32::try_from(variant.half_bits).expect("small");
-        // Pairs out of n primes are n·(n−1)/2 keys.
+        // n primes give n·(n−1)/2 keys.
         let primes: Vec<_> = (0..if is_long() { 448 } else { 46 })
             .map(|_| prime(half_bits))
             .collect();
@@ -548,7 +548,7 @@ fn a_real_device_conforms_and_agrees_on_many_keys() {
 }
 
 #[test]
-fn it_says_what_it_is_and_what_it_is_not() {
+fn cuda_describes_itself_and_refuses_other_keys() {
     let cuda = Cuda::new();
     assert_eq!(cuda.describe().kind, BackendKind::Cuda);
     assert!(!cuda.describe().on_cpu);
@@ -574,8 +574,8 @@ fn it_says_what_it_is_and_what_it_is_not() {
 }
 
 #[test]
-fn the_committed_ptx_is_that_of_the_sources() {
-    // As scripts/cuda.sh does it.
+fn committed_ptx_matches_the_kernel_sources() {
+    // Must equal the hash in scripts/cuda.sh.
     let mut hash = openssl::sha::Sha256::new();
     let names = [
         "fp52.h",
@@ -600,7 +600,8 @@ fn the_committed_ptx_is_that_of_the_sources() {
         ptx.contains(&format!("// sources: {hash}\n")),
         "kernels.ptx was made from other sources: run `make cuda` and commit the result"
     );
-    // The machine code of these sources was looked at: no spills, no local memory, no divergent branch.
+    // `make cuda` has checked the machine code of these sources: no spills, no local memory, no divergent
+    // branch.
     let found = fs::read_to_string(simulated::kernels().join("machine_code.txt"));
     let found = found.expect("what was found in the machine code");
     assert!(
@@ -613,7 +614,7 @@ fn the_committed_ptx_is_that_of_the_sources() {
             assert!(found.contains(&line), "{line}");
         }
     }
-    // No newer than what the driver of CUDA 12.0 takes.
+    // The driver of CUDA 12.0 accepts PTX up to this version.
     assert!(ptx.contains("\n.version 8.0\n.target sm_80\n"));
     for variant in &VARIANTS {
         assert!(ptx.contains(&format!(".visible .entry {}(", variant.name)));

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A device without a GPU: its memory is here, its kernels are the CPU twin, compiled once per version of its
-//! sources and run as child processes. It can be told to fail.
+//! A simulated device without a GPU. Its memory is in this process; its kernels are the CPU twin, compiled
+//! once per version of the sources and run as child processes. Tests can make it fail.
 
 use std::fs;
 use std::io::{BufReader, Read, Write};
@@ -17,10 +17,10 @@ use millrace_backends::cuda::device::{
 use millrace_backends::cuda::{VARIANTS, Variant};
 use zeroize::Zeroizing;
 
-/// What a kernel writes for a result that verified; see `kernels/rsa.h`.
+/// Status that a kernel writes for a verified result; `RIGHT` in `kernels/rsa.h`.
 const RIGHT: u32 = 0x600d_1e55;
 
-/// Where the kernels are.
+/// The folder of the kernel sources.
 pub(crate) fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels")
 }
@@ -31,8 +31,8 @@ fn twin() -> &'static Path {
     TWIN.get_or_init(|| compiled("cuda-twin", &kernels().join("twin.cpp"), &["-march=native"]))
 }
 
-/// The twin for memcheck, which does not know the newest instructions. One task of zeros, all marked as
-/// undefined; with `control` also a branch on one of them.
+/// Runs the twin under memcheck, compiled without the newest instructions, which memcheck does not know. It
+/// runs one task of zeros, all marked as undefined; with `control` it also branches on one of them.
 pub(crate) fn under_memcheck(variant: usize, control: bool) -> std::io::Result<Output> {
     let flags = ["-mavx2", "-mfma"];
     let program = compiled("cuda-twin-memcheck", &kernels().join("twin.cpp"), &flags);
@@ -58,7 +58,7 @@ pub(crate) fn under_memcheck(variant: usize, control: bool) -> std::io::Result<O
     child.wait_with_output()
 }
 
-/// The folder of a driver that needs no GPU.
+/// The folder with the driver that needs no GPU.
 pub(crate) fn driver() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
     let library = compiled(
@@ -68,7 +68,7 @@ pub(crate) fn driver() -> PathBuf {
     );
     let folder = library.with_extension("d");
     fs::create_dir_all(&folder).expect("a folder");
-    // Another process may be doing the same.
+    // Another test process may create the link at the same time.
     let link = folder.join("libcuda.so.1");
     if let Err(error) = std::os::unix::fs::symlink(&library, &link) {
         assert!(link.exists(), "{}: {error}", link.display());
@@ -76,9 +76,9 @@ pub(crate) fn driver() -> PathBuf {
     folder
 }
 
-/// What a C++ source is compiled to, once per version of it and of the kernels.
+/// Compiles a C++ source, once per version of it and of the kernels, and returns the path of the result.
 fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
-    // One test after the other: the name of what is unfinished tells processes apart, not threads.
+    // One thread at a time: the name of the unfinished file differs between processes, not between threads.
     static COMPILING: Mutex<()> = Mutex::new(());
     let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sources: Vec<_> = fs::read_dir(kernels())
@@ -105,10 +105,10 @@ fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
 
 fn compile(source: &Path, flags: &[&str], result: &Path) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    // Under another name first: other test processes may be doing the same.
+    // Compile under another name first: other test processes may compile the same file.
     let unfinished = result.with_extension(std::process::id().to_string());
     let output = Command::new(&compiler)
-        // Rounding as it is set at run time; nothing fused but what is written so.
+        // Honour the rounding mode that is set at run time, and fuse only explicit fused operations.
         .args(["-std=c++17", "-O2"])
         .args(["-frounding-math", "-ffp-contract=off"])
         .args(["-Wall", "-Wextra", "-Wno-unknown-pragmas"])
@@ -139,17 +139,17 @@ pub(crate) struct Strike {
     pub(crate) bit: u32,
 }
 
-/// How many moments there are, after the one that never comes.
+/// Number of moments, without moment 0, which never occurs.
 pub(crate) const MOMENTS: u32 = 14;
 
-/// What shall go wrong.
+/// The faults of a simulated device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     /// A bit that flips while it is computed.
     pub(crate) strike: Strike,
     /// A bit of each result that flips after it was verified, on its way to the host.
     pub(crate) late: bool,
-    /// The device is lost with this many launches more.
+    /// The device is lost after this number of further launches.
     pub(crate) lost_after: Option<u32>,
     /// There is no memory for keys.
     pub(crate) no_memory: bool,
@@ -157,7 +157,6 @@ pub(crate) struct Plan {
     pub(crate) no_streams: bool,
 }
 
-/// The device.
 pub(crate) struct Simulated {
     facts: Facts,
     plan: Arc<Mutex<Plan>>,
@@ -182,7 +181,7 @@ impl Simulated {
         *lock(&self.plan) = plan;
     }
 
-    /// Bytes of its memory that are not zero.
+    /// Number of bytes of the device memory that are not zero.
     pub(crate) fn bytes_in_use(&self) -> usize {
         let used = |bytes: &Mutex<Vec<u8>>| lock(bytes).iter().filter(|byte| **byte != 0).count();
         let stores = lock(&self.stores);
@@ -280,7 +279,7 @@ impl Store for SimulatedStore {
     }
 }
 
-/// The child process.
+/// The child process that runs the kernels.
 struct Twin {
     child: Child,
     input: ChildStdin,
@@ -310,7 +309,7 @@ impl Twin {
         }
     }
 
-    /// One task: status and output, in words; the pair is changed.
+    /// Runs one task. Returns status and output, in words, and updates the pair.
     fn run(
         &mut self,
         memory: &Memory,
@@ -356,7 +355,7 @@ impl Twin {
     }
 }
 
-/// A task that the stream has a copy of.
+/// The stream's copy of a task.
 struct Copy {
     slot: u32,
     pair: u32,
@@ -426,7 +425,7 @@ impl Stream for SimulatedStream {
         let (memory, exponent) = (Arc::clone(&self.memory), launch.exponent);
         let mut twin = self.twin.take().expect("one launch at a time");
         self.running = Some(thread::spawn(move || {
-            // A device that is lost computes nothing any more.
+            // A lost device computes nothing.
             let is_lost = || lock(&memory.plan).lost_after == Some(0);
             for task in make.iter().take_while(|_| !is_lost()) {
                 let names = (task.slot, task.pair, task.words.as_slice());

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Queues: mixed keys and operations in one, the bound respected, every task back exactly once with
-//! the result it has alone, and a key that is closed while its tasks are in flight.
+//! Queues: keys and operations mixed in one queue, the capacity respected, every task returned exactly once
+//! with the same result as alone, and a key closed while its tasks are in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use super::comparison::{Expectation, check, operations, takes_any_length};
 use super::{Driver, Report};
 use crate::keys::{self, TestKey};
 
-/// One task of the mix.
+/// One task of the mix, with its expected result.
 struct Wanted {
     key: TestKey,
     info: KeyInfo,
@@ -27,7 +27,7 @@ pub(super) fn run(driver: &Driver, report: &mut Report) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let capacity = queue.capacity();
     assert!(capacity >= 1, "a queue has room for a task");
-    // Enough to fill the queue three times over.
+    // Enough to fill the queue three times.
     let count = (3 * capacity).max(wanted.len());
     let mut tasks = tasks(&wanted, count);
     let done = drive(&mut *queue, &mut tasks, count);
@@ -55,7 +55,7 @@ pub(super) fn run(driver: &Driver, report: &mut Report) {
     }
 }
 
-/// One task per key and operation that the backend offers, slow keys left out.
+/// One task per key and operation that the backend offers, without slow keys.
 fn mix(driver: &Driver) -> Vec<Wanted> {
     let quick = |key: &TestKey| key.key_type.modulus_len() <= 384;
     let mut wanted = Vec::new();
@@ -101,7 +101,7 @@ fn tasks(wanted: &[Wanted], count: usize) -> VecDeque<Task> {
         .collect()
 }
 
-/// Submits and polls until all are done, watching the bound.
+/// Submits and polls until all tasks are done, and checks the capacity.
 fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTreeMap<u32, Done> {
     let mut finished = BTreeMap::new();
     let mut in_flight = 0;
@@ -127,12 +127,12 @@ fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTr
     finished
 }
 
-/// Good and bad tasks side by side: each bad one fails alone.
+/// Mixes good and bad tasks: only the bad ones fail.
 fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Report) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let count = 2 * wanted.len();
     let mut tasks = tasks(wanted, count);
-    // Every odd token has a wrong length or an unknown key.
+    // A task with an odd token has a wrong length or an unknown key.
     let spoilt = |token: u32| token % 2 == 1;
     for task in tasks.iter_mut().filter(|task| spoilt(task.token)) {
         if takes_any_length(&task.operation) {
@@ -153,7 +153,7 @@ fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Report) 
     report.ran("batching, failures", count);
 }
 
-/// Tasks that a queue has taken keep their key.
+/// Closing a key does not affect the tasks that a queue has accepted.
 fn closing_in_flight(driver: &Driver, wanted: &[Wanted], report: &mut Report) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let Wanted {

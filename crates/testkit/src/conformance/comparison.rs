@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Random operations: what is deterministic is equal to the reference's result bit for bit, what is
-//! random verifies.
+//! Random operations: deterministic results equal those of the reference bit for bit, randomised ones verify.
 
 use std::fmt::Debug;
 
@@ -13,7 +12,7 @@ use super::{Driver, Report};
 use crate::keys::{self, TestKey};
 use crate::verify;
 
-/// Digests that every operation with one takes.
+/// Digests that every operation with a digest accepts.
 const HASHES: [Hash; 6] = [
     Hash::Sha1,
     Hash::Sha224,
@@ -23,7 +22,7 @@ const HASHES: [Hash; 6] = [
     Hash::Sha512_256,
 ];
 
-/// One good input for each operation that `key` has, with random digests, messages and peers.
+/// Returns one good input for each operation of `key`, with random digests, messages and peers.
 #[must_use]
 pub(super) fn operations(key: &TestKey, spki: &[u8]) -> Vec<(Operation, Vec<u8>)> {
     let hash = HASHES[usize::from(random(1)[0]) % HASHES.len()];
@@ -66,7 +65,7 @@ fn rsa_operations(
     let mgf_hash = HASHES[usize::from(random(1)[0]) % HASHES.len()];
     let len = key_type.modulus_len();
     let salt_len = u16::from(random(1)[0]) % 191;
-    // Label and message that fit the smallest modulus with the longest digest.
+    // Label and message fit the smallest modulus with the longest digest.
     let (label, message) = (random(usize::from(random(1)[0]) % 20), random(40));
     let oaep = verify::encrypt_oaep(spki, hash, mgf_hash, &label, &message);
     let mut premaster = vec![3, 3];
@@ -101,7 +100,7 @@ fn rsa_operations(
             Operation::RsaPkcs1Decrypt,
             verify::encrypt_pkcs1(spki, &message),
         ),
-        // Almost certainly malformed, so rejected implicitly.
+        // Almost certainly malformed, so implicit rejection applies.
         (Operation::RsaPkcs1Decrypt, number.clone()),
         (
             Operation::RsaTlsPremaster {
@@ -113,7 +112,7 @@ fn rsa_operations(
     ]
 }
 
-/// Whether an input of another length is still an input of this operation.
+/// Whether this operation accepts inputs of more than one length.
 #[must_use]
 pub(super) fn takes_any_length(operation: &Operation) -> bool {
     matches!(
@@ -126,19 +125,18 @@ pub(super) fn takes_any_length(operation: &Operation) -> bool {
     )
 }
 
-/// Random bytes.
 fn random(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     openssl::rand::rand_bytes(&mut bytes).expect("random bytes");
     bytes
 }
 
-/// What a result is held against.
+/// The expected result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expectation<'a> {
-    /// It is a success; what can be verified alone is.
+    /// Success; the result is verified where that needs no reference.
     Works,
-    /// It is also this, if the operation is deterministic.
+    /// Success, and equal to this output if the operation is deterministic.
     Equals(&'a Output),
 }
 
@@ -187,7 +185,8 @@ pub(super) fn check(
     }
 }
 
-/// Runs random operations on every good key: compared with the reference, or without one only verified.
+/// Runs random operations on every good key. Compares the results with the reference if there is one, and
+/// verifies them.
 pub(super) fn run(
     driver: &mut Driver,
     mut reference: Option<&mut Driver>,
@@ -206,7 +205,7 @@ pub(super) fn run(
         if let Some(theirs) = &theirs {
             assert_eq!(ours.info, theirs.info, "{}", key.name);
         }
-        // The largest keys take milliseconds each; a few rounds say as much.
+        // An operation with the largest keys takes milliseconds; a few rounds suffice.
         let rounds = if key.key_type.modulus_len() > 512 {
             rounds.div_ceil(10)
         } else {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Runs single operations on a backend, as a worker would.
+//! Runs single operations on a backend, as a worker does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -21,7 +21,7 @@ pub struct Driver {
     next_token: u32,
     /// Kinds of the keys opened here.
     kinds: RefCell<HashMap<BackendKey, KeyKind>>,
-    /// What worked at least once.
+    /// Operations and kinds of key that succeeded at least once.
     tried: BTreeSet<(OperationKind, KeyKind)>,
 }
 
@@ -32,10 +32,10 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Opens a queue.
+    /// Makes a driver and opens its queue.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the backend refuses to open a queue.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let queue = backend.open_queue().expect("a queue");
@@ -48,13 +48,13 @@ impl Driver {
         }
     }
 
-    /// The backend.
+    /// The backend under test.
     #[must_use]
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
 
-    /// Whether the backend offers this operation on such a key.
+    /// Whether the backend offers this operation with this type of key.
     #[must_use]
     pub fn offers(&self, kind: OperationKind, key_type: KeyType) -> bool {
         self.backend
@@ -66,7 +66,7 @@ impl Driver {
     /// Opens a key from DER bytes.
     ///
     /// # Errors
-    /// What the backend says.
+    /// The error of the backend.
     pub fn open(&self, der: &[u8]) -> Result<OpenedKey, KeyError> {
         let opened = self.backend.open_key(&keys::private_key(der))?;
         self.kinds
@@ -75,10 +75,10 @@ impl Driver {
         Ok(opened)
     }
 
-    /// Checks that every capability of the backend was tried with success.
+    /// Checks that every capability of the backend succeeded at least once.
     ///
     /// # Panics
-    /// If one was not: the suite has no test for it.
+    /// If one did not, because then the suite has no test for it.
     pub(super) fn assert_all_tried(&self) {
         for row in self.backend.capabilities() {
             for kind in row.operation.key_kinds().iter().copied() {
@@ -94,29 +94,29 @@ impl Driver {
         }
     }
 
-    /// Opens a key that must be accepted.
+    /// Opens a key that the backend must accept.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the backend refuses it.
     #[must_use]
     pub fn open_good(&self, key: &TestKey) -> OpenedKey {
         self.open(key.der)
             .unwrap_or_else(|error| panic!("{}: {error}", key.name))
     }
 
-    /// Closes a key.
+    /// Closes a key. Its operations must fail afterwards.
     pub fn close(&self, key: BackendKey) {
         self.backend.close_key(key);
     }
 
-    /// Does one operation.
+    /// Runs one operation.
     ///
     /// # Errors
-    /// What the backend says.
+    /// The error of the backend.
     ///
     /// # Panics
-    /// If the backend breaks its contract: refuses a task with an empty queue, loses it, or gives
-    /// another one back.
+    /// If the backend breaks its contract: it refuses a task with an empty queue, loses it, or returns
+    /// another one.
     pub fn perform(
         &mut self,
         key: BackendKey,
@@ -150,10 +150,10 @@ impl Driver {
         done.result
     }
 
-    /// Does one operation that must work.
+    /// Runs one operation that must succeed.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it fails.
     pub fn output(&mut self, key: BackendKey, operation: &Operation, input: &[u8]) -> Output {
         self.perform(key, operation, input)
             .unwrap_or_else(|error| panic!("{:?}: {error}", operation.kind()))

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Known answers. How Wycheproof's verdicts are read:
+//! Known answers. The table maps Wycheproof's verdicts to required results:
 //!
-//! | file | verdict | what must happen |
+//! | file | verdict | required result |
 //! |---|---|---|
 //! | `rsa_pkcs1_*_sig_gen` | valid, acceptable (weak hash, small exponent) | the same signature |
 //! | `rsa_pkcs1_*` | valid | the message |
@@ -11,10 +11,10 @@
 //! | | invalid padding | a stable message that is not the one in the file: implicit rejection |
 //! | `rsa_oaep_*` | valid / invalid | the message / `BadInput` |
 //! | `ecdh_*` | valid | the secret |
-//! | | invalid, acceptable (compressed, odd DER) | `BadInput`, or not an input of ours at all |
-//! | implicit rejection | | the message, made up or not, bit for bit |
-//! | `mldsa_*_sign_*` | valid | a signature that verifies; the one in the file does, too |
-//! | | invalid | the key is refused, or a context that cannot be asked |
+//! | | invalid, acceptable (compressed, odd DER) | `BadInput`, or the test cannot be expressed as a job |
+//! | implicit rejection | | the message, real or synthetic, bit for bit |
+//! | `mldsa_*_sign_*` | valid | a signature that verifies; the one in the file verifies too |
+//! | | invalid | the key is refused, or the context cannot be expressed as a job |
 //! | `x25519` | zero secret | `BadInput` |
 //! | | valid, acceptable (twist, non-canonical) | the secret |
 
@@ -113,7 +113,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     }
 }
 
-/// Runs one file, if the backend offers what it tests, and asserts that all of it ran.
+/// Runs one file if the backend offers its operation, and asserts that all its tests ran.
 fn offered(
     driver: &mut Driver,
     report: &mut Report,
@@ -136,7 +136,7 @@ fn offered(
     report.ran(name, executed);
 }
 
-/// The hash of that name in Wycheproof.
+/// The hash with this name in Wycheproof.
 pub(super) fn hash(name: &str) -> Hash {
     match name {
         "SHA-1" => Hash::Sha1,
@@ -149,7 +149,7 @@ pub(super) fn hash(name: &str) -> Hash {
     }
 }
 
-/// How a failing test is named.
+/// The text that names a failing test.
 fn case(test: &Value) -> String {
     format!("test {} ({})", test["tcId"], text(test, "comment"))
 }
@@ -259,7 +259,8 @@ fn ecdh(driver: &mut Driver, group: &Value) -> usize {
             .open(&keys::ec_private_key(curve, scalar))
             .expect("a good key")
             .key;
-        // Jobs carry points. What is not such a point inside its usual wrapping cannot be asked.
+        // Jobs carry uncompressed points. A test without such a point in the usual encoding cannot be
+        // expressed.
         let public = text(test, "public");
         let point = public.strip_prefix(point_prefix(curve));
         let result = match point {
@@ -274,7 +275,7 @@ fn ecdh(driver: &mut Driver, group: &Value) -> usize {
                 assert_eq!(secret.as_slice(), bytes(test, "shared"), "{}", case(test));
             }
             ("invalid" | "acceptable", Err(BackendError::BadInput)) => {}
-            // Wycheproof counts compressed points among the valid ones; we do not take them.
+            // Wycheproof regards compressed points as valid; jobs do not accept them.
             ("valid", Err(BackendError::BadInput)) if has_flag(test, "CompressedPoint") => {}
             (verdict, result) => {
                 panic!(
@@ -314,8 +315,8 @@ fn x25519(driver: &mut Driver, group: &Value) -> usize {
     tests(group).len()
 }
 
-/// Keys and messages are Wycheproof's. Its signatures are deterministic and ours hedged, so theirs test the verifier,
-/// and ours are verified.
+/// Uses Wycheproof's keys and messages. Its signatures are deterministic and ours are hedged, so its
+/// signatures test the verifier, and the verifier checks ours.
 fn ml_dsa(driver: &mut Driver, group: &Value) -> usize {
     let set = MlDsaSet::MlDsa65;
     let der = match group.get("privateSeed") {

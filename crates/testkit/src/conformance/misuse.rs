@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a backend must refuse although the dispatcher should have: it answers, and with the right
-//! error.
+//! Tasks that a backend must refuse with the right error, although the dispatcher should have refused them
+//! before.
 
 use millrace_engine::backend::BackendKey;
 use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
@@ -36,7 +36,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     }
 }
 
-/// A key that was never opened, and one that was closed.
+/// Tasks with a key that was never opened, or that was closed.
 fn unknown_keys(driver: &mut Driver) -> usize {
     let operation = Operation::Ed25519Sign;
     let result = driver.perform(BackendKey(u64::MAX), &operation, b"message");
@@ -120,7 +120,7 @@ fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
     executed
 }
 
-/// Peers that would reveal something about the private key.
+/// Peer values that would reveal something about the private key.
 fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
     let (operation, peers) = match key.key_type {
         KeyType::Ec(curve) => {
@@ -204,7 +204,7 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
             );
         }
     }
-    // The three numbers that are their own powers are good inputs.
+    // 0, 1 and n−1 are their own powers, and good inputs.
     let mut one = vec![0; modulus.len()];
     *one.last_mut().expect("a modulus") = 1;
     let mut last = modulus.clone();
@@ -221,7 +221,7 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
     15
 }
 
-/// Every bad key is refused: with its reason if the backend has keys of that family at all.
+/// Every bad key is refused. The error must match if the backend offers keys of that family.
 fn bad_keys(driver: &Driver, report: &mut Report) -> usize {
     let mut refused = 0;
     for key in keys::bad() {

@@ -1,22 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The suite that every backend passes, present or simulated:
+//! The suite that every backend passes, real or simulated:
 //!
 //! - `known`: Wycheproof and RFC vectors, bit for bit;
-//! - `signatures`: what is signed with our own keys verifies elsewhere, for all of Wycheproof's
-//!   messages;
+//! - `signatures`: signs all messages of Wycheproof with our own keys and verifies with other libraries;
 //! - `misuse`: wrong lengths, wrong keys, unknown keys, numbers out of range;
 //! - `batching`: queues with mixed keys and operations, capacity, closing a key in flight;
-//! - `comparison`: random operations on every key, against a reference backend if one is given.
+//! - `comparison`: random operations on every key, compared with a reference backend if there is one.
 //!
 //! ```text
 //! conformance::run(Arc::new(Software::new()), &Options::default());
 //! ```
 //!
-//! A part whose operations the backend does not offer is left out. Every operation that the backend offers must
-//! have worked at least once with every kind of key, so a capability without a test fails the suite; so does a
-//! file of which not every test ran. [`Report`] says what ran.
+//! The suite leaves out parts whose operations the backend does not offer. Every operation that the backend
+//! offers must succeed at least once with every kind of key, so a capability without a test fails the suite.
+//! A file with tests that did not run also fails it. [`Report`] counts the tests that ran.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,12 +32,12 @@ mod signatures;
 
 pub use driver::Driver;
 
-/// How the suite runs.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The backend to compare with; without one, random operations are only verified.
+    /// The backend to compare with. Without one, the results of random operations are only verified.
     pub reference: Option<Arc<dyn Backend>>,
-    /// How many random operations are compared per key.
+    /// Number of random operations per key.
     pub rounds: usize,
 }
 
@@ -52,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// What ran.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Tests executed, by part.
@@ -62,7 +61,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many tests were executed.
+    /// Number of executed tests.
     #[must_use]
     pub fn total(&self) -> usize {
         self.executed.values().sum()
@@ -94,7 +93,7 @@ impl fmt::Display for Report {
 /// Runs the suite.
 ///
 /// # Panics
-/// On the first test that fails, saying which.
+/// On the first test that fails, with its name.
 #[must_use]
 pub fn run(backend: Arc<dyn Backend>, options: &Options) -> Report {
     backend.probe().expect("a backend that can be used here");

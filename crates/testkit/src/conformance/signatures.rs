@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Wycheproof's files for verification. A backend only signs, so each file is used twice: its
-//! verdicts test the verifier that the suite relies on, and its messages are signed with a key of
-//! ours and verified with that.
+//! Wycheproof's files for signature verification. A backend only signs, so each file has two uses. Its
+//! verdicts test the verifier of the suite. Its messages are signed with our keys, and the verifier checks
+//! the signatures.
 
 use millrace_engine::{KeyType, MlDsaInput, Operation};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::keys::{self, TestKey};
 use crate::vectors::{Vectors, bytes, tests, text};
 use crate::verify;
 
-/// A file, and the key that signs its messages.
+/// The files, each with the key that signs its messages.
 fn files() -> Vec<(&'static str, TestKey)> {
     let (k2048, k3072, k4096) = (keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096());
     vec![
@@ -48,7 +48,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     }
 }
 
-/// The operation that makes the signatures of a group.
+/// The operation that makes signatures like those of a group.
 fn operation(group: &Value, key_type: KeyType) -> Operation {
     match (text(group, "type"), key_type) {
         ("RsassaPkcs1Verify", _) => Operation::RsaPkcs1Sign {
@@ -73,8 +73,8 @@ fn operation(group: &Value, key_type: KeyType) -> Operation {
     }
 }
 
-/// What is asked to sign the message of a test with a key: of its digest where the operation names one, of its
-/// representative where an ML-DSA test has a context. `None` for a context that is too long to be asked.
+/// Returns operation and input that sign the message of a test. The input is the digest if the operation has
+/// a hash, and the message representative if an ML-DSA test has a context. `None` if the context is too long.
 fn asked(operation: &Operation, test: &Value, spki: &[u8]) -> Option<(Operation, Vec<u8>)> {
     let message = bytes(test, "msg");
     let context = test
@@ -124,7 +124,7 @@ fn sign_messages(
     signed
 }
 
-/// Holds the verifier against the verdict of a test.
+/// Compares the verifier with the verdict of a test.
 fn check_verifier(spki: &[u8], operation: &Operation, input: &[u8], test: &Value) {
     let accepted = verify::signature(spki, operation, input, &bytes(test, "sig"));
     match text(test, "result") {

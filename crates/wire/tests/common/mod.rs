@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the tests share: one message of every shape, and comparison field by field (the messages
-//! have no equality, because they may hold secrets).
+//! Helpers of several tests: one message of every shape, and comparison field by field (the messages have no
+//! `PartialEq`, because they may hold secrets).
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(crate) fn every_operation() -> Vec<Operation> {
     all
 }
 
-/// Messages of a client by the names that they have in the specification.
+/// Messages of a client by their names in the specification.
 pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
     let every = every_operation()
         .into_iter()
@@ -178,7 +178,7 @@ pub(crate) fn report(counts: &[(EdgeCounter, u64)]) -> EdgeReport {
     report
 }
 
-/// Messages of a node by the names that they have in the specification.
+/// Messages of a node by their names in the specification.
 pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
     vec![
         (
