@@ -78,6 +78,7 @@ fn full_disk_at_import_loses_no_key() {
         .lines()
         .filter_map(|line| line.split_once("/state/keys/").map(|(_, name)| name))
         .collect();
+    files.sort_unstable();
     assert_eq!(
         files,
         ["audit.jsonl", "first.key"],

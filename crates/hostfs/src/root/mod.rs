@@ -175,7 +175,7 @@ pub enum OpenError {
     },
 }
 
-/// A file tree with bounded reads: see the [module](self).
+/// A file tree with bounded reads.
 ///
 /// Paths are relative to the root, with `/` between their parts; a leading `/` changes nothing. `..` at the
 /// top stays at the top, and absolute symbolic links start there, as for a process in a chroot.
