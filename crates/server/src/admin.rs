@@ -10,8 +10,8 @@
 //! | `GET /settings` | the settings in force, with their revision |
 //! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::node::ReloadReport) |
 //!
-//! The socket has mode 0600, and the kernel says which user is at its other end: root, the node's own user,
-//! or one that the configuration names. Other connections are closed unanswered. Everything that changes a
+//! The kernel names the user at the other end: root, the node's own user, or one that the configuration
+//! names. Connections of other users are closed unanswered. Everything that changes a
 //! node goes through here, never through the sockets of [`crate::http`].
 
 use std::io;
@@ -32,8 +32,11 @@ use tracing::{info, warn};
 use crate::http::{Bounded, json as answer};
 use crate::node::NodeHandle;
 
-/// Mode of the socket: only the node's own user may connect, unless the configuration widens it.
-pub(crate) const SOCKET_MODE: u32 = 0o600;
+/// Mode of the socket: closed to other users, unless the configuration names some. Then every user can connect,
+/// and [`Authenticated`] closes the connections of users without a right.
+pub(crate) fn socket_mode(uids: &[u32]) -> u32 {
+    if uids.is_empty() { 0o600 } else { 0o666 }
+}
 
 /// The peer of a connection, with the user that the kernel reports (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]

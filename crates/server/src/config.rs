@@ -64,13 +64,13 @@ pub struct NodeConfig {
     pub json_log: bool,
 }
 
-/// The administration socket. It has mode 0600, and the kernel reports the user of each client.
+/// The administration socket. The kernel reports the user of each client. The mode is 0600, or 0666 where `uids`
+/// names other users, who could not connect otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminConfig {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// Users that may administer the node, besides root and the node's own user. They also need write access
-    /// to the socket.
+    /// Users that may administer the node, besides root and the node's own user.
     pub uids: Vec<u32>,
 }
 

@@ -158,7 +158,7 @@ impl Node {
         let admin = match config.admin {
             Some(admin) => {
                 let socket = UnixConfig {
-                    mode: admin::SOCKET_MODE,
+                    mode: admin::socket_mode(&admin.uids),
                     ..UnixConfig::at(&admin.socket)
                 };
                 Some((BoundSocket::bind(&socket)?, admin))

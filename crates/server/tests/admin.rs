@@ -16,11 +16,15 @@ use millrace_server::config::AdminConfig;
 use millrace_service::status::Sessions;
 
 fn start() -> (TestNode, PathBuf) {
+    start_for(Vec::new())
+}
+
+fn start_for(uids: Vec<u32>) -> (TestNode, PathBuf) {
     let mut setup = Setup::new();
     let socket = setup.directory.path().join("run/admin.sock");
     setup.config.admin = Some(AdminConfig {
         socket: socket.clone(),
-        uids: Vec::new(),
+        uids,
     });
     setup.config.metrics = Some("127.0.0.1:0".parse().unwrap());
     (setup.start(), socket)
@@ -46,6 +50,13 @@ fn admin(socket: &PathBuf, method: &str, path: &str) -> String {
 fn body(answer: &str) -> &str {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn admin_socket_opens_for_configured_users_only() {
+    let mode = |uids| std::fs::metadata(start_for(uids).1).map(|data| data.mode() & 0o777);
+    assert_eq!(mode(vec![]).ok(), Some(0o600));
+    assert_eq!(mode(vec![1234]).ok(), Some(0o666));
 }
 
 #[test]
