@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 /// A class of work that CPU time is spent on. Tables use this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Class {
     /// RSA with a private key: signatures, and decryption in TLS 1.2's RSA key exchange.
     RsaPrivate,

@@ -10,7 +10,6 @@ use thiserror::Error;
 
 /// Reasons why there is no profile. Every message names the remedy.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum SampleError {
     /// Resource: the system does not permit sampling.
     #[error("sampling process {pid} is not permitted: {remedy}")]

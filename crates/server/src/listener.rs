@@ -32,7 +32,6 @@ const KEEPALIVE_PROBES: u32 = 4;
 
 /// Why a node cannot listen on a socket.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum ListenError {
     /// A system call failed.
     #[error("cannot listen on {}: {source}", path.display())]

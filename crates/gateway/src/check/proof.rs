@@ -102,13 +102,13 @@ pub(super) fn prove(
     // What happens once per process (a connection to the node, a key) comes before.
     if let Err(error) = tls::handshakes(&address, &name, 1) {
         let remedy = "give the right address with --connect".to_owned();
-        return report.add("handshakes", Failure, error, remedy);
+        return report.add("handshakes", Failure, error.to_string(), remedy);
     }
     let before = asked.node.completed(asked.socket);
     let edges = asked.edges();
     let held = match tls::handshakes(&address, &name, options.handshakes) {
         Ok(held) => held,
-        Err(error) => return report.add("handshakes", Failure, error, None),
+        Err(error) => return report.add("handshakes", Failure, error.to_string(), None),
     };
     let after = asked.node.completed(asked.socket);
     let of = handshakes(&address, &held, report);
@@ -164,7 +164,11 @@ fn target(options: &Options, evidence: Option<&Evidence>) -> Option<(String, Str
     Some((address, name.unwrap_or_else(|| "localhost".to_owned())))
 }
 
-fn handshakes(address: &str, held: &[Result<tls::Held, String>], report: &mut Report) -> u64 {
+fn handshakes(
+    address: &str,
+    held: &[Result<tls::Held, tls::HandshakeError>],
+    report: &mut Report,
+) -> u64 {
     let good = held.iter().filter(|handshake| handshake.is_ok()).count();
     let first = held.iter().find_map(|handshake| handshake.as_ref().err());
     let share = Share {
@@ -227,7 +231,7 @@ fn pooled(
 /// eventfds, too, and create one when they first connect to the pool.
 fn eventfds_released(
     evidence: &Evidence,
-    held: Vec<Result<tls::Held, String>>,
+    held: Vec<Result<tls::Held, tls::HandshakeError>>,
     of: u64,
 ) -> Option<u64> {
     let most = eventfds(evidence)?;

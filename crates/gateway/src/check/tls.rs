@@ -15,9 +15,41 @@ use rustls::client::{ClientConnection, Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use thiserror::Error;
 
 /// Time limit of a handshake. The provider's default deadline is 2 s; a loaded server is slow without a fault.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Why a handshake, or all of them, failed.
+#[derive(Debug, Error)]
+pub(super) enum HandshakeError {
+    #[error("{0} is no name of a server: give one with --server-name")]
+    ServerName(String),
+    #[error("{0} has no address")]
+    NoAddress(String),
+    #[error("{address}: {error}")]
+    Connect { address: String, error: io::Error },
+    #[error("no answer within {} s", HANDSHAKE_LIMIT.as_secs())]
+    Timeout,
+    #[error("the server closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Stream(io::Error),
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+    #[error("a thread of this program panicked")]
+    Panic,
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Timeout,
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::Stream(error),
+        }
+    }
+}
 
 /// A finished handshake; its connection closes on drop.
 #[derive(Debug)]
@@ -34,9 +66,9 @@ pub(super) fn handshakes(
     address: &str,
     name: &str,
     count: usize,
-) -> Result<Vec<Result<Held, String>>, String> {
+) -> Result<Vec<Result<Held, HandshakeError>>, HandshakeError> {
     let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| format!("{name} is no name of a server: give one with --server-name"))?;
+        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
     let config = Arc::new(config()?);
     // All connections first, so that the handshakes begin together.
     let streams: Vec<TcpStream> = (0..count)
@@ -52,20 +84,18 @@ pub(super) fn handshakes(
             .collect();
         running
             .into_iter()
-            .map(|thread| {
-                let panicked = |_| Err("this program failed".to_owned());
-                thread.join().unwrap_or_else(panicked)
-            })
+            .map(|thread| thread.join().unwrap_or(Err(HandshakeError::Panic)))
             .collect()
     }))
 }
 
-fn connect(address: &str) -> Result<TcpStream, String> {
+fn connect(address: &str) -> Result<TcpStream, HandshakeError> {
+    let failed = |address: String| move |error| HandshakeError::Connect { address, error };
     let addresses: Vec<SocketAddr> = address
         .to_socket_addrs()
-        .map_err(|error| format!("{address}: {error}"))?
+        .map_err(failed(address.to_owned()))?
         .collect();
-    let mut last = format!("{address} has no address");
+    let mut last = HandshakeError::NoAddress(address.to_owned());
     for address in addresses {
         let connected = TcpStream::connect_timeout(&address, HANDSHAKE_LIMIT).and_then(|stream| {
             stream.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
@@ -74,7 +104,7 @@ fn connect(address: &str) -> Result<TcpStream, String> {
         });
         match connected {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = format!("{address}: {error}"),
+            Err(error) => last = failed(address.to_string())(error),
         }
     }
     Err(last)
@@ -84,13 +114,13 @@ fn handshake(
     mut stream: TcpStream,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
-) -> Result<Held, String> {
-    let mut connection = ClientConnection::new(config, name).map_err(|error| error.to_string())?;
+) -> Result<Held, HandshakeError> {
+    let mut connection = ClientConnection::new(config, name)?;
     while connection.is_handshaking() {
-        let _ = connection.complete_io(&mut stream).map_err(said)?;
+        let _ = connection.complete_io(&mut stream)?;
     }
     while connection.wants_write() {
-        let _ = connection.write_tls(&mut stream).map_err(said)?;
+        let _ = connection.write_tls(&mut stream)?;
     }
     Ok(Held {
         _stream: stream,
@@ -98,23 +128,10 @@ fn handshake(
     })
 }
 
-fn said(error: io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("no answer within {} s", HANDSHAKE_LIMIT.as_secs())
-        }
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the server closed the connection".to_owned()
-        }
-        _ => error.to_string(),
-    }
-}
-
-fn config() -> Result<ClientConfig, String> {
+fn config() -> Result<ClientConfig, HandshakeError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();

@@ -46,7 +46,6 @@ pub(super) const BACKDATE_HOURS: i64 = 1;
 
 /// The certificate files of a node or client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct CertificateFiles {
     /// The CA that both sides trust.
     pub ca: PathBuf,
@@ -58,7 +57,6 @@ pub struct CertificateFiles {
 
 /// Error of the private CA.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum CertificateError {
     /// A file cannot be read or written.
     #[error("cannot use {}: {source}", path.display())]

@@ -202,7 +202,6 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
 
 /// Error of the TLS settings.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read, or lacks the expected content.
     #[error("cannot read {}: {reason}", path.display())]

@@ -55,7 +55,6 @@ const FIXED_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN + 2 + NONCE_LEN + 4;
 
 /// Error of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum FormatError {
     /// It does not begin with the magic.
     #[error("not a millrace key file")]

@@ -28,7 +28,6 @@ pub const CREDENTIAL_NAME: &str = "millrace-kek";
 
 /// The location of the key-encryption key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum KekSource {
     /// A file of [`KEK_LEN`] bytes that only its owner can read.
     File {
@@ -45,7 +44,6 @@ pub enum KekSource {
 
 /// Error of loading or creating the key-encryption key.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum KekError {
     /// The file cannot be read or created.
     #[error("cannot use the key-encryption key {}: {source}", path.display())]

@@ -401,7 +401,6 @@ const SUFFIX: &str = ".key";
 
 /// The public description of a stored key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct KeyMeta {
     /// Name of the key.
     pub name: String,
@@ -453,7 +452,6 @@ impl Stamp {
 
 /// Error of [`KeyStore`].
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum StoreError {
     /// The directory cannot be read or created.
     #[error("cannot use the key store {}: {source}", path.display())]

@@ -21,7 +21,6 @@ pub const MAX_PEM_LEN: usize = 64 * 1024;
 
 /// Error of [`read_private_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum PemError {
     /// The file has no `PRIVATE KEY` section.
     #[error("no private key in PEM form found")]
