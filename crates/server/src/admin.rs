@@ -15,6 +15,7 @@
 //! node goes through here, never through the sockets of [`crate::http`].
 
 use std::io;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
@@ -23,6 +24,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::{IncomingStream, Listener};
+use millrace_service::log_limit::RateLimit;
 use millrace_service::status::Sessions;
 use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
@@ -48,6 +50,7 @@ struct Peer {
 struct Authenticated {
     listener: UnixListener,
     uids: Vec<u32>,
+    complaints: RateLimit,
 }
 
 impl Listener for Authenticated {
@@ -57,12 +60,17 @@ impl Listener for Authenticated {
     async fn accept(&mut self) -> (UnixStream, Peer) {
         loop {
             let (stream, _) = Listener::accept(&mut self.listener).await;
-            match stream.peer_cred().map(|peer| peer.uid()) {
-                Ok(uid) if self.uids.contains(&uid) => return (stream, Peer { uid }),
-                Ok(uid) => warn!(uid, "a user may not administer the node: connection closed"),
-                Err(error) => {
-                    warn!(%error, "the kernel does not name the user on the administration socket")
-                }
+            let peer = stream.peer_cred().map(|peer| peer.uid());
+            if let Ok(uid) = peer
+                && self.uids.contains(&uid)
+            {
+                return (stream, Peer { uid });
+            }
+            if let Some(suppressed) = self.complaints.pass(Instant::now()) {
+                warn!(
+                    ?peer,
+                    suppressed, "a user may not administer the node: connection closed"
+                );
             }
         }
     }
@@ -87,7 +95,14 @@ pub(crate) async fn serve(
     node: NodeHandle,
 ) -> io::Result<()> {
     uids.extend([0, rustix::process::geteuid().as_raw()]);
-    let listener = Bounded::new(Authenticated { listener, uids }, node.service().clone());
+    let listener = Bounded::new(
+        Authenticated {
+            listener,
+            uids,
+            complaints: RateLimit::default(),
+        },
+        node.service().clone(),
+    );
     let router = Router::new()
         .route("/status", get(status))
         .route("/sessions", get(sessions))

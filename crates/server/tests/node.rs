@@ -505,7 +505,9 @@ fn broken_key_file_is_skipped_until_it_is_repaired() {
     // If the file of a key in service breaks, the key stays in service.
     let file = node.setup.config.store.directory.join("good.key");
     std::fs::write(&file, b"rubbish").unwrap();
-    node.handle.reload().unwrap();
+    let reloaded = node.handle.reload().unwrap();
+    assert_eq!((reloaded.changed, reloaded.broken), (0, 1));
+    assert_eq!(node.handle.status().keys_broken, 1);
     client.open("good");
 }
 

@@ -156,8 +156,10 @@ pub(crate) struct Keyring {
 struct Loaded {
     /// The stamp of the file at the time of reading; `None` if a transient error prevented reading.
     stamp: Option<Stamp>,
-    /// `None` if the file is invalid.
+    /// The key in service; that of an earlier file where the present one cannot be used.
     entry: Option<Arc<KeyEntry<Arc<Key>>>>,
+    /// Whether the present file cannot be used.
+    broken: bool,
 }
 
 /// Result of a reload.
@@ -220,13 +222,10 @@ impl Keyring {
             }
             let before = known.and_then(|known| known.entry.clone());
             let loaded = self.load(&name, stamp, before);
-            report.changed += usize::from(loaded.stamp.is_some() && loaded.entry.is_some());
+            report.changed += usize::from(loaded.stamp.is_some() && !loaded.broken);
             files.insert(name, loaded);
         }
-        report.broken = files
-            .values()
-            .filter(|loaded| loaded.entry.is_none())
-            .count();
+        report.broken = files.values().filter(|loaded| loaded.broken).count();
         if report.changed + report.removed > 0 {
             let set = files
                 .values()
@@ -242,10 +241,12 @@ impl Keyring {
             Ok(entry) => Loaded {
                 stamp: Some(stamp),
                 entry: Some(entry),
+                broken: false,
             },
             Err(Broken::Store(StoreError::NoSuchKey { .. })) => Loaded {
                 stamp: None,
                 entry: before,
+                broken: false,
             },
             Err(error) => {
                 warn!(key = name, kept = before.is_some(), %error, "key file cannot be used");
@@ -254,6 +255,7 @@ impl Keyring {
                 Loaded {
                     stamp: (!passing).then_some(stamp),
                     entry: before,
+                    broken: true,
                 }
             }
         }

@@ -457,7 +457,7 @@ impl Place {
     ) -> Result<Session, Refusal> {
         self.end_handshake();
         match self.enter(&identity, &sink) {
-            Ok((number, entry)) => Ok(Session::new(self, number, entry, sink)),
+            Ok((number, entry, snapshot)) => Ok(Session::new(self, number, entry, snapshot, sink)),
             Err(reason) => {
                 self.service.refuse(reason, &identity);
                 Err(reason)
@@ -469,7 +469,7 @@ impl Place {
         &self,
         identity: &Arc<str>,
         sink: &Arc<dyn SessionSink>,
-    ) -> Result<(u64, Arc<Entry>), Refusal> {
+    ) -> Result<(u64, Arc<Entry>, Arc<Snapshot>), Refusal> {
         let snapshot = self.service.settings();
         if !snapshot.settings.admits(identity) {
             return Err(Refusal::NotAdmitted);
@@ -497,7 +497,7 @@ impl Place {
         if self.service.draining() {
             sink.order(Order::Drain);
         }
-        Ok((number, entry))
+        Ok((number, entry, snapshot))
     }
 }
 
@@ -536,9 +536,16 @@ pub struct Session {
 }
 
 impl Session {
-    fn new(place: Place, number: u64, entry: Arc<Entry>, sink: Arc<dyn SessionSink>) -> Self {
+    /// `snapshot` is the one that admitted the client: settings that were applied since then differ in revision, so
+    /// the first [`Self::begin_turn`] applies them, admission included.
+    fn new(
+        place: Place,
+        number: u64,
+        entry: Arc<Entry>,
+        snapshot: Arc<Snapshot>,
+        sink: Arc<dyn SessionSink>,
+    ) -> Self {
         let inner = &*place.service.inner;
-        let snapshot = place.service.settings();
         let identity = &entry.identity;
         let quota = inner
             .quotas

@@ -153,14 +153,16 @@ impl Dispatcher {
         let (has_callback, is_operation) = (job.has_callback(), job.is_operation());
         let (key, deadline) = (job.key.id, job.deadline);
         let id = self.jobs.insert(job);
+        // Before the assignment, which may end the job at once.
+        self.callbacks_open += usize::from(has_callback);
         if let Err(error) = self.assign(id, now) {
+            self.callbacks_open -= usize::from(has_callback);
             self.jobs.remove(id);
             self.release_key(key);
             self.count_error(&error);
             return Err(error);
         }
         if has_callback {
-            self.callbacks_open += 1;
             self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
         }
         if is_operation {

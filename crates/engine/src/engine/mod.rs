@@ -102,7 +102,8 @@ pub enum StartError {
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {
     /// Takes all of `completions` out. Called from worker threads, from the sweeper, and from inside
-    /// [`Engine::submit`]; must not block and must not call back into the engine.
+    /// [`Engine::submit`], [`Engine::cancel`], [`Engine::close_session`] and [`Engine::stop`]: the caller of those must
+    /// not hold a lock that the sink takes. Must not block and must not call back into the engine.
     fn complete(&self, completions: &mut Vec<Completion>);
 }
 
@@ -518,7 +519,8 @@ impl Engine {
         self.shared().draining.store(true, Ordering::Release);
     }
 
-    /// Stops the workers and waits for them. What still waits ends as [`JobError::Draining`].
+    /// Drains, lets the workers serve the jobs that wait, and waits for the threads. Bounded by the deadlines of those
+    /// jobs.
     pub fn stop(&self) {
         self.threads.stop();
     }
@@ -784,10 +786,14 @@ impl Outbox {
 
 /// The sweeper thread: ends waiting jobs whose deadline has passed while all workers are busy.
 fn sweep(shared: &Shared) {
-    let mut stopping = lock(&shared.stopping);
-    while !*stopping {
+    loop {
+        let stopping = lock(&shared.stopping);
+        if *stopping {
+            return;
+        }
         let waited = shared.stop_signal.wait_timeout(stopping, SWEEP_INTERVAL);
-        stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // Released before sinks are called: a sink may drop the last engine, which takes this lock.
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         if shared.in_flight.load(Ordering::Relaxed) == 0 {
             continue;
         }
