@@ -30,7 +30,7 @@ use std::collections::HashMap;
 /// A change to an epoll instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Add the eventfd `fd` with this data, or (`again`) re-arm it, as it is there.
+    /// Add the eventfd `fd` with this data, or modify it where `again` says that it is registered.
     Arm {
         epoll: i32,
         fd: i32,

@@ -159,8 +159,8 @@ impl TlsPlan {
             .collect()
     }
 
-    /// Whether a pooled mode is one whose numbers count: the one that is recommended, or without that one
-    /// that does not block.
+    /// Whether the goals apply to this pooled mode: the recommended one, or in its absence the one that does
+    /// not block.
     pub(super) fn counts(&self, server: Server, mode: Mode) -> bool {
         if self.modes.contains(&Mode::PooledPreload) {
             mode == Mode::PooledPreload

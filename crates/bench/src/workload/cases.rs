@@ -16,7 +16,7 @@ pub(crate) struct Case {
     #[serde(serialize_with = "by_name")]
     pub(crate) operation: OperationKind,
     pub(crate) key: BenchKey,
-    /// The argument of `openssl speed` that measures the same operation; none if it has none.
+    /// Argument of `openssl speed` for the same operation, if one exists.
     #[serde(skip)]
     pub(crate) speed: Option<&'static str>,
 }

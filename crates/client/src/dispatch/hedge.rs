@@ -153,7 +153,7 @@ impl Dispatcher {
     }
 
     /// The hedge of this job answered before its first attempt: notes how long the first node has taken so
-    /// far, so that the next jobs go by that.
+    /// far, so that it counts in later hedge delays and node choices.
     pub(super) fn note_outrun(&mut self, id: JobRef, now: Instant) {
         let first = self
             .jobs

@@ -67,7 +67,7 @@ struct KeyUse {
 /// 1. **Callers**, at any time: [`submit`](Self::submit), [`cancel`](Self::cancel),
 ///    [`close_key`](Self::close_key), [`counted`](Self::counted). A blocked caller asks
 ///    [`take_done`](Self::take_done) for its answer and calls [`give_up`](Self::give_up) at its deadline.
-/// 2. **`handle_*`**, when the outside did something: the connection asked for by
+/// 2. **`handle_*`**, after an I/O event: the connection asked for by
 ///    [`poll_connect`](Self::poll_connect) was started ([`handle_connected`](Self::handle_connected)) or is
 ///    over ([`handle_lost`](Self::handle_lost)); bytes were put into
 ///    [`connection`](Self::connection)`.space()` ([`handle_received`](Self::handle_received)); the time of

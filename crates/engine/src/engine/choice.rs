@@ -49,7 +49,7 @@ const SIZE_STEP_BITS: u16 = 512;
 /// Groups from 2048 to 8192 bits.
 const SIZE_STEPS: usize = 13;
 
-/// Ranges of jobs run together that are kept apart: 1, 2, 3, 4, to 8, to 16, to 32, to 64, to 128, more.
+/// Batch-size ranges with statistics of their own: 1, 2, 3, 4, 5-8, 9-16, 17-32, 33-64, 65-128, above 128.
 const BATCH_SIZES: usize = 10;
 
 /// Jobs that are expected to cost the same on any one backend.

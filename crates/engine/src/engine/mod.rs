@@ -199,7 +199,7 @@ impl fmt::Debug for Job {
     }
 }
 
-/// What came of a job. `Debug` shows the length of the output, never its bytes.
+/// The end of a job: output or error, its backend and its times. `Debug` shows the length of the output, never its bytes.
 pub struct Completion {
     /// From the job.
     pub id: JobId,
@@ -250,7 +250,7 @@ pub struct BackendStatus {
 pub struct Choice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// The largest number of them in a batch that this row is about; none: more than in the rows before.
+    /// Upper batch size of this row; `None`: the last row, without a limit.
     pub together: Option<usize>,
     /// The backend that serves them.
     pub serving: BackendKind,

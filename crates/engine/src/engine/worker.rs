@@ -28,7 +28,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 /// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
 const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Tasks left, in the batch and behind it, from which on a worker counts as deep in work.
+/// Remaining tasks (batch plus queue) above which the longer flush interval applies.
 const DEEP: usize = 16;
 
 /// The body of a worker thread.

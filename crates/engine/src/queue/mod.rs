@@ -13,8 +13,8 @@
 //! **Time.** Each owner has a virtual time: the cost of the jobs that it was given, divided by its weight
 //! (start-time fair queueing). The owner with the least virtual time is served next, so owners that always
 //! have jobs waiting are served in proportion to their weights, however many sessions or jobs each has. An
-//! owner that comes back starts at the least virtual time of those that wait: it is next, but has no claim on the time
-//! in which it asked for nothing.
+//! owner that comes back starts at the least virtual time of those that wait: it is served next,
+//! and gets no credit for its idle time.
 //!
 //! **Room.** While there is room, one owner may use all of it. In a full queue an owner that holds less than
 //! its share ([`FairQueue::push`] states the bound) takes the place of the newest job of the owner that
@@ -129,7 +129,7 @@ impl<T: Waiting> OwnedJobs<T> {
         }
     }
 
-    /// Takes notice that jobs of the owner arrive.
+    /// Updates the weight. An owner without waiting jobs restarts at the current virtual time.
     fn enter(&mut self, owner: Owner, now: u128) {
         self.weight = owner.weight;
         if self.waiting == 0 {
@@ -234,7 +234,7 @@ impl<T: Waiting> OwnedJobs<T> {
         u128::from(cost) * COST_SCALE / u128::from(self.weight)
     }
 
-    /// Whether the owner was given no more than [`AHEAD_JOBS`] of its next job beyond what the others were.
+    /// Whether the owner's virtual time leads the queue's by at most [`AHEAD_JOBS`] jobs of the cost of its next one.
     fn is_below_share(&self, now: u128) -> bool {
         let next = self
             .turns
@@ -528,7 +528,7 @@ pub(crate) struct Contention {
 }
 
 impl Contention {
-    /// Takes notice of jobs of an owner, and returns whether another one submitted any lately.
+    /// Records a submission; returns whether two owners submitted within [`CONTENTION_LASTS`].
     pub(crate) fn note(&mut self, owner: u64, now: Instant) -> bool {
         if self
             .last_owner

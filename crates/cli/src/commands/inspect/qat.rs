@@ -117,8 +117,8 @@ fn devices(page: &mut Page, qat: &Qat) {
         );
     }
     page.remark(
-        "kernel: whether IPsec and disk encryption can use it as it is set up. requests: what its \
-         firmware has taken since it came up, not bytes. open: not answered yet.",
+        "kernel: usable by IPsec and dm-crypt in its current configuration. requests: accepted by its \
+         firmware since start (a count, not bytes). open: not answered yet.",
     );
 }
 
