@@ -21,7 +21,7 @@ fn available() -> Vec<Implementation> {
         .into_iter()
         .partition(|implementation| implementation.is_available());
     for missing in missing {
-        eprintln!("SKIPPED: this processor does not have {}", missing.name());
+        millrace_testkit::skip::record(file!(), &format!("no AVX-512 for {}", missing.name()));
     }
     here
 }
@@ -53,7 +53,7 @@ fn avx512_ifma_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Ifma.is_available() {
         conform(Simd::with(Implementation::Avx512Ifma).lanes_from(1), 10);
     } else {
-        eprintln!("SKIPPED: no AVX-512 IFMA here");
+        millrace_testkit::skip::record(file!(), "no AVX-512 IFMA");
     }
 }
 
@@ -62,7 +62,7 @@ fn avx512_fp52_conforms_with_single_tasks_in_lanes() {
     if Implementation::Avx512Fp52.is_available() {
         conform(Simd::with(Implementation::Avx512Fp52).lanes_from(1), 10);
     } else {
-        eprintln!("SKIPPED: no AVX-512F here");
+        millrace_testkit::skip::record(file!(), "no AVX-512F");
     }
 }
 

@@ -123,11 +123,11 @@ pub(in crate::simd) fn on_all_lanes(test: &impl OnLanes) {
     {
         match Ifma::detect() {
             Some(lanes) => test.run(lanes, "IFMA", true),
-            None => eprintln!("SKIPPED: no AVX-512 IFMA here"),
+            None => millrace_testkit::skip::record(file!(), "no AVX-512 IFMA"),
         }
         match Fp52::detect() {
             Some(lanes) => test.run(lanes, "FP52", true),
-            None => eprintln!("SKIPPED: no AVX-512F here"),
+            None => millrace_testkit::skip::record(file!(), "no AVX-512F"),
         }
     }
     test.run(Portable, "portable", false);

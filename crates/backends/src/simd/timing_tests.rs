@@ -103,7 +103,7 @@ fn memcheck_finds_no_branch_or_address_that_depends_on_a_secret() {
         .env(TAINTED, "1")
         .output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED: no valgrind here");
+        millrace_testkit::skip::record(file!(), "no valgrind");
         return;
     };
     let text = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
@@ -152,7 +152,7 @@ fn kernels_move_no_lane_value_to_a_branch_or_address() {
         .arg(program)
         .output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED: no objdump here");
+        millrace_testkit::skip::record(file!(), "no objdump");
         return;
     };
     let text = String::from_utf8_lossy(&output.stdout);
