@@ -11,5 +11,7 @@ mod keys;
 mod node;
 mod owners;
 mod revocation;
+mod schema;
 mod support;
+mod terminal;
 mod throughput;
