@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use crate::terminal::{broken, columns, styled, width};
+use crate::terminal::{broken, columns, longest_piece, styled, width};
 
 /// Writes text to standard output.
 ///
@@ -55,7 +55,9 @@ pub(crate) struct Table {
 
 /// Columns between two cells.
 const GAP: usize = 2;
-/// A column of text is not made narrower than this, or than the longest word of its header.
+/// A column of text keeps its longest word whole up to this width.
+const WHOLE_WORD: usize = 24;
+/// Where that does not fit, a column of text is not made narrower than this, or than the words of its header.
 const NARROWEST: usize = 12;
 
 impl Table {
@@ -108,39 +110,32 @@ impl Table {
 
     /// The widths of the columns: the widest shrinks until a line fits, or no column may shrink.
     fn widths(&self, columns: Option<usize>) -> Vec<usize> {
-        let longest = |column: usize, words: bool| {
-            let header = &self.header[column];
-            let header = match words {
-                true => header.split(' ').map(width).max().unwrap_or(0),
-                false => width(header),
-            };
+        let longest = |column: usize, of_cell: &dyn Fn(&str) -> usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            (header, cells.map(|cell| width(cell)).max().unwrap_or(0))
+            cells.map(|cell| of_cell(cell)).max().unwrap_or(0)
         };
-        let numbers = 0..self.header.len();
-        let mut widths: Vec<usize> = numbers
-            .clone()
-            .map(|column| {
-                let (header, cells) = longest(column, false);
-                header.max(cells)
-            })
-            .collect();
-        let floors: Vec<usize> = numbers
-            .map(|column| {
-                let (header, cells) = longest(column, true);
-                header.max(if self.numeric[column] {
-                    cells
-                } else {
-                    cells.min(NARROWEST)
-                })
-            })
-            .collect();
+        let all = 0..self.header.len();
+        let natural = |column: usize| width(&self.header[column]).max(longest(column, &width));
+        let mut widths: Vec<usize> = all.clone().map(natural).collect();
         let gaps = GAP * widths.len().saturating_sub(1);
-        while columns.is_some_and(|most| widths.iter().sum::<usize>() + gaps > most) {
-            let shrinkable = (0..widths.len()).filter(|column| widths[*column] > floors[*column]);
-            match shrinkable.max_by_key(|column| widths[*column]) {
-                Some(widest) => widths[widest] -= 1,
-                None => break,
+        for most_of_a_word in [WHOLE_WORD, NARROWEST] {
+            let floor = |column: usize| {
+                let header = self.header[column].split(' ').map(width).max().unwrap_or(0);
+                let cells = match self.numeric[column] {
+                    true => longest(column, &width),
+                    false => longest(column, &longest_piece).min(most_of_a_word),
+                };
+                header.max(cells)
+            };
+            let floors: Vec<usize> = all.clone().map(floor).collect();
+            while columns.is_some_and(|most| widths.iter().sum::<usize>() + gaps > most) {
+                let shrinkable = all
+                    .clone()
+                    .filter(|column| widths[*column] > floors[*column]);
+                match shrinkable.max_by_key(|column| widths[*column]) {
+                    Some(widest) => widths[widest] -= 1,
+                    None => break,
+                }
             }
         }
         widths
@@ -189,15 +184,18 @@ mod tests {
             "12 MB/s".to_owned(),
             path.to_owned(),
         ]);
-        let narrow = table.render(false, Some(40));
         let expected = "\
-LIBRARY      PER  FILE
-          SECOND
-OpenSSL  12 MB/s  /usr/lib/
-                  x86_64-linux-gnu/
-                  libcrypto.so.3
+LIBRARY        PER  FILE
+            SECOND
+OpenSSL    12 MB/s  /usr/lib/
+                    x86_64-linux-
+                    gnu/
+                    libcrypto.so.3
 ";
-        assert_eq!(narrow, expected);
+        assert_eq!(table.render(false, Some(34)), expected);
+        // Where no word fits, numbers still do.
+        let narrowest = table.render(false, Some(10));
+        assert!(narrowest.contains("12 MB/s") && !narrowest.contains("libcrypto.so.3"));
         let wide = table.render(false, Some(200));
         assert_eq!(wide, table.render(false, None));
         assert!(wide.contains(path));

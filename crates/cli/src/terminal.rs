@@ -48,13 +48,25 @@ pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// A line may end after these.
+const BREAKS: [char; 4] = [' ', '/', ',', '-'];
+
+/// Columns of the longest part of a text that [`broken`] keeps whole where it fits.
+pub(crate) fn longest_piece(text: &str) -> usize {
+    let pieces = text.split_inclusive(BREAKS);
+    pieces
+        .map(|piece| width(piece.trim_end()))
+        .max()
+        .unwrap_or(0)
+}
+
 /// Breaks text into lines of at most `columns`: after spaces, `/`, `,` and `-`, and within words that are longer
 /// than a line.
 pub(crate) fn broken(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
     let mut line = String::new();
-    for piece in text.split_inclusive([' ', '/', ',', '-']) {
+    for piece in text.split_inclusive(BREAKS) {
         if !line.is_empty() && width(&line) + width(piece.trim_end()) > columns {
             lines.push(std::mem::take(&mut line));
         }

@@ -47,9 +47,12 @@ fn text(diagnosis: &Diagnosis, styled: bool, columns: usize) -> String {
     }
     let unread = diagnosis.unread.len();
     if unread > 0 {
-        page.push_str(&format!(
-            "{unread} things could not be read (--json lists them); checks that need them report nothing\n"
-        ));
+        let text = format!(
+            "{unread} things could not be read (--json lists them); checks that need them report nothing"
+        );
+        for line in wrapped(&text, columns + MARGIN) {
+            page.push_str(&format!("{line}\n"));
+        }
     }
     page
 }
@@ -62,8 +65,11 @@ fn one(page: &mut String, finding: &Finding, styled: bool, columns: usize) {
         (true, Severity::Warning) => ("\x1b[1;33m", "\x1b[0m"),
         (true, Severity::Notice) => ("\x1b[1m", "\x1b[0m"),
     };
-    let (title, id) = (plain(&finding.title), &finding.id);
-    page.push_str(&format!("{before}{name}{after}  {title}  [{id}]\n"));
+    let title = format!("{}  [{}]", plain(&finding.title), finding.id);
+    let indent = name.len() + 2;
+    let lines = wrapped(&title, columns + MARGIN - indent);
+    let lines = lines.join(&format!("\n{}", " ".repeat(indent)));
+    page.push_str(&format!("{before}{name}{after}  {lines}\n"));
     let mut text = |name, text: &str| entry(page, name, &wrapped(&plain(text), columns));
     for evidence in &finding.evidence {
         text("seen", evidence);
