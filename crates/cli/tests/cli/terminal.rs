@@ -12,7 +12,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::support::{Place, repository};
 
-/// The output of a command whose standard output is a terminal with so many columns.
+/// The output of a command whose standard output is a terminal of this width.
 fn on_terminal(place: &Place, args: &[&str], columns: u16, variables: &[(&str, &str)]) -> String {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
