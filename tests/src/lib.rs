@@ -11,6 +11,7 @@
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
 //! - [`nginx`], [`haproxy`]: the same two with any configuration; nginx with the preload library.
 //! - [`release`]: programs of this machine, or of an unpacked Debian release.
+//! - [`openssl`]: OpenSSL's own programs, with and without the provider.
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
@@ -34,6 +35,7 @@ pub mod load;
 pub mod memory;
 pub mod nginx;
 pub mod node;
+pub mod openssl;
 pub mod openvpn;
 pub mod operations;
 pub mod pki;
