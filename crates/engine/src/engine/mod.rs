@@ -54,11 +54,20 @@ const INLINE_MAX: usize = 2;
 /// rate, docs/benchmarks). Bounded, because other connections wait for that thread: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
-/// Puts worker threads onto processors. The engine makes no system calls, so the program that starts it does.
+/// Prepares worker threads: their processors and their scheduling. The engine makes no system calls, so the
+/// program that starts it does.
 pub trait Placement: Send + Sync + fmt::Debug {
-    /// Moves the calling thread to where worker number `worker` of a class belongs. Called once by
-    /// each worker, before its first job. Express workers are not placed. Failures are ignored.
-    fn place(&self, worker: usize);
+    /// Prepares the calling thread. Called once by each worker, before its first job. Failures are ignored.
+    fn place(&self, worker: WorkerThread);
+}
+
+/// The role of a worker thread in its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkerThread {
+    /// Worker with this number, from 0: computes for as long as jobs wait.
+    Regular(usize),
+    /// The express worker: computes a few jobs beside busy workers, so it should run soon after it is woken.
+    Express,
 }
 
 /// Settings of an engine.
@@ -73,7 +82,7 @@ pub struct EngineConfig {
     /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
     /// session can fill the queue alone.
     pub session_queue_limit: usize,
-    /// Where workers run. Default: where the operating system puts them.
+    /// Prepares the worker threads. Default: the operating system's choices.
     pub placement: Option<Arc<dyn Placement>>,
 }
 
@@ -393,22 +402,21 @@ impl Engine {
             }),
         };
         for class in Class::ALL {
-            for number in 0..workers {
+            let regular = (0..workers).map(WorkerThread::Regular);
+            for worker in regular.chain([WorkerThread::Express]) {
                 let shared = Arc::clone(&engine.threads.shared);
-                let name = format!("mr-{}-{number}", class.name());
                 let placement = config.placement.clone();
+                let name = match worker {
+                    WorkerThread::Regular(number) => format!("mr-{}-{number}", class.name()),
+                    WorkerThread::Express => format!("mr-{}-new", class.name()),
+                };
                 engine.threads.spawn(name, move || {
                     if let Some(placement) = placement {
-                        placement.place(number);
+                        placement.place(worker);
                     }
-                    worker::run(&shared, class);
+                    worker::run(&shared, class, worker);
                 })?;
             }
-            let shared = Arc::clone(&engine.threads.shared);
-            let name = format!("mr-{}-new", class.name());
-            engine
-                .threads
-                .spawn(name, move || worker::run_express(&shared, class))?;
         }
         let shared = Arc::clone(&engine.threads.shared);
         engine
