@@ -41,7 +41,7 @@ pub struct ProbeRequest {
 pub struct Probed {
     /// The node's name for itself.
     pub node: String,
-    /// Name and version of its software; none from a version before 0.2.
+    /// Name and version of its software; none from an older version.
     pub software: Option<String>,
     /// Whether it takes no new jobs.
     pub draining: bool,
@@ -49,7 +49,7 @@ pub struct Probed {
     pub latency: Duration,
     /// For each key of the request its public half (`SubjectPublicKeyInfo`, DER), or why it was refused.
     pub keys: Vec<Result<Vec<u8>, KeyRefusal>>,
-    /// The sum of what the edges of this identity have reported to the node; none from a version before 0.2.
+    /// The sum of what the edges of this identity have reported to the node; none from an older version.
     pub edges: Option<EdgeReport>,
     /// The certificates of a TCP connection.
     pub certificates: Option<Certificates>,
