@@ -18,6 +18,7 @@ mod backends;
 mod commands;
 mod exit;
 mod harden;
+mod inherit;
 mod notify;
 mod output;
 mod owner;
