@@ -19,6 +19,7 @@ mod backends;
 mod commands;
 mod exit;
 mod harden;
+mod inherit;
 mod notify;
 mod output;
 mod owner;
