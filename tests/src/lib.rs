@@ -15,6 +15,7 @@
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
+//! - [`handshakes`]: the same driver as a program, for `make test-install`.
 //! - [`load`]: clients that only load a node, each as a user of its own.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
@@ -30,6 +31,7 @@ pub mod clients;
 pub mod drive;
 pub mod edge;
 pub mod gateway;
+pub mod handshakes;
 pub mod haproxy;
 pub mod load;
 pub mod memory;
