@@ -329,6 +329,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::remote::Remote;
 
     /// Answers the first opening when another caller has joined it, and then with an error.
     struct Late {
@@ -348,7 +349,7 @@ mod tests {
     }
 
     impl Pool for Arc<Late> {
-        fn open(&self, _name: &str, _deadline: Instant) -> Opened {
+        fn open(&self, _name: &str, _deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
             let (kind, text) = match self.openings.fetch_add(1, Ordering::SeqCst) {
                 0 => (FailureKind::NoNode, "the node restarts"),
                 _ => (FailureKind::Refused, "the node is back"),
@@ -359,7 +360,11 @@ mod tests {
             Err(PoolError::new(kind, text))
         }
 
-        fn import(&self, _key: PrivateKey, deadline: Instant) -> Opened {
+        fn import(
+            &self,
+            _key: PrivateKey,
+            deadline: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             self.open("", deadline)
         }
     }
@@ -378,7 +383,7 @@ mod tests {
         });
         let open = || {
             let deadline = Instant::now() + Duration::from_secs(60);
-            let opened = process.remote(
+            let opened = process.open_key(
                 &user,
                 || Ok(Source::Resident),
                 &Arc::default(),
