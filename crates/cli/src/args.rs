@@ -221,7 +221,7 @@ pub(crate) struct StoreArgs {
 }
 
 /// Policy of a key: the allowed identities, operations and hashes.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PolicyArgs {
     /// Local user (number or name) who may use the key; repeatable
     #[arg(long, value_name = "USER")]
@@ -244,6 +244,26 @@ pub(crate) struct PolicyArgs {
     #[arg(long)]
     pub(crate) allow_tls_premaster: bool,
 }
+
+/// Changes of the list of identities that may use a key.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct IdentityChangeArgs {
+    /// Local user (number or name) to add to those who may use the key; repeatable
+    #[arg(long, value_name = "USER", conflicts_with_all = REPLACING)]
+    pub(crate) add_uid: Vec<String>,
+    /// Client certificate (its name) to add; repeatable
+    #[arg(long, value_name = "NAME", conflicts_with_all = REPLACING)]
+    pub(crate) add_cert: Vec<String>,
+    /// Local user (number or name) to take from those who may use the key; repeatable
+    #[arg(long, value_name = "USER", conflicts_with_all = REPLACING)]
+    pub(crate) remove_uid: Vec<String>,
+    /// Client certificate (its name) to take; repeatable
+    #[arg(long, value_name = "NAME", conflicts_with_all = REPLACING)]
+    pub(crate) remove_cert: Vec<String>,
+}
+
+/// Options that replace the whole list of identities.
+const REPLACING: [&str; 3] = ["allow_uid", "allow_cert", "allow_all"];
 
 /// Manage the keys that the node serves.
 #[derive(Debug, Subcommand)]
@@ -327,18 +347,26 @@ pub(crate) struct KeyRemoveArgs {
 
 const POLICY_EXAMPLE: &str = "\
 Examples:
-  millrace key policy www --allow-uid www-data --allow-cert gateway-1
-  millrace key policy www --allow-all
+  millrace key policy www
+  millrace key policy www --add-uid www-data --add-cert gateway-1
+  millrace key policy www --remove-cert gateway-1
   millrace key policy www --operations rsa-pss-sign --hashes sha256,sha384
 
-What is not named stays as it is. A running node obeys within a second.";
+Without options it prints the policy. --add and --remove change one identity,
+--allow replaces the whole list; what is not named stays as it is. A running
+node applies a change within a second.";
 
-/// Change the policy of a key: clients, operations, hashes
+/// Print or change the policy of a key: clients, operations, hashes
 #[derive(Debug, Args)]
 #[command(after_long_help = POLICY_EXAMPLE)]
 pub(crate) struct KeyPolicyArgs {
     /// Name of the key
     pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) identities: IdentityChangeArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]

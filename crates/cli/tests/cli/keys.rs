@@ -231,6 +231,32 @@ fn policy_change_replaces_only_the_named_parts() {
 }
 
 #[test]
+fn policy_adds_and_removes_single_identities() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &["--allow-uid", "33"]).done();
+    let change = |more: &[&str]| -> Value {
+        let outcome = place.run(&[&["key", "policy", "www", "--json"], more].concat());
+        serde_json::from_str::<Value>(&outcome.done().data).unwrap()["identities"].clone()
+    };
+    assert_eq!(change(&[]), serde_json::json!(["uid:33"]), "it only prints");
+    let added = change(&["--add-uid", "0", "--add-cert", "gateway-1"]);
+    assert_eq!(
+        added,
+        serde_json::json!(["uid:33", "uid:0", "cert:gateway-1"])
+    );
+    let removed = change(&["--remove-uid", "33", "--remove-cert", "gateway-1"]);
+    assert_eq!(removed, serde_json::json!(["uid:0"]));
+    assert_eq!(change(&[]), removed);
+    place
+        .run(&["key", "policy", "www", "--add-uid", "1", "--allow-uid", "2"])
+        .failed(2, &["cannot be used with"]);
+    place.run(&["key", "policy", "www", "--allow-all"]).done();
+    place
+        .run(&["key", "policy", "www", "--remove-uid", "0"])
+        .failed(2, &["every authenticated client"]);
+}
+
+#[test]
 fn stub_names_the_key_and_is_written_to_the_output_path() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();

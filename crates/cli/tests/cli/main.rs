@@ -12,6 +12,7 @@ mod node;
 mod owners;
 mod revocation;
 mod schema;
+mod service_manager;
 mod support;
 mod terminal;
 mod throughput;

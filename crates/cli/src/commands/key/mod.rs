@@ -78,9 +78,12 @@ fn show(args: &KeyShowArgs) -> Result<()> {
     if args.stub {
         return output::print(&stub_of(&meta)?);
     }
-    let view = KeyView::new(&meta);
-    if args.json {
-        output::print_json(&view)
+    print_view(&KeyView::new(&meta), args.json)
+}
+
+fn print_view(view: &KeyView, json: bool) -> Result<()> {
+    if json {
+        output::print_json(view)
     } else {
         output::print(&view.page())
     }
@@ -96,15 +99,17 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
 fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
     let store = Settings::for_store(&args.store)?.open_store()?;
     let (_, meta) = store.act(|keys| keys.load(&args.name))?;
-    let policy = policy::apply(&args.policy, meta.policy.clone())?;
+    let mut policy = policy::apply(&args.policy, meta.policy.clone())?;
+    policy::change_identities(&args.identities, &mut policy)?;
     policy::check_fits(&policy, meta.info.key_type)?;
-    if policy == meta.policy {
-        eprintln!("the policy of {} is so already", args.name);
-        return Ok(());
-    }
-    let meta = store.act(|keys| keys.set_policy(&args.name, policy))?;
-    eprint!("{}", KeyView::new(&meta).page());
-    Ok(())
+    let meta = if policy == meta.policy {
+        meta
+    } else {
+        let meta = store.act(|keys| keys.set_policy(&args.name, policy))?;
+        eprintln!("changed the policy of {}", args.name);
+        meta
+    };
+    print_view(&KeyView::new(&meta), args.json)
 }
 
 fn write_stub(args: &KeyStubArgs) -> Result<()> {
