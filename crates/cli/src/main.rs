@@ -12,7 +12,6 @@
 //! ```
 //!
 //! The logic of nodes and clients is in the server and client crates.
-#![forbid(unsafe_code)]
 
 mod args;
 mod backends;

@@ -58,12 +58,13 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     }
     make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
     let mut workers = config.engine.clone();
-    workers.placement = placement::of(config.pin, workers.workers);
+    workers.placement = Some(placement::of(config.pin, workers.workers));
     let engine = Engine::start(workers, chosen(config.backends.as_deref())?)
         .context("starting the engine")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(TASKS_PER_SOCKET_CHECK)
+        .on_thread_start(placement::run_promptly)
         .build()
         .context("starting the runtime")?;
     let result = runtime.block_on(async {
