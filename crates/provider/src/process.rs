@@ -253,14 +253,18 @@ impl Opening {
         let pool = &self.process.pool;
         let opened = match source {
             Source::Imported(key) => pool.import(key, deadline),
-            Source::Resident => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
+            Source::Resident => {
+                let name = self.identity.name.as_deref().unwrap_or("");
+                pool.open(name, Some(&self.identity.spki), deadline)
+            }
         };
         let opened = opened.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
                 Ok(remote)
             } else {
-                let text = "the pool holds another key under this name; make the stub again";
+                let text = "the pool has a newer version of this key and serves that of this stub no more: \
+                            make the stub again (millrace key stub NAME)";
                 Err(PoolError::new(FailureKind::Refused, text))
             }
         });

@@ -196,7 +196,12 @@ mod tests {
     struct ScriptedKey(KeyInfo, Script);
 
     impl Pool for Scripted {
-        fn open(&self, _name: &str, _by: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        fn open(
+            &self,
+            _: &str,
+            _: Option<&[u8]>,
+            _: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             let info = KeyInfo {
                 key_type: KeyType::Rsa { bits: 2048 },
                 spki: vec![1, 2, 3],
@@ -209,7 +214,7 @@ mod tests {
             _key: millrace_engine::PrivateKey,
             by: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            self.open("", by)
+            self.open("", None, by)
         }
     }
 
