@@ -291,7 +291,8 @@ impl World {
                     ClientMessage::Hello(_)
                     | ClientMessage::CloseKey { .. }
                     | ClientMessage::Cancel { .. }
-                    | ClientMessage::Ping { .. } => {}
+                    | ClientMessage::Ping { .. }
+                    | ClientMessage::Describe => {}
                 }
             }
         }

@@ -16,6 +16,7 @@
 //! - [`ClientError`]: why there is no result, and whether to do the work locally.
 //! - [`ClientStats`]: the counters of this process.
 //! - [`HostLoop`]: for a program whose own event loop drives the sockets.
+//! - [`probe()`]: one blocking question to one node, for administrators.
 //!
 //! # Example
 //! Signs a digest with a key of the pool:
@@ -68,6 +69,7 @@ mod key;
 mod link;
 mod node;
 mod pool;
+mod probe;
 mod random;
 mod report;
 mod spin;
@@ -82,5 +84,6 @@ pub use job::Reply;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool};
+pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};

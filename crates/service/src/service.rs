@@ -43,6 +43,9 @@ use crate::settings::{Applied, LogControl, Problems, Settings, Snapshot};
 use crate::status::{SessionRow, Status};
 use crate::store::{KeyStore, StoreError};
 
+/// Name and version of this software, for descriptions.
+const SOFTWARE: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
+
 /// Receives the completions of one session's jobs, and the service's orders. The front end implements it.
 pub trait SessionSink: CompletionSink {
     /// Receives an order of the service. Called from any thread; must not block.
@@ -620,7 +623,7 @@ impl Session {
     /// Number of replies that [`Self::carry_out`] will return. A front end bounds how many it holds.
     #[must_use]
     pub fn replies_waiting(&self) -> usize {
-        self.effects.replies.len()
+        self.effects.replies.len() + self.effects.descriptions
     }
 
     /// Number of jobs that wait for [`Self::carry_out`], including refused ones.
@@ -631,6 +634,7 @@ impl Session {
 
     /// Submits the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
     pub fn carry_out(&mut self) -> Answers<'_> {
+        self.describe();
         let inner = &*self.place.service.inner;
         if !self.effects.jobs.is_empty() {
             let jobs = self.effects.jobs.drain(..).map(|ready| Job {
@@ -656,7 +660,8 @@ impl Session {
                 | NodeMessage::Complete(_)
                 | NodeMessage::Pong { .. }
                 | NodeMessage::Drain
-                | NodeMessage::Fault(_) => {}
+                | NodeMessage::Fault(_)
+                | NodeMessage::Description { .. } => {}
             }
         }
         for (_, error) in &self.effects.refused {
@@ -685,6 +690,16 @@ impl Session {
         {
             let identity = &*self.entry.identity;
             info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
+        }
+    }
+
+    fn describe(&mut self) {
+        for _ in 0..mem::take(&mut self.effects.descriptions) {
+            let reports = &self.place.service.inner.reports;
+            self.effects.replies.push(NodeMessage::Description {
+                software: SOFTWARE.to_owned(),
+                edges: reports.of(&self.entry.identity),
+            });
         }
     }
 

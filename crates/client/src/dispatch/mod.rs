@@ -26,7 +26,9 @@ use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
 use millrace_engine::error::JobError;
-use millrace_wire::{FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal};
+use millrace_wire::{
+    FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal,
+};
 
 use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
@@ -292,8 +294,8 @@ impl Dispatcher {
     /// There is a socket to this node, connected or about to be.
     pub(crate) fn handle_connected(&mut self, node: usize, now: Instant) {
         let features = match self.reporter {
-            Some(_) => FEATURES,
-            None => FEATURES & !FEATURE_REPORTS,
+            Some(_) => FEATURES & !FEATURE_DESCRIPTION,
+            None => FEATURES & !(FEATURE_REPORTS | FEATURE_DESCRIPTION),
         };
         let connection = Connection::new(self.agent.clone(), features, self.timings, now);
         self.nodes[node].link = Link::Up(Box::new(connection));

@@ -549,6 +549,21 @@ fn reports_are_limited_to_a_minute_at_once() {
 }
 
 #[test]
+fn description_needs_the_feature_and_shares_the_limit_of_reports() {
+    let refused = Client::greeted().try_say(ClientMessage::Describe);
+    assert_eq!(refused.err(), Some(Fault::Protocol));
+    let mut client = reporting();
+    for n in 1..=REPORTS_AHEAD / 2 {
+        assert_eq!(client.say(ClientMessage::Describe).descriptions, 1);
+        client.say(report(&[(EdgeCounter::Paused, n)]));
+    }
+    client.now += Duration::from_secs(1);
+    client.say(ClientMessage::Describe);
+    let refused = client.try_say(ClientMessage::Describe);
+    assert_eq!(refused.err(), Some(Fault::Protocol));
+}
+
+#[test]
 fn draining_node_still_takes_reports() {
     let mut client = reporting();
     client.state.drain(&mut Effects::default());
