@@ -358,7 +358,10 @@ mod tests {
     fn denied_operation_is_sent_again_after_a_second() {
         let bench = Bench::new([]);
         let (start, lasts) = (Instant::now(), DENIAL_LASTS);
-        let key = OpenKey::new(bench.process.pool().open("", start).expect("a key"), start);
+        let key = OpenKey::new(
+            bench.process.pool().open("", None, start).expect("a key"),
+            start,
+        );
         let [sha1, sha256] =
             [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });
         // SHA-1 was not listed when the key was opened; SHA-256 was.
