@@ -353,7 +353,12 @@ mod tests {
     }
 
     impl Pool for Arc<Late> {
-        fn open(&self, _name: &str, _deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        fn open(
+            &self,
+            _name: &str,
+            _: Option<&[u8]>,
+            _deadline: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             let (kind, text) = match self.openings.fetch_add(1, Ordering::SeqCst) {
                 0 => (FailureKind::NoNode, "the node restarts"),
                 _ => (FailureKind::Refused, "the node is back"),
@@ -369,7 +374,7 @@ mod tests {
             _key: PrivateKey,
             deadline: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            self.open("", deadline)
+            self.open("", None, deadline)
         }
     }
 
