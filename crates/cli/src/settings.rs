@@ -16,7 +16,7 @@ use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_service::keys::KeyReport;
 use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyMeta, KeyStore, StoreError};
 
-use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, StatusArgs, StoreArgs, UpArgs};
+use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
 use crate::commands::status;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::owner::as_owner_of;
@@ -102,6 +102,14 @@ impl Settings {
             None,
             args.socket.socket.as_deref(),
         )
+    }
+
+    /// For commands that only ask the node of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_socket(socket: &SocketArg) -> Result<Self> {
+        Self::load(None, None, None, socket.socket.as_deref())
     }
 
     /// For `gateway check`. The checked server's provider connects to `socket`.

@@ -8,13 +8,16 @@ use std::fmt::Write as _;
 use aws_lc_rs::digest;
 use millrace_service::keys::{KeyReport, KeyRow};
 use millrace_service::store::KeyMeta;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::output::{Table, date};
+use crate::page::facts;
 
 /// A version of a key as `list` and `show` print it. Scripts rely on the field names, which are those of the
 /// JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(title = "Key")]
 pub(crate) struct KeyView {
     name: String,
     #[serde(rename = "type")]
@@ -110,8 +113,14 @@ impl KeyView {
             hashes,
             ..
         } = self;
-        let mut page = String::new();
-        let mut facts = vec![
+        let none_if_empty = |text: String| {
+            if text.is_empty() {
+                "none".to_owned()
+            } else {
+                text
+            }
+        };
+        let mut rows = vec![
             ("name", name.clone()),
             ("type", key_type.clone()),
             ("imported", date(*imported)),
@@ -120,7 +129,7 @@ impl KeyView {
             ("hashes", hashes.join(" ")),
             ("spki sha256", self.spki_sha256.clone()),
         ];
-        facts.extend(self.last_used.map(|used| ("last used", date(used))));
+        rows.extend(self.last_used.map(|used| ("last used", date(used))));
         for version in &self.former {
             let mut text = format!(
                 "{}, imported {}, replaced {}",
@@ -134,13 +143,13 @@ impl KeyView {
             if let Some(problem) = &version.problem {
                 let _ = write!(text, ", cannot be used: {problem}");
             }
-            facts.push(("former", text));
+            rows.push(("former", text));
         }
-        for (fact, value) in facts {
-            let value = if value.is_empty() { "none" } else { &value };
-            let _ = writeln!(page, "{fact:<12} {value}");
-        }
-        page
+        let rows = rows.into_iter();
+        let rows: Vec<_> = rows
+            .map(|(fact, value)| (fact, none_if_empty(value)))
+            .collect();
+        facts(&rows)
     }
 }
 
