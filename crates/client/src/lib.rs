@@ -87,3 +87,4 @@ pub use pool::{HostLoop, JobHandle, Pool};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};
+pub use tls::TlsFault;

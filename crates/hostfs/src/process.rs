@@ -217,6 +217,10 @@ fn parse_status(text: &str) -> Option<(String, u32, User)> {
     };
     // Real, effective, saved, file system.
     let effective = |name| field(name)?.split_whitespace().nth(1)?.parse().ok();
+    // A zombie has ended and only waits for its parent: it serves nothing.
+    if field("State").is_some_and(|state| state.starts_with('Z')) {
+        return None;
+    }
     let groups = field("Groups").unwrap_or_default();
     Some((
         field("Name")?.to_owned(),
@@ -269,6 +273,12 @@ mod tests {
         fs::write(one.join("environ"), "-c /x=y\0\0\0\0").expect("file");
         assert!(proc.variable(42, "A").is_err(), "overwritten");
         assert!(proc.process(43).is_none());
+        fs::write(
+            one.join("status"),
+            STATUS.replace("S (sleeping)", "Z (zombie)"),
+        )
+        .expect("file");
+        assert!(proc.process(42).is_none(), "a zombie");
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub(super) fn restart(unit: &str) -> Vec<Step> {
 }
 
 /// Runs OpenSSL to check that the provider loads: servers run without it and log nothing.
-pub(super) fn provider_loads() -> Verification {
+pub(crate) fn provider_loads() -> Verification {
     Verification {
         name: "openssl list -providers",
         program: "openssl",

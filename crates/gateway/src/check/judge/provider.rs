@@ -6,8 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use super::super::evidence::Evidence;
+use super::super::pool::TlsFiles;
 use super::super::{Options, Report};
-use super::{Failure, Good, Unseen, restart, write};
+use super::{Failure, Good, Unseen, Warning};
+use crate::provider_keys::{self, Wrong};
 use millrace_hostfs::Unavailable;
 use millrace_hostfs::maps::file_name;
 use millrace_hostfs::openssl_cnf::{self, Cnf};
@@ -19,8 +21,11 @@ pub(super) struct Provider {
     pub(super) default_activated: bool,
     pub(super) preferred: bool,
     pub(super) mode: String,
-    pub(super) sockets: Vec<PathBuf>,
     pub(super) nodes: Vec<String>,
+    /// The files for `tcp:` nodes; none unless all three are set.
+    pub(super) tls: Option<TlsFiles>,
+    /// What is wrong in the section.
+    wrong: Vec<Wrong>,
 }
 
 impl Provider {
@@ -57,6 +62,7 @@ impl Provider {
         let nodes: Vec<String> = nodes
             .split(',')
             .map(|node| node.trim().to_owned())
+            .filter(|node| !node.is_empty())
             .collect();
         Some(Self {
             module: cnf.value(section, "module").map(str::to_owned),
@@ -64,13 +70,21 @@ impl Provider {
             default_activated: default.is_some_and(|section| is_active(cnf, section)),
             preferred: prefers(cnf, init),
             mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
-            sockets: nodes
-                .iter()
-                .filter_map(|node| node.strip_prefix("unix:").map(PathBuf::from))
-                .collect(),
             nodes,
+            tls: tls_files(&setting),
+            wrong: provider_keys::check(cnf.section(section).unwrap_or_default()),
         })
     }
+}
+
+fn tls_files(setting: &dyn Fn(&str) -> Option<String>) -> Option<TlsFiles> {
+    let file = |key| setting(key).map(PathBuf::from);
+    Some(TlsFiles {
+        ca: file("tls_ca")?,
+        cert: file("tls_cert")?,
+        key: file("tls_key")?,
+        server_name: setting("tls_server_name"),
+    })
 }
 
 /// Converts `"a"` or `["a", "b"]` to the text of a section.
@@ -100,12 +114,7 @@ fn prefers(cnf: &Cnf, init: &str) -> bool {
 pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {
     const CHECK: &str = "openssl.cnf";
     let Some((path, cnf)) = &evidence.cnf else {
-        return report.add(
-            CHECK,
-            Failure,
-            "there is no openssl.cnf",
-            write(report.server),
-        );
+        return report.add(CHECK, Failure, "there is no openssl.cnf", evidence.write());
     };
     let shown = path.display();
     if let Err(error) = cnf {
@@ -118,7 +127,7 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
             CHECK,
             outcome,
             format!("{shown}: {error}"),
-            write(report.server),
+            evidence.write(),
         );
     }
     if let Some((path, Err(error))) = &evidence.client {
@@ -133,9 +142,31 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
     let Some(provider) = provider else {
         let seen =
             format!("{shown} has no section for the provider that its openssl_conf leads to");
-        return report.add(CHECK, Failure, seen, write(report.server));
+        return report.add(CHECK, Failure, seen, evidence.write());
     };
-    let remedy = |what: &str| format!("{what} in {shown}, then {}", restart(report.server));
+    for wrong in &provider.wrong {
+        let (outcome, seen, what) = match wrong {
+            Wrong::Unknown(key) => (
+                Warning,
+                format!("{shown}: `{key}` is no setting of the provider, which ignores it"),
+                "correct its name (docs/guide/settings.md)",
+            ),
+            Wrong::Value(key, value, accepted) => (
+                Failure,
+                format!(
+                    "{shown}: {key} = {value}: the provider refuses to load; it takes {accepted}"
+                ),
+                "correct it",
+            ),
+        };
+        report.add(
+            CHECK,
+            outcome,
+            seen,
+            format!("{what}, then {}", evidence.restart()),
+        );
+    }
+    let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
     let (outcome, seen, remedy) = if !provider.activated {
         (
             Failure,
