@@ -82,7 +82,7 @@ pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfi
 pub use error::ClientError;
 pub use job::Reply;
 pub use key::RemoteKey;
-pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
+pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;

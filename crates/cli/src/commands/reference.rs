@@ -11,6 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use millrace_engine::backend::Capability;
+use millrace_gateway::check::{self, pool::PoolStatus};
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::{Report, schema_of};
@@ -31,6 +32,12 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     write(&args.dir, "watch.schema.json", &schema_of::<watch::Line>())?;
     write(&args.dir, "status.schema.json", &schema_of::<Status>())?;
     write(&args.dir, "sessions.schema.json", &schema_of::<Sessions>())?;
+    write(&args.dir, "pool.schema.json", &schema_of::<PoolStatus>())?;
+    write(
+        &args.dir,
+        "check.schema.json",
+        &schema_of::<check::Report>(),
+    )?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

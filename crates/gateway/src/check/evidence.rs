@@ -103,7 +103,7 @@ impl Evidence {
                 || self.root_path.clone(),
                 |chroot| below(&self.root_path, chroot),
             );
-            let user = user_named(&self.root, self.config.user.as_deref()?)?;
+            let user = server_user(&self.root, self.server, &self.config)?;
             let place = Place {
                 pid: None,
                 root,
@@ -156,7 +156,8 @@ impl Evidence {
 }
 
 /// The user with this name or number, without further groups.
-fn user_named(root: &Root, name: &str) -> Option<User> {
+#[must_use]
+pub fn user_named(root: &Root, name: &str) -> Option<User> {
     let passwd = root.text("/etc/passwd", MAX_CONFIG).ok()?;
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -422,7 +423,7 @@ fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
     candidates.find(|path| is_file(root, path))
 }
 
-fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
+pub(super) fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
     let mut cnf = Cnf::parse(&root.lossy_text(utf8(path), MAX_CONFIG)?);
     let mut next = 0;
     while let Some(file) = cnf.includes.get(next).filter(|_| next < MAX_INCLUDES) {
@@ -436,16 +437,29 @@ fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
     Ok(cnf)
 }
 
-fn client_file(named: Option<&str>, root: &Root) -> Option<(PathBuf, ReadResult<toml::Table>)> {
+pub(super) fn client_file(
+    named: Option<&str>,
+    root: &Root,
+) -> Option<(PathBuf, ReadResult<toml::Table>)> {
     let path = named.unwrap_or(crate::recipe::CLIENT_TOML);
     if named.is_none() && !root.exists(path) {
         return None;
     }
-    let table = root.text(path, MAX_CONFIG).and_then(|text| {
-        let table = text.parse::<toml::Table>();
-        table.map_err(|error| Unavailable::malformed(error.message()))
-    });
-    Some((path.into(), table))
+    Some((path.into(), read_client(root, path)))
+}
+
+pub(super) fn read_client(root: &Root, path: &str) -> ReadResult<toml::Table> {
+    let table = root.text(path, MAX_CONFIG)?.parse::<toml::Table>();
+    table.map_err(|error| Unavailable::malformed(error.message()))
+}
+
+/// The user of a server's workers: that of its configuration, or of Debian's packages.
+pub(super) fn server_user(root: &Root, server: Server, config: &ServerConfig) -> Option<User> {
+    let usual = match server {
+        Server::Nginx => "www-data",
+        Server::Haproxy => "haproxy",
+    };
+    user_named(root, config.user.as_deref().unwrap_or(usual))
 }
 
 fn server_config(

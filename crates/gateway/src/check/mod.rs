@@ -36,16 +36,18 @@ mod tls;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use strum::Display;
 
+pub use evidence::user_named;
 pub use millrace_hostfs::process::User;
 
 use evidence::Gathered;
 use pool::{NodeAnswer, Place, Question};
 
 /// The servers that can be checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -100,7 +102,7 @@ pub enum Silence {
 }
 
 /// The result of one check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// As it should be.
@@ -114,7 +116,7 @@ pub enum Outcome {
 }
 
 /// One check and its result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
     /// A fixed identifier for programs.
     pub check: &'static str,
@@ -127,7 +129,7 @@ pub struct Finding {
 }
 
 /// A count out of a total.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Share {
     /// The count.
     pub count: u64,
@@ -142,7 +144,7 @@ impl fmt::Display for Share {
 }
 
 /// The result of all checks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// The server.
     pub server: Server,

@@ -5,12 +5,19 @@
 //! The caller asks ([`super::Nodes`]); this module has the question, the answers, and what each answer means.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use millrace_hostfs::{Root, Unavailable};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::Display;
+use thiserror::Error;
 
-use super::User;
+use super::evidence::{self, read_cnf};
+use super::judge::Provider;
+use super::keys::{self, KeyFile};
+use super::server::{self, ServerConfig};
+use super::{Server, User, utf8};
 
 /// Where from to ask: the place of a worker process.
 #[derive(Clone, Debug)]
@@ -68,6 +75,132 @@ pub struct Stub {
     pub spki: Vec<u8>,
 }
 
+/// Why a file does not name a pool.
+#[derive(Debug, Error)]
+pub enum PoolFileError {
+    /// It cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: Unavailable,
+    },
+    /// It has no section for the provider.
+    #[error("{} has no section for the provider that its openssl_conf leads to", .0.display())]
+    NoSection(PathBuf),
+}
+
+/// The pool that a file of a gateway names, and the stubs of the servers on this machine.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPool {
+    /// What to ask.
+    pub question: Question,
+    /// The user of the first server that has stubs, if there is one.
+    pub user: Option<User>,
+}
+
+impl ConfiguredPool {
+    /// Reads an `openssl.cnf`, or a `client.toml` by its extension, below `root`.
+    ///
+    /// # Errors
+    /// [`PoolFileError`].
+    pub fn read(root: &Root, path: &Path) -> Result<Self, PoolFileError> {
+        let unreadable = |reason| PoolFileError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        };
+        let provider = if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let table = evidence::read_client(root, utf8(path)).map_err(unreadable)?;
+            Provider::in_file(&table)
+        } else {
+            let cnf = read_cnf(root, path).map_err(unreadable)?;
+            let client = evidence::client_file(None, root);
+            let client = client.and_then(|(_, table)| table.ok());
+            Provider::in_section(&cnf, None, client.as_ref())
+                .ok_or_else(|| PoolFileError::NoSection(path.to_owned()))?
+        };
+        let mut keys = Vec::new();
+        let mut user = None;
+        for server in [Server::Haproxy, Server::Nginx] {
+            let config = installed(root, server);
+            let stubs = config
+                .keys
+                .iter()
+                .filter_map(|path| match keys::look(root, path) {
+                    KeyFile::Stub(stub) => Some(stub),
+                    KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
+                });
+            let stubs: Vec<Stub> = stubs.filter(|stub| !keys.contains(stub)).collect();
+            if !stubs.is_empty() && user.is_none() {
+                user = evidence::server_user(root, server, &config);
+            }
+            keys.extend(stubs);
+        }
+        Ok(Self {
+            question: Question {
+                nodes: provider.nodes,
+                tls: provider.tls,
+                keys,
+            },
+            user,
+        })
+    }
+}
+
+/// The configuration of a server at its usual place.
+fn installed(root: &Root, server: Server) -> ServerConfig {
+    match server {
+        Server::Haproxy => server::haproxy::read(root, &[server::haproxy::DEFAULT_FILE.into()]),
+        Server::Nginx => {
+            let mut files = server::nginx::DEFAULT_FILES.iter();
+            let file = files.find(|file| root.exists(file));
+            file.map_or_else(ServerConfig::default, |file| {
+                server::nginx::read(root, Path::new(file))
+            })
+        }
+    }
+}
+
+/// The nodes of a pool, as `millrace status --pool --json` prints them.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PoolStatus {
+    /// The file that names the pool.
+    pub config: String,
+    /// The user id with which the nodes were asked.
+    pub uid: u32,
+    /// One entry for each node, in the order of the file.
+    pub nodes: Vec<PoolNode>,
+}
+
+/// One node: its state, or why it does not answer.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PoolNode {
+    /// The endpoint.
+    pub node: String,
+    /// What it said.
+    pub state: Option<NodeState>,
+    /// Why there is no answer.
+    pub fault: Option<NodeFault>,
+}
+
+impl From<NodeAnswer> for PoolNode {
+    fn from(answer: NodeAnswer) -> Self {
+        let (state, fault) = match answer.answer {
+            Ok(state) => (Some(state), None),
+            Err(fault) => (None, Some(fault)),
+        };
+        Self {
+            node: answer.node,
+            state,
+            fault,
+        }
+    }
+}
+
 /// The answer of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeAnswer {
@@ -78,7 +211,7 @@ pub struct NodeAnswer {
 }
 
 /// What a node said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeState {
     /// Its name for itself.
     pub name: String,
@@ -97,7 +230,7 @@ pub struct NodeState {
 }
 
 /// Facts of the certificates of a connection. Times are seconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificateFacts {
     /// The name in this client's certificate, which policies name.
     pub identity: String,
@@ -108,7 +241,7 @@ pub struct CertificateFacts {
 }
 
 /// Whether a node serves the key of a stub.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyAnswer {
     /// The name of the key.
     pub name: String,
@@ -117,7 +250,7 @@ pub struct KeyAnswer {
 }
 
 /// The answer about one key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyState {
     /// This identity may use it.
@@ -131,7 +264,7 @@ pub enum KeyState {
 }
 
 /// Counters of edges: how the operations of one identity ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Edges {
     /// Operations that the pool did.
     pub pooled: u64,
@@ -165,7 +298,7 @@ impl Edges {
 }
 
 /// Why a process does not reach a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeFault {
     /// The kind.
     pub kind: FaultKind,
@@ -174,7 +307,7 @@ pub struct NodeFault {
 }
 
 /// Kinds of [`NodeFault`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum FaultKind {

@@ -18,7 +18,7 @@ use super::{Nodes, Options, Outcome, Report};
 use millrace_hostfs::maps::MappedFile;
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
-use provider::Provider;
+pub(super) use provider::Provider;
 
 /// The pool of the server, as the judge asked it.
 pub(super) struct Pool {

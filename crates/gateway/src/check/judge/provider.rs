@@ -15,15 +15,15 @@ use millrace_hostfs::maps::file_name;
 use millrace_hostfs::openssl_cnf::{self, Cnf};
 
 /// The provider's part of `openssl.cnf`, and of its own file.
-pub(super) struct Provider {
+pub(in crate::check) struct Provider {
     pub(super) module: Option<String>,
     pub(super) activated: bool,
     pub(super) default_activated: bool,
     pub(super) preferred: bool,
     pub(super) mode: String,
-    pub(super) nodes: Vec<String>,
+    pub(in crate::check) nodes: Vec<String>,
     /// The files for `tcp:` nodes; none unless all three are set.
-    pub(super) tls: Option<TlsFiles>,
+    pub(in crate::check) tls: Option<TlsFiles>,
     /// What is wrong in the section.
     wrong: Vec<Wrong>,
 }
@@ -34,46 +34,62 @@ impl Provider {
         let (_, Ok(cnf)) = evidence.cnf.as_ref()? else {
             return None;
         };
-        // An application may have a separate section, and nginx has one.
-        let own = cnf.value(openssl_cnf::DEFAULT, &options.server.to_string());
+        let client = evidence.client.as_ref();
+        let client = client.and_then(|(_, table)| table.as_ref().ok());
+        Self::in_section(cnf, Some(&options.server.to_string()), client)
+    }
+
+    /// The provider of an `openssl.cnf`, for an application that may have a separate section.
+    pub(in crate::check) fn in_section(
+        cnf: &Cnf,
+        application: Option<&str>,
+        client: Option<&toml::Table>,
+    ) -> Option<Self> {
+        let own = application.and_then(|name| cnf.value(openssl_cnf::DEFAULT, name));
         let init = own.or_else(|| cnf.value(openssl_cnf::DEFAULT, "openssl_conf"))?;
         let list = cnf.section(cnf.value(init, "providers")?)?;
         let is_ours = |name: &str, section: &str| {
             let module = cnf.value(section, "module").unwrap_or("");
             name == "millrace" || file_name(Path::new(module)).contains("millrace")
         };
-        let section = list
-            .iter()
-            .find(|(name, section)| is_ours(name, section))
-            .map(|(_, section)| section)?;
-        let default = list
-            .iter()
-            .find(|(name, _)| name == "default")
-            .map(|(_, section)| section);
-        let client = evidence
-            .client
-            .as_ref()
-            .and_then(|(_, table)| table.as_ref().ok());
+        let named = |wanted: &dyn Fn(&str, &str) -> bool| {
+            let found = list.iter().find(|(name, section)| wanted(name, section));
+            found.map(|(_, section)| section.as_str())
+        };
+        let section = named(&is_ours)?;
+        let default = named(&|name, _| name == "default");
         let setting = |key: &str| {
             let own = client.and_then(|table| table.get(key)).map(toml_text);
             cnf.value(section, key).map(str::to_owned).or(own)
         };
-        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
-        let nodes: Vec<String> = nodes
-            .split(',')
-            .map(|node| node.trim().to_owned())
-            .filter(|node| !node.is_empty())
-            .collect();
         Some(Self {
             module: cnf.value(section, "module").map(str::to_owned),
             activated: is_active(cnf, section),
             default_activated: default.is_some_and(|section| is_active(cnf, section)),
             preferred: prefers(cnf, init),
-            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
-            nodes,
-            tls: tls_files(&setting),
             wrong: provider_keys::check(cnf.section(section).unwrap_or_default()),
+            ..Self::with(&setting)
         })
+    }
+
+    /// The provider of an application that loads it by its name.
+    pub(in crate::check) fn in_file(table: &toml::Table) -> Self {
+        Self::with(&|key| table.get(key).map(toml_text))
+    }
+
+    fn with(setting: &dyn Fn(&str) -> Option<String>) -> Self {
+        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
+        let nodes = nodes.split(',').map(|node| node.trim().to_owned());
+        Self {
+            module: None,
+            activated: true,
+            default_activated: true,
+            preferred: false,
+            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
+            nodes: nodes.filter(|node| !node.is_empty()).collect(),
+            tls: tls_files(setting),
+            wrong: Vec::new(),
+        }
     }
 }
 
