@@ -24,7 +24,7 @@ DESTDIR ?=
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long test-release nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install demo test test-debian13 test-long test-release test-install nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -65,6 +65,9 @@ test-long: setup ## Backends and the whole system at length, on both releases, f
 
 test-release: build ## The whole-system tests on the release artefacts, as they are shipped
 	@MILLRACE_ARTIFACTS=$(CURDIR)/target/release $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
+
+test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
+	@scripts/test-install.sh $(ARGS)
 
 nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
 	@scripts/nightly.sh $(ARGS)

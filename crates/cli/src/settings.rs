@@ -237,7 +237,7 @@ fn beside(socket: &Path, purpose: &str) -> PathBuf {
 }
 
 /// The TCP listener: the address from the flag, certificates from the file or from the private authority.
-fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path) -> TcpConfig {
+pub(crate) fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path) -> TcpConfig {
     let tls = match from_file {
         Some(tcp) => tcp.tls,
         None => TlsFiles::in_directory(tls),

@@ -89,13 +89,14 @@ impl RemoteKey {
         &self.inner.facts.info
     }
 
-    /// The operations that this client may do with it, as the first node stated.
+    /// The operations that this client might do with it when the first node opened it. The policy may have
+    /// changed since: the node that gets a job decides.
     #[must_use]
     pub fn operations(&self) -> OperationSet {
         self.inner.facts.operations
     }
 
-    /// The hashes that it may be used with, as the first node stated.
+    /// The hashes that it might be used with when the first node opened it; see [`Self::operations`].
     #[must_use]
     pub fn hashes(&self) -> HashSet {
         self.inner.facts.hashes

@@ -15,7 +15,8 @@ use millrace_engine::PrivateKey;
 
 use crate::breaker::Breaker;
 use crate::oneshot::{Oneshot, Pause, lock};
-use crate::remote::{FailureKind, Pool, PoolError, Remote};
+use crate::open_key::OpenKey;
+use crate::remote::{FailureKind, Pool, PoolError};
 use crate::stats::Stats;
 
 /// Time for which a refusal is remembered before the pool is asked again: a node may be reconfigured.
@@ -51,7 +52,7 @@ impl std::fmt::Debug for Source {
     }
 }
 
-type Opened = Result<Arc<dyn Remote>, PoolError>;
+type Opened = Result<Arc<OpenKey>, PoolError>;
 
 /// The state of one process.
 pub struct Process {
@@ -78,7 +79,7 @@ struct KeyEntry {
 
 enum KeyState {
     Opening(Vec<Arc<Oneshot<Opened>>>),
-    Open(Arc<dyn Remote>),
+    Open(Arc<OpenKey>),
     Refused(PoolError, Instant),
 }
 
@@ -121,7 +122,7 @@ impl Process {
     ///
     /// # Errors
     /// Why it is not open.
-    pub fn remote(
+    pub fn open_key(
         self: &Arc<Self>,
         user: &Arc<Identity>,
         source: impl FnOnce() -> Result<Source, PoolError>,
@@ -224,7 +225,7 @@ impl KeyEntry {
             self.users.push(Arc::downgrade(user));
         }
         match &mut self.state {
-            KeyState::Open(remote) => Joined::Now(Ok(Arc::clone(remote))),
+            KeyState::Open(key) => Joined::Now(Ok(Arc::clone(key))),
             KeyState::Refused(error, until) if Instant::now() < *until => {
                 Joined::Now(Err(error.clone()))
             }
@@ -258,7 +259,7 @@ impl Opening {
         let opened = opened.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
-                Ok(remote)
+                Ok(Arc::new(OpenKey::new(remote, Instant::now())))
             } else {
                 let text = "the pool holds another key under this name; make the stub again";
                 Err(PoolError::new(FailureKind::Refused, text))
@@ -281,7 +282,7 @@ impl Opening {
             };
             // A failure that may pass is not remembered: until the breaker opens, each operation asks again.
             let state = match opened {
-                Ok(remote) => KeyState::Open(Arc::clone(remote)),
+                Ok(key) => KeyState::Open(Arc::clone(key)),
                 Err(error) if error.kind == FailureKind::Refused => {
                     KeyState::Refused(error.clone(), Instant::now() + REFUSAL_LASTS)
                 }

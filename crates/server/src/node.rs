@@ -18,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
 use crate::connection::{Turns, serve};
 use crate::http;
-use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
+use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
 
@@ -138,11 +139,30 @@ impl Node {
     /// # Errors
     /// The socket or file that cannot be used, with a text for the operator. No socket stays open.
     pub fn bind(config: NodeConfig, service: Service) -> Result<Self, StartError> {
-        let unix = config.unix.as_ref().map(BoundSocket::bind).transpose()?;
+        Self::bind_with(config, service, Inherited::default())
+    }
+
+    /// As [`Self::bind`], with clients' sockets that a service manager has opened.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_with(
+        config: NodeConfig,
+        service: Service,
+        inherited: Inherited,
+    ) -> Result<Self, StartError> {
+        let unix = match inherited.unix {
+            Some(listener) => Some(BoundSocket::adopt(listener, config.unix.as_ref())?),
+            None => config.unix.as_ref().map(BoundSocket::bind).transpose()?,
+        };
         let tcp = match &config.tcp {
             Some(tcp) => {
                 let acceptor = Arc::new(Acceptor::new(tcp.tls.clone())?);
-                Some((listen(tcp.address, "clients")?, acceptor))
+                let listener = match inherited.tcp {
+                    Some(listener) => adopt_tcp(listener, tcp.address)?,
+                    None => listen(tcp.address, "clients")?,
+                };
+                Some((listener, acceptor))
             }
             None => None,
         };
@@ -189,6 +209,12 @@ impl Node {
         self.tcp
             .as_ref()
             .and_then(|(listener, _)| listener.local_addr().ok())
+    }
+
+    /// The path of the clients' unix socket.
+    #[must_use]
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.unix.as_ref().map(BoundSocket::path)
     }
 
     /// The TCP address of the metrics.
@@ -528,4 +554,23 @@ fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartE
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
+}
+
+/// Uses a TCP socket that the service manager opened, on whatever address.
+fn adopt_tcp(
+    listener: std::net::TcpListener,
+    configured: SocketAddr,
+) -> Result<TcpListener, StartError> {
+    let address = listener.local_addr().unwrap_or(configured);
+    if address != configured {
+        warn!(%address, %configured, "the service manager opened the socket: its ListenStream= holds, not [tcp]");
+    }
+    let opened = listener
+        .set_nonblocking(true)
+        .and_then(|()| TcpListener::from_std(listener));
+    opened.map_err(|source| StartError::Address {
+        address,
+        what: "clients",
+        source,
+    })
 }

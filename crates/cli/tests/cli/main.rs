@@ -11,5 +11,6 @@ mod keys;
 mod node;
 mod owners;
 mod revocation;
+mod service_manager;
 mod support;
 mod throughput;

@@ -93,7 +93,7 @@ impl Loader {
     }
 }
 
-unsafe extern "C" fn settable_ctx_params<const ID: i32>(_provctx: Ptr) -> *const Param {
+pub(crate) unsafe extern "C" fn settable_ctx_params<const ID: i32>(_provctx: Ptr) -> *const Param {
     static LIST: StaticTable<Param> = StaticTable(&[
         Param {
             key: c"expect".as_ptr(),

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use millrace_engine::{Engine, EngineConfig};
+use millrace_engine::{CompletionSink, Engine, EngineConfig};
 use millrace_service::Settings;
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
@@ -129,6 +129,38 @@ async fn a_client_that_reads_late_gets_every_answer() {
     assert!(connection.stream.said.is_empty(), "a request is never read");
     let heard = connection.stream.heard.lock().unwrap().len();
     assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");
+}
+
+#[tokio::test]
+async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(1, directory.path());
+    connection.stream.room = usize::MAX;
+    let requests = mem::take(&mut connection.stream.said);
+    let refused = Completion {
+        id: 1,
+        result: Err(JobError::Busy),
+        served_by: None,
+        queue_time: Duration::ZERO,
+        service_time: Duration::ZERO,
+    };
+    connection.outbox.complete(&mut vec![refused]);
+    let begin = Instant::now();
+    poll_while_woken(&mut connection);
+    connection.stream.said = requests;
+    poll_while_woken(&mut connection);
+    if begin.elapsed() < BUSY_PAUSE {
+        assert!(!connection.stream.said.is_empty(), "reading did not pause");
+    }
+    tokio::time::timeout(Duration::from_secs(30), async {
+        while !connection.stream.said.is_empty() {
+            tokio::time::sleep(BUSY_PAUSE / 4).await;
+            poll_while_woken(&mut connection);
+        }
+    })
+    .await
+    .expect("reading goes on");
+    assert!(begin.elapsed() >= BUSY_PAUSE);
 }
 
 #[tokio::test]
