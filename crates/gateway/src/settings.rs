@@ -140,6 +140,21 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Whether a node is named by a host name, which has to be resolved.
+    pub(crate) fn has_names(&self) -> bool {
+        let hosts = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.strip_prefix("tcp:"));
+        hosts
+            .filter_map(|address| address.rsplit_once(':'))
+            .any(|(host, _)| {
+                host.trim_matches(['[', ']'])
+                    .parse::<std::net::IpAddr>()
+                    .is_err()
+            })
+    }
+
     /// The unix sockets among the nodes.
     pub fn sockets(&self) -> impl Iterator<Item = &Path> {
         let nodes = self.nodes.iter();

@@ -116,6 +116,13 @@ mod tests {
             remote.contains(bind) && !remote.contains("BindPaths"),
             "{remote}"
         );
+        let names = "\nBindReadOnlyPaths=-/etc/resolv.conf:/var/lib/haproxy/etc/resolv.conf\n";
+        assert!(
+            remote.contains(names),
+            "the name is resolved inside: {remote}"
+        );
+        let address = plan(&settings(&["tcp:[::1]:7433"])).text();
+        assert!(!address.contains("resolv.conf"), "{address}");
         assert!(
             remote.contains("--add-cert client") && !remote.contains("--add-uid"),
             "{remote}"
@@ -134,7 +141,7 @@ mod tests {
         );
         for line in [
             "mount --bind /run/millrace /var/lib/haproxy/run/millrace\n",
-            "mount -o remount,bind,ro /var/lib/haproxy/etc/millrace/client\n",
+            "mount --bind -o ro /etc/millrace/client /var/lib/haproxy/etc/millrace/client\n",
             "export OPENSSL_CONF=/etc/millrace/openssl.cnf\nexport LD_PRELOAD=/usr/local/lib/",
             "service haproxy restart\n",
         ] {

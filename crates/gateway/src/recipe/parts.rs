@@ -129,21 +129,21 @@ impl Service<'_> {
         let Some(root) = self.chroot else {
             return lines;
         };
-        for (folder, secret) in folders(settings) {
-            let folder = folder.display();
+        for Opened { path, kind } in opened_later(settings) {
+            let path = path.display();
             if lines.is_empty() {
                 let _ = write!(
                     lines,
-                    "# Debian's configuration has `chroot {root}`, and the provider connects after\n\
+                    "# Debian's configuration has `chroot {root}`, and the provider opens these after\n\
                      # that. (Without chroot the lines do no harm.)\n"
                 );
             }
-            let key = if secret {
-                "BindReadOnlyPaths"
-            } else {
-                "BindPaths"
+            let _ = match kind {
+                Kind::Socket => writeln!(lines, "BindPaths={path}:{root}{path}"),
+                Kind::Certificates => writeln!(lines, "BindReadOnlyPaths={path}:{root}{path}"),
+                // Not every host has all of them.
+                Kind::NameService => writeln!(lines, "BindReadOnlyPaths=-{path}:{root}{path}"),
             };
-            let _ = writeln!(lines, "{key}={folder}:{root}{folder}");
         }
         lines
     }
@@ -159,18 +159,16 @@ impl Service<'_> {
         }
         let mut steps = Vec::new();
         let environment = self.environment();
-        for (folder, secret) in self.chroot.into_iter().flat_map(|_| folders(settings)) {
-            let root = self.chroot.unwrap_or_default();
-            let folder = folder.display();
-            let read_only = if secret {
-                format!(" && mount -o remount,bind,ro {root}{folder}")
-            } else {
-                String::new()
+        let root = self.chroot.unwrap_or_default();
+        for Opened { path, kind } in self.chroot.into_iter().flat_map(|_| opened_later(settings)) {
+            let (outside, inside) = (path.display(), format!("{root}{}", path.display()));
+            let (make, read_only) = match kind {
+                Kind::Socket => (format!("mkdir -p {inside}"), ""),
+                Kind::Certificates => (format!("mkdir -p {inside}"), " -o ro"),
+                Kind::NameService => (format!("mkdir -p {root}/etc && touch {inside}"), " -o ro"),
             };
             steps.push(Step {
-                command: format!(
-                    "mkdir -p {root}{folder} && mount --bind {folder} {root}{folder}{read_only}"
-                ),
+                command: format!("{make} && mount --bind{read_only} {outside} {inside}"),
                 why: "the provider opens this after the chroot; repeat it at every boot (/etc/fstab)",
             });
         }
@@ -189,14 +187,48 @@ impl Service<'_> {
     }
 }
 
-/// Folders that the provider opens when it first connects, and whether they are for reading only.
-fn folders(settings: &Settings) -> Vec<(&Path, bool)> {
+/// A path that the provider opens when it first connects.
+struct Opened<'a> {
+    path: &'a Path,
+    kind: Kind,
+}
+
+/// Kinds of such paths.
+enum Kind {
+    /// The folder of a socket.
+    Socket,
+    /// The folder of the certificate files.
+    Certificates,
+    /// A file that the resolver reads.
+    NameService,
+}
+
+/// Files with which the C library resolves a name.
+const NAME_SERVICE: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
+fn opened_later(settings: &Settings) -> Vec<Opened<'_>> {
+    let mut paths: Vec<Opened<'_>> = Vec::new();
     let sockets = settings.sockets().filter_map(Path::parent);
-    let mut folders: Vec<(&Path, bool)> = sockets.map(|folder| (folder, false)).collect();
     let certificates = settings.certificates.as_deref();
-    folders.extend(certificates.map(|folder| (folder, true)));
-    folders.dedup();
-    folders
+    let names: &[&str] = if settings.has_names() {
+        &NAME_SERVICE
+    } else {
+        &[]
+    };
+    let found = sockets
+        .map(|path| (path, Kind::Socket))
+        .chain(certificates.map(|path| (path, Kind::Certificates)))
+        .chain(
+            names
+                .iter()
+                .map(|path| (Path::new(*path), Kind::NameService)),
+        );
+    for (path, kind) in found {
+        if !paths.iter().any(|known| known.path == path) {
+            paths.push(Opened { path, kind });
+        }
+    }
+    paths
 }
 
 /// The commands that write a stub to the path of the server's key; none for plain keys.

@@ -104,6 +104,13 @@ fn judge_node(
             let seen = format!("{node}: {meaning} ({})", fault.error);
             let remedy = match fault.kind {
                 FaultKind::Files => files_remedy(evidence, worker, question.tls.as_ref()),
+                FaultKind::Unresolved => worker.confined.as_ref().map(|root| {
+                    format!(
+                        "use its address in `pool`, or bind /etc/resolv.conf, /etc/hosts and /etc/nsswitch.conf \
+                         into {}, where the provider resolves it",
+                        root.display()
+                    )
+                }),
                 _ => None,
             }
             .unwrap_or_else(|| remedy.to_owned());
