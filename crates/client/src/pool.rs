@@ -138,11 +138,12 @@ impl Pool {
         Instant::now() + self.shared.config.default_deadline
     }
 
-    /// Opens a key that the nodes hold, at the first node that has it. Blocks, until `deadline` at most.
+    /// Opens a key that the nodes hold, at the first node that has it. Blocks, until `deadline` at most: this
+    /// and every job with the key wait for a node that can take them, since the caller has no other way.
     ///
     /// # Errors
-    /// [`ClientError::Key`] if every node that can be reached refuses it; [`ClientError::NoNode`],
-    /// [`ClientError::TimedOut`], [`ClientError::TooManyKeys`] and those of the first use.
+    /// [`ClientError::Key`] if every node refuses it; [`ClientError::NoNode`] if one could not be reached by
+    /// the deadline; [`ClientError::TimedOut`], [`ClientError::TooManyKeys`] and those of the first use.
     pub fn open_key(
         &self,
         selector: KeySelector,
@@ -156,7 +157,7 @@ impl Pool {
 
     /// Imports a private key into the nodes. The client keeps it (zeroised when dropped) to import it again
     /// after a reconnect or into another node; nodes keep it no longer than the connection. Blocks, until
-    /// `deadline` at most.
+    /// `deadline` at most. This and every job with the key end at once if no node can be reached.
     ///
     /// # Errors
     /// As [`Self::open_key`].

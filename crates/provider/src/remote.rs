@@ -85,7 +85,7 @@ impl From<ClientError> for PoolError {
             | ClientError::Key(KeyRefusal::Draining | KeyRefusal::TooManyKeys)
             | ClientError::Job(JobError::Busy | JobError::Draining) => FailureKind::Busy,
             ClientError::Job(JobError::OverQuota) => FailureKind::Quota,
-            ClientError::Key(_) => FailureKind::Refused,
+            ClientError::Key(_) | ClientError::Untrusted(_) => FailureKind::Refused,
             ClientError::Job(JobError::Denied | JobError::NotOffered) => FailureKind::Denied,
             ClientError::Job(_) | ClientError::Cancelled => FailureKind::Failed,
             _ => FailureKind::NoNode,
@@ -255,6 +255,7 @@ mod tests {
             (ClientError::Start(String::new()), NoNode),
             (ClientError::Cancelled, Failed),
             (ClientError::Key(KeyRefusal::NoSuchKey), Refused),
+            (ClientError::Untrusted(String::new()), Refused),
             (ClientError::Key(KeyRefusal::ImportDisabled), Refused),
             (ClientError::Key(KeyRefusal::TooManyKeys), Busy),
             (ClientError::Key(KeyRefusal::Draining), Busy),

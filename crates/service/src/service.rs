@@ -518,8 +518,6 @@ pub struct Answers<'a> {
     pub replies: vec::Drain<'a, NodeMessage>,
     /// Jobs that ended without being submitted, to send as completions.
     pub refused: vec::Drain<'a, (JobId, JobError)>,
-    /// Keys to check with [`Service::check_import`]; answer each through [`Session::imported`].
-    pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
 }
 
 /// One client of the service. Dropping it ends the session and cancels its jobs.
@@ -667,8 +665,12 @@ impl Session {
         Answers {
             replies: self.effects.replies.drain(..),
             refused: self.effects.refused.drain(..),
-            imports: self.effects.imports.drain(..),
         }
+    }
+
+    /// Keys to check with [`Service::check_import`]; answer each through [`Self::imported`].
+    pub fn take_imports(&mut self) -> vec::Drain<'_, (RequestId, PrivateKey)> {
+        self.effects.imports.drain(..)
     }
 
     fn log_denial(&mut self) {
@@ -733,6 +735,12 @@ impl Session {
     #[must_use]
     pub fn greeted(&self) -> bool {
         self.state.greeted()
+    }
+
+    /// Number of imports that are not answered yet. A front end bounds how many may wait: see [`crate::imports`].
+    #[must_use]
+    pub fn importing(&self) -> usize {
+        self.state.importing()
     }
 
     /// Whether no job and no import of the client is in progress.

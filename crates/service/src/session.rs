@@ -268,6 +268,11 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.len()
     }
 
+    /// Number of imports that are not answered yet.
+    pub fn importing(&self) -> usize {
+        usize_of(self.importing)
+    }
+
     /// Whether no job and no import of this client is in progress.
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
