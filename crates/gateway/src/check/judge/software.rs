@@ -190,7 +190,8 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
         );
     }
     let shown = conf.display();
-    match loads(evidence, &conf) {
+    let verdict = provider.and_then(|_| loads(evidence, &conf));
+    match verdict {
         Some(Verdict::Passed) if running => {
             let seen = "the provider is not loaded into the server, although OpenSSL loads it with this openssl.cnf: \
                         the server was started before, or without this environment";
@@ -202,12 +203,15 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
             report.add(CHECK, Good, seen, None);
         }
         Some(Verdict::Failed(said)) => {
-            let seen = format!(
-                "OpenSSL does not load the provider with {shown}: {}",
+            let said = if said.starts_with("Providers:") {
+                "`openssl list -providers` does not list it".to_owned()
+            } else {
                 last_words(&said)
+            };
+            let seen = format!(
+                "the provider is not loaded: OpenSSL does not load it with {shown}: {said}"
             );
-            let remedy = "correct what is said of openssl.cnf and the module; MILLRACE_LOG=debug \
-                          OPENSSL_CONF=FILE openssl list -providers says more";
+            let remedy = "correct what is said of openssl.cnf and the module";
             report.add(CHECK, Failure, seen, remedy.to_owned());
         }
         Some(Verdict::Skipped(_)) | None if running => report.add(
