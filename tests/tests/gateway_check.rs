@@ -501,8 +501,8 @@ fn server_that_was_started_without_the_environment_is_reported() {
 /// A server with a stub does not start if OpenSSL does not load the provider.
 #[test]
 fn cause_of_a_server_that_does_not_start_is_named() {
-    if !is_root() {
-        millrace_testkit::skip!("only root makes a process namespace without further rights");
+    if !may_unshare() {
+        millrace_testkit::skip!("namespaces are not permitted here");
     }
     if release::root().is_some() {
         millrace_testkit::skip!("the servers' own tests are those of this machine");
@@ -569,8 +569,8 @@ fn cause_of_a_server_that_does_not_start_is_named() {
 
 #[test]
 fn address_of_another_host_needs_no_local_server() {
-    if !is_root() {
-        millrace_testkit::skip!("only root makes a process namespace without further rights");
+    if !may_unshare() {
+        millrace_testkit::skip!("namespaces are not permitted here");
     }
     let setup = Setup::new();
     let edge = setup.edge().write(setup.world.dir());
@@ -608,6 +608,14 @@ fn node_that_came_back_passes_the_check() {
     let handshake = || setup.world.client.handshake(address, Tls::V13);
     wait::until("nginx has found the node again", || handshake().is_ok());
     setup.check_nginx(&nginx, Some(&edge)).is_good();
+}
+
+/// Whether a test may make namespaces: only root may, and not in every container.
+fn may_unshare() -> bool {
+    let mut command = Command::new("unshare");
+    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "true"]))
+        .status
+        .success()
 }
 
 /// The world's authority signs the nodes' certificates and those of the gateways.
@@ -761,8 +769,8 @@ fn revoked_certificate_of_a_gateway_is_named() {
 /// The drop-in that `millrace gateway haproxy` prints makes the certificates visible in HAProxy's chroot.
 #[test]
 fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
-    if !is_root() {
-        millrace_testkit::skip!("only root changes the root of a process");
+    if !is_root() || !may_unshare() {
+        millrace_testkit::skip!("namespaces are not permitted here");
     }
     let world = World::new();
     let node = of_one_authority(&world, "good");
@@ -834,6 +842,89 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
     let root = fs::read_link(format!("/proc/{}/root", bound.process.id())).expect("its root");
     assert_eq!(root, jail, "it is confined");
     setup.check("haproxy", bound.process.id(), None).is_good();
+}
+
+#[test]
+fn status_of_a_pool_has_a_row_for_every_node() {
+    if !may_unshare() {
+        millrace_testkit::skip!("namespaces are not permitted here");
+    }
+    let world = World::new();
+    let node = of_one_authority(&world, "good");
+    let keyless = of_one_authority(&world, "keyless");
+    let mut gone = of_one_authority(&world, "gone");
+    gone.kill();
+    let identity = world.identity(KeyKind::P256);
+    let stub = node.import_with("www", &identity, &["--allow-cert", "gateway-1"]);
+    let certificates = client_of(&world, 2099);
+    make_readable(&certificates);
+    let edge = EdgeOptions {
+        nodes: vec![
+            node.tcp_endpoint(),
+            keyless.tcp_endpoint(),
+            gone.tcp_endpoint(),
+        ],
+        certificates: Some(certificates),
+        ..EdgeOptions::default()
+    };
+    let edge = edge.write(world.dir());
+    // The stubs are those of the servers' configurations.
+    let etc = world.dir().join("etc-haproxy");
+    fs::create_dir(&etc).expect("folder");
+    let site = Site::with_stub(&identity, &stub);
+    fs::write(
+        etc.join("www.pem"),
+        format!("{}{}", site.certificate_pem, site.key_pem),
+    )
+    .expect("site");
+    let config = "global\n  user nobody\nfrontend a\n  bind :443 ssl crt /etc/haproxy/www.pem\n";
+    fs::write(etc.join("haproxy.cfg"), config).expect("configuration");
+    let status = |more: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command
+            .arg("mount --bind \"$0\" /etc/haproxy && exec \"$@\"")
+            .arg(&etc);
+        command
+            .arg(&artifacts().millrace)
+            .args(["status", "--pool"])
+            .arg(&edge.conf)
+            .args(more);
+        run(&mut command)
+    };
+    let output = status(&["--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let nodes = answer["nodes"].as_array().expect("nodes");
+    assert_eq!(nodes.len(), 3, "{answer:#}");
+    let state = &nodes[0]["state"];
+    assert_eq!(state["keys"][0]["state"], "usable", "{answer:#}");
+    assert_eq!(state["certificates"]["identity"], "gateway-1");
+    assert!(
+        state["software"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("millrace/"))
+    );
+    assert_eq!(
+        nodes[1]["state"]["keys"][0]["state"], "not-there",
+        "{answer:#}"
+    );
+    assert_eq!(nodes[2]["fault"]["kind"], "refused", "{answer:#}");
+    let page = text_of(&status(&[]));
+    let row = |node: &Node| {
+        page.lines()
+            .find(|line| line.starts_with(&node.tcp_endpoint()))
+            .map(str::to_owned)
+    };
+    assert!(
+        row(&node).is_some_and(|row| row.contains("ready") && row.contains("none")),
+        "{page}"
+    );
+    assert!(
+        row(&keyless).is_some_and(|row| row.contains("www")),
+        "{page}"
+    );
+    assert!(page.contains("2 of 3 nodes cannot serve"), "{page}");
 }
 
 /// Only the owner may read the files that `millrace cert client` writes.

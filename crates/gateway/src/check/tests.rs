@@ -693,3 +693,42 @@ fn server_process_is_selected_by_name_or_pid() {
     let report = machine.report();
     assert_eq!(report.pid, Some(MASTER), "{:#?}", report.findings);
 }
+
+#[test]
+fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
+    let machine = Machine::new(Server::Haproxy);
+    machine.put("etc/passwd", "root:x:0:0::/:\nproxy:x:13:14::/:\n");
+    machine.put(
+        "etc/haproxy/haproxy.cfg",
+        "global\n user proxy\nlisten a\n bind :443 ssl crt /www.key\n",
+    );
+    machine.put(
+        "pool.cnf",
+        &machine.cnf().replace("unix:", "tcp:a:1, unix:"),
+    );
+    let root = millrace_hostfs::Root::open(machine.dir.path()).expect("folder");
+    let read = |name: &str| pool::ConfiguredPool::read(&root, Path::new(name));
+    let found = read("/pool.cnf").expect("a pool");
+    assert_eq!(found.question.nodes[0], "tcp:a:1");
+    assert_eq!(found.question.nodes.len(), 2);
+    let names: Vec<&str> = found
+        .question
+        .keys
+        .iter()
+        .map(|key| key.name.as_str())
+        .collect();
+    assert_eq!(names, ["www"]);
+    assert_eq!(found.user.map(|user| (user.uid, user.gid)), Some((13, 14)));
+    machine.put("client.toml", "pool = [\"unix:/x\"]\n");
+    assert_eq!(
+        read("/client.toml").expect("a pool").question.nodes,
+        ["unix:/x"]
+    );
+    machine.put("empty.cnf", "openssl_conf = init\n");
+    for bad in ["/empty.cnf", "/missing.cnf"] {
+        assert!(
+            read(bad).is_err_and(|error| error.to_string().contains(bad)),
+            "{bad}"
+        );
+    }
+}

@@ -84,7 +84,8 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         provider: args.provider.keys(),
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
-        systemd: Path::new(SYSTEMD).exists(),
+        // Below another root is a machine that is not running.
+        systemd: args.root != Path::new("/") || Path::new(SYSTEMD).exists(),
     };
     Settings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
 }
