@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The keys of the provider's section of `openssl.cnf`, and their values. OpenSSL hands a section over without
-//! saying which keys are unknown, so a misspelt one is without effect and without a message.
+//! The keys of the provider's section of `openssl.cnf`, and their values. With a mistake in it the provider does
+//! nothing: stubs are no keys then, and plain keys stay with OpenSSL, which no log says.
 
 /// Key types that `algorithms` takes.
 pub(crate) const KEY_TYPES: [&str; 13] = [

@@ -536,7 +536,7 @@ fn certificates_that_workers_cannot_read_are_named_with_their_mode() {
 fn unknown_keys_and_bad_values_in_openssl_cnf_are_named() {
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\nmodde = off\n");
-    machine.expect(Outcome::Warning, "openssl.cnf", "`modde`");
+    machine.expect(Outcome::Failure, "openssl.cnf", "`modde`");
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\ndeadline_ms = 2 s\n");
     machine.expect(Outcome::Failure, "openssl.cnf", "deadline_ms = 2 s");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::super::evidence::Evidence;
 use super::super::pool::TlsFiles;
 use super::super::{Options, Report};
-use super::{Failure, Good, Unseen, Warning};
+use super::{Failure, Good, Unseen};
 use crate::provider_keys::{self, Wrong};
 use millrace_hostfs::Unavailable;
 use millrace_hostfs::maps::file_name;
@@ -161,26 +161,22 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
         return report.add(CHECK, Failure, seen, evidence.write());
     };
     for wrong in &provider.wrong {
-        let (outcome, seen, what) = match wrong {
+        let (seen, what) = match wrong {
             Wrong::Unknown(key) => (
-                Warning,
-                format!("{shown}: `{key}` is no setting of the provider, which ignores it"),
+                format!(
+                    "{shown}: `{key}` is no setting of the provider, which does nothing with this file"
+                ),
                 "correct its name (docs/guide/settings.md)",
             ),
             Wrong::Value(key, value, accepted) => (
-                Failure,
                 format!(
-                    "{shown}: {key} = {value}: the provider refuses to load; it takes {accepted}"
+                    "{shown}: {key} = {value}: the provider does nothing with this file; it takes {accepted}"
                 ),
                 "correct it",
             ),
         };
-        report.add(
-            CHECK,
-            outcome,
-            seen,
-            format!("{what}, then {}", evidence.restart()),
-        );
+        let remedy = format!("{what}, then {}", evidence.restart());
+        report.add(CHECK, Failure, seen, remedy);
     }
     let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
     let (outcome, seen, remedy) = if !provider.activated {
