@@ -369,8 +369,12 @@ const SITUATIONS: [Situation; 11] = {
             )
         },
         Situation {
-            edge: |edge| edge.with("modde", "off"),
-            ..of("unknown key", STUB, ("warning", "openssl.cnf", "`modde`"))
+            edge: |edge| edge.preferred().with("modde", "off"),
+            ..of(
+                "unknown key",
+                Keys::Plain,
+                ("failure", "openssl.cnf", "`modde`"),
+            )
         },
         Situation {
             edge: |edge| edge.preferred().with("hedge", "perhaps"),

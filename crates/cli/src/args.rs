@@ -310,7 +310,7 @@ pub(crate) struct KeyImportArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace key list --json")]
 pub(crate) struct KeyListArgs {
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/keys.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -451,7 +451,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = STATUS_EXAMPLE)]
 pub(crate) struct StatusArgs {
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/status.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     /// List the open sessions instead: client, software, age, jobs in flight

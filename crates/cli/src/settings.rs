@@ -13,7 +13,7 @@ use anyhow::Result;
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
 
-use crate::args::{CheckArgs, LogFormat, StatusArgs, StoreArgs, UpArgs};
+use crate::args::{CheckArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
 use crate::exit::{ContextCode, Failure};
 use crate::owner::as_owner_of;
 use crate::paths;
@@ -90,6 +90,14 @@ impl Settings {
             None,
             args.socket.socket.as_deref(),
         )
+    }
+
+    /// For commands that only ask the node of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_socket(socket: &SocketArg) -> Result<Self> {
+        Self::load(None, None, None, socket.socket.as_deref())
     }
 
     /// For `gateway check`. The checked server's provider connects to `socket`.

@@ -242,7 +242,7 @@ pub(crate) struct CheckArgs {
     pub(crate) socket: SocketArg,
     #[command(flatten)]
     pub(crate) config: ConfigArg,
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/check.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -4,7 +4,7 @@
 //! `millrace gateway check`: runs the checks of the gateway crate, provides them with access to the nodes, and
 //! prints the findings.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -18,6 +18,7 @@ use crate::exit::{Failure, fail};
 use crate::output;
 use crate::progress;
 use crate::settings::Settings;
+use crate::terminal::styled;
 
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let options = Options {
@@ -47,7 +48,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
 
 /// One finding per line with its remedy below it, and a summary at the end.
 fn page(report: &Report) -> String {
-    let styled = io::stdout().is_terminal();
+    let styled = styled(&io::stdout());
     let mut page = String::new();
     for finding in &report.findings {
         let (word, colour) = match finding.outcome {

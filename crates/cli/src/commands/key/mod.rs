@@ -8,7 +8,7 @@
 
 mod import;
 mod policy;
-mod view;
+pub(super) mod view;
 
 use std::fs;
 use std::io::Write as _;

@@ -7,12 +7,15 @@ use std::fmt::Write as _;
 
 use aws_lc_rs::digest;
 use millrace_service::store::KeyMeta;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::output::date;
+use crate::page::facts;
 
 /// A key as `list` and `show` print it. Scripts rely on the field names, which are those of the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(title = "Key")]
 pub(crate) struct KeyView {
     name: String,
     #[serde(rename = "type")]
@@ -71,8 +74,14 @@ impl KeyView {
             hashes,
             ..
         } = self;
-        let mut page = String::new();
-        let facts = [
+        let none_if_empty = |text: String| {
+            if text.is_empty() {
+                "none".to_owned()
+            } else {
+                text
+            }
+        };
+        let rows = [
             ("name", name.clone()),
             ("type", key_type.clone()),
             ("imported", date(*imported)),
@@ -81,11 +90,7 @@ impl KeyView {
             ("hashes", hashes.join(" ")),
             ("spki sha256", self.spki_sha256.clone()),
         ];
-        for (fact, value) in facts {
-            let value = if value.is_empty() { "none" } else { &value };
-            let _ = writeln!(page, "{fact:<12} {value}");
-        }
-        page
+        facts(&rows.map(|(fact, value)| (fact, none_if_empty(value))))
     }
 }
 
