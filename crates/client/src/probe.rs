@@ -117,21 +117,22 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
             request: number,
             selector: selector.clone(),
         });
-        keys.push(match talk.hear()? {
-            NodeMessage::KeyOpened { info, handle, .. } => {
-                talk.say(&ClientMessage::CloseKey { handle });
-                Ok(info.spki)
-            }
-            NodeMessage::KeyRefused { reason, .. } => Err(reason),
-            _ => return Err(unexpected("no answer to a request for a key")),
-        });
+        let answer = talk.hear()?;
+        if let NodeMessage::KeyOpened { info, handle, .. } = answer {
+            talk.say(&ClientMessage::CloseKey { handle });
+            keys.push(Ok(info.spki));
+        } else if let NodeMessage::KeyRefused { reason, .. } = answer {
+            keys.push(Err(reason));
+        } else {
+            return Err(unexpected("no answer to a request for a key"));
+        }
     }
     let (software, edges) = if welcome.features & FEATURE_DESCRIPTION != 0 {
         talk.say(&ClientMessage::Describe);
-        match talk.hear()? {
-            NodeMessage::Description { software, edges } => (Some(software), Some(edges)),
-            _ => return Err(unexpected("no description")),
-        }
+        let NodeMessage::Description { software, edges } = talk.hear()? else {
+            return Err(unexpected("no description"));
+        };
+        (Some(software), Some(edges))
     } else {
         (None, None)
     };

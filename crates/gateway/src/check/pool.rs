@@ -356,8 +356,8 @@ impl FaultKind {
         match self {
             Self::Files => (
                 "the certificate files cannot be used",
-                "make the three files readable for this user (millrace cert client NAME -o DIR --group \
-                 GROUP) and visible in its chroot, or correct tls_ca, tls_cert and tls_key",
+                "make the three files readable for this user (chgrp -R GROUP DIR && chmod -R g+rX DIR) \
+                 and visible in its chroot, or correct tls_ca, tls_cert and tls_key",
             ),
             Self::Refused => ("no node answers", START),
             Self::Unresolved => (

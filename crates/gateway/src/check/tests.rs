@@ -527,7 +527,7 @@ fn certificates_that_workers_cannot_read_are_named_with_their_mode() {
         .expect("a finding");
     let remedy = bad.remedy.as_deref().expect("what to do");
     assert!(
-        remedy.contains("key.pem has mode 0600") && remedy.contains("--group"),
+        remedy.contains("key.pem has mode 0600") && remedy.contains("chgrp -R 33 "),
         "{remedy}"
     );
 }

@@ -127,7 +127,9 @@ mod tests {
             remote.contains("--add-cert client") && !remote.contains("--add-uid"),
             "{remote}"
         );
-        assert!(remote.contains("--group haproxy"), "{remote}");
+        let readable =
+            "\nchgrp -R haproxy /etc/millrace/client && chmod -R g+rX /etc/millrace/client\n";
+        assert!(remote.contains(readable), "{remote}");
     }
 
     #[test]

@@ -249,10 +249,16 @@ pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
     }
     if let Some(folder) = &settings.certificates {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let folder = folder.display();
+        // Debian's users have a group of their name, this one excepted.
+        let group = if user == "nobody" { "nogroup" } else { user };
         steps.push(Step {
-            command: format!("millrace cert client {name} -o {} --group {user}", folder.display()),
-            why: "makes the certificate files, on the node; copy the folder here with its group, whose \
-                  processes read them",
+            command: format!("millrace cert client {name} -o {folder}"),
+            why: "makes the certificate files, on the node; copy the folder here",
+        });
+        steps.push(Step {
+            command: format!("chgrp -R {group} {folder} && chmod -R g+rX {folder}"),
+            why: "the server's processes read the files as their own user",
         });
         steps.push(Step {
             command: format!("millrace key policy {key} --add-cert {name}"),

@@ -189,7 +189,7 @@ fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
         if !path.is_file() {
             let message = format!(
                 "nothing was written: there is no {}: make the files on a node with `millrace cert client NAME \
-                 -o DIR --group GROUP`, copy DIR here and name it with --certs",
+                 -o DIR`, copy DIR here and name it with --certs",
                 path.display()
             );
             return Err(fail(Failure::Failed, message));

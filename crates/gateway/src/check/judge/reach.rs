@@ -102,18 +102,14 @@ fn judge_node(
         Some(Err(fault)) => {
             let (meaning, remedy) = fault.kind.meaning();
             let seen = format!("{node}: {meaning} ({})", fault.error);
-            let remedy = match fault.kind {
-                FaultKind::Files => files_remedy(evidence, worker, question.tls.as_ref()),
-                FaultKind::Unresolved => worker.confined.as_ref().map(|root| {
-                    format!(
-                        "use its address in `pool`, or bind /etc/resolv.conf, /etc/hosts and /etc/nsswitch.conf \
-                         into {}, where the provider resolves it",
-                        root.display()
-                    )
-                }),
-                _ => None,
-            }
-            .unwrap_or_else(|| remedy.to_owned());
+            let here = if fault.kind == FaultKind::Files {
+                files_remedy(evidence, worker, question.tls.as_ref())
+            } else if fault.kind == FaultKind::Unresolved {
+                worker.confined.as_deref().map(resolver_remedy)
+            } else {
+                None
+            };
+            let remedy = here.unwrap_or_else(|| remedy.to_owned());
             report.add(CHECK, Failure, seen, remedy);
         }
         Some(Ok(state)) => answered(node, user, state, report),
@@ -201,28 +197,44 @@ fn expiry(node: &str, facts: &CertificateFacts, report: &mut Report) {
 /// The remedy for files that the worker cannot use, from what is visible from outside.
 fn files_remedy(evidence: &Evidence, worker: &Worker, files: Option<&TlsFiles>) -> Option<String> {
     let Place { root, user, .. } = &worker.place;
-    for (_, path) in files?.named() {
-        match access::read(user, root, path) {
-            Err(Obstacle::Missing(_)) if evidence.root.exists(super::super::utf8(path)) => {
+    for (_, named) in files?.named() {
+        match access::read(user, root, named) {
+            Err(Obstacle::Missing(_)) if evidence.root.exists(super::super::utf8(named)) => {
                 let confined = worker.confined.as_ref()?;
-                let folder = path.parent()?;
+                let folder = named.parent()?;
                 return Some(bind(evidence, folder, confined, true));
             }
             Err(Obstacle::Denied {
                 path,
                 owner: (mode, owner, group),
             }) => {
+                let folder = named.parent()?.display();
                 return Some(format!(
-                    "{} has mode {mode:04o}, owner {owner}, group {group}: make it readable for group {} \
-                     (millrace cert client NAME -o DIR --group GROUP; or chgrp and chmod g+r, folder g+rx)",
+                    "{} has mode {mode:04o}, owner {owner}, group {group}: chgrp -R {gid} {folder} && chmod -R g+rX \
+                     {folder}",
                     path.display(),
-                    user.gid
+                    gid = user.gid
                 ));
             }
-            _ => {}
+            Ok(())
+            | Err(
+                Obstacle::Missing(_)
+                | Obstacle::NotThatKind(_)
+                | Obstacle::Listed(_)
+                | Obstacle::Unseen(_),
+            ) => {}
         }
     }
     None
+}
+
+/// How to have names resolved inside a chroot.
+fn resolver_remedy(root: &Path) -> String {
+    format!(
+        "use its address in `pool`, or bind /etc/resolv.conf, /etc/hosts and /etc/nsswitch.conf into {}, where the \
+         provider resolves it",
+        root.display()
+    )
 }
 
 /// How to make a folder visible inside a chroot.
