@@ -24,7 +24,6 @@ two_nodes() {
     for node in node-1 node-2; do restart_node "$node"; done
     on node-1 two-nodes-key
     on gateway-1 two-nodes-gateway
-    if [[ -n ${DEV:-} ]]; then run gateway-1 'printf "[Service]\nBindReadOnlyPaths=/etc/millrace/gateway-1:/var/lib/haproxy/etc/millrace/gateway-1 /etc/hosts:/var/lib/haproxy/etc/hosts\n" > /etc/systemd/system/haproxy.service.d/dev.conf'; fi
     place gateway-1 haproxy-lines /etc/haproxy/haproxy.cfg
     answer_ok gateway-1
     if [[ $INIT == systemd ]]; then
@@ -35,7 +34,7 @@ two_nodes() {
 }
 
 two_nodes
-[[ -n ${DEV:-} ]] || pooled_and_asynchronous
+pooled_and_asynchronous
 printed "node-1"
 printed "node-2"
 
