@@ -53,7 +53,7 @@ fn folders(path: &Path) -> io::Result<Vec<Folder>> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;
+    let folder = fs::canonicalize(folder.unwrap_or_else(|| Path::new(".")))?;
     let examine = |folder: &Path| {
         let meta = fs::metadata(folder)?;
         Ok(Folder {
