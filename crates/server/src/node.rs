@@ -44,6 +44,7 @@ use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
 use crate::connection::{Turns, serve};
 use crate::http;
+use crate::imports::Imports;
 use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
@@ -58,10 +59,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bound on the time that connections have to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Concurrent key checks of clients. Each takes a core for milliseconds; with two, imports continue beside a
-/// slow one, and most of the machine stays available for jobs.
-const CONCURRENT_IMPORTS: usize = 2;
 
 /// Interval at which a drain checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -81,8 +78,7 @@ pub struct Node {
 pub(crate) struct Inner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
-    /// Bounds concurrent key checks: each takes a core for milliseconds, and every client may request them.
-    checks: Arc<Semaphore>,
+    imports: Imports,
     /// The turns that the connections of one identity share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     /// The reload action of the composition root, if it has set one.
@@ -186,11 +182,11 @@ impl Node {
             None => None,
         };
         let inner = Arc::new(Inner {
-            service,
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
-            checks: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
+            imports: Imports::new(service.clone()),
             turns: Mutex::default(),
             reload: Mutex::new(None),
+            service,
         });
         Ok(Self {
             inner,
@@ -501,8 +497,9 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let outbox = Arc::new(Outbox::default());
     let turns = node.turns_of(&identity);
+    let imports = node.imports.line(Arc::clone(&identity));
     match place.open(identity, Arc::clone(&outbox) as _) {
-        Ok(session) => serve(stream, session, outbox, turns, Arc::clone(&node.checks)).await,
+        Ok(session) => serve(stream, session, outbox, turns, imports).await,
         Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
         Err(_) => tell(stream, Fault::TooManyConnections).await,
     }

@@ -33,7 +33,7 @@ use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use crate::client_reports::ClientReports;
-use crate::keys::{KeySet, Keyring, Reloaded};
+use crate::keys::{KeyReport, KeySet, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, Metrics, Moment, Refusal};
 use crate::outbox::Order;
@@ -106,7 +106,9 @@ impl Service {
     /// checks.
     ///
     /// # Errors
-    /// If the key store cannot be read. A single key file that cannot be used is logged and skipped.
+    /// If the key store cannot be read, or if it has keys and another key-encryption key sealed them: a node
+    /// that serves none of its keys must not look ready. A single key file that cannot be used is logged and
+    /// skipped.
     pub fn new(
         name: impl Into<String>,
         settings: Settings,
@@ -143,6 +145,10 @@ impl Service {
             inner: Arc::new(inner),
         };
         service.reload_keys()?;
+        let keyring = &service.inner.keyring;
+        if keyring.current().len() == 0 && keyring.store().kek().is_some() {
+            keyring.store().check_kek()?;
+        }
         Ok(service)
     }
 
@@ -379,6 +385,12 @@ impl Service {
         self.inner.book().sessions.iter().map(row).collect()
     }
 
+    /// The keys with the versions in service, and the files that cannot be used.
+    #[must_use]
+    pub fn keys(&self) -> KeyReport {
+        self.inner.keyring.report(&self.inner.name)
+    }
+
     /// The current state of the service: the answer of `/status`.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -518,8 +530,6 @@ pub struct Answers<'a> {
     pub replies: vec::Drain<'a, NodeMessage>,
     /// Jobs that ended without being submitted, to send as completions.
     pub refused: vec::Drain<'a, (JobId, JobError)>,
-    /// Keys to check with [`Service::check_import`]; answer each through [`Session::imported`].
-    pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
 }
 
 /// One client of the service. Dropping it ends the session and cancels its jobs.
@@ -667,8 +677,12 @@ impl Session {
         Answers {
             replies: self.effects.replies.drain(..),
             refused: self.effects.refused.drain(..),
-            imports: self.effects.imports.drain(..),
         }
+    }
+
+    /// Keys to check with [`Service::check_import`]; answer each through [`Self::imported`].
+    pub fn take_imports(&mut self) -> vec::Drain<'_, (RequestId, PrivateKey)> {
+        self.effects.imports.drain(..)
     }
 
     fn log_denial(&mut self) {
@@ -733,6 +747,12 @@ impl Session {
     #[must_use]
     pub fn greeted(&self) -> bool {
         self.state.greeted()
+    }
+
+    /// Number of imports that are not answered yet. A front end bounds how many may wait: see [`crate::imports`].
+    #[must_use]
+    pub fn importing(&self) -> usize {
+        self.state.importing()
     }
 
     /// Whether no job and no import of the client is in progress.
