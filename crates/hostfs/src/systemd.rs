@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::environment::{self, words};
+use crate::lexer::logical_lines;
 use crate::{FileKind, Root, Unavailable, glob};
 
 /// Bound on a unit file and on a file of variables, in bytes.
@@ -134,7 +135,7 @@ impl ServiceEnvironment {
     }
 
     fn unit_file(&mut self, file: &Path, text: &str, named: &mut Vec<EnvironmentFile>) {
-        for line in logical_lines(text) {
+        for line in logical_lines(text, " ", without_comments) {
             let Some((key, value)) = line.split_once('=') else {
                 continue;
             };
@@ -225,25 +226,9 @@ impl ServiceEnvironment {
     }
 }
 
-/// The lines of a unit file without comments; continued lines are joined by a blank.
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut begun = String::new();
-    for line in text.lines() {
-        // Comments may stand between the parts of a line, too.
-        if line.trim_start().starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(continued) = line.strip_suffix('\\') {
-            begun.push_str(continued);
-            begun.push(' ');
-            continue;
-        }
-        begun.push_str(line);
-        lines.push(std::mem::take(&mut begun));
-    }
-    lines.push(begun);
-    lines
+/// A line of a unit file, unless it is a comment, which may also stand between the parts of a line.
+fn without_comments(line: &str) -> Option<&str> {
+    (!line.trim_start().starts_with(['#', ';'])).then_some(line)
 }
 
 /// The unit file in force, then its drop-ins by name. Of files with the same name, the one in the folder with
