@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::environment::{self, words};
-use crate::lexer::logical_lines;
+use crate::lexer;
 use crate::{FileKind, Root, Unavailable, glob};
 
 /// Bound on a unit file and on a file of variables, in bytes.
@@ -154,7 +154,7 @@ impl ServiceEnvironment {
     }
 
     fn unit_file(&mut self, file: &Path, text: &str, named: &mut Vec<EnvironmentFile>) {
-        for line in logical_lines(text, " ", without_comments) {
+        for line in logical_lines(text) {
             let Some((key, value)) = line.split_once('=') else {
                 continue;
             };
@@ -245,9 +245,10 @@ impl ServiceEnvironment {
     }
 }
 
-/// A line of a unit file, unless it is a comment, which may also stand between the parts of a line.
-fn without_comments(line: &str) -> Option<&str> {
-    (!line.trim_start().starts_with(['#', ';'])).then_some(line)
+/// The lines of a unit file without comments, which may also stand between the parts of a continued line.
+fn logical_lines(text: &str) -> Vec<String> {
+    let is_comment = |line: &str| line.trim_start().starts_with(['#', ';']);
+    lexer::logical_lines(text, " ", |line| (!is_comment(line)).then_some(line))
 }
 
 /// The unit file in force, then its drop-ins by name. Of files with the same name, the one in the folder with
