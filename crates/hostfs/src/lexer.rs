@@ -47,10 +47,10 @@ pub(crate) fn words(line: &str, quoting: &Quoting) -> Vec<String> {
 
 /// The lines of a text, each prepared by `line` (none: the line is left out), where a backslash at the end
 /// continues a line in the next one after `joint`.
-pub(crate) fn logical_lines(
-    text: &str,
+pub(crate) fn logical_lines<'a>(
+    text: &'a str,
     joint: &str,
-    line: fn(&str) -> Option<&str>,
+    line: impl Fn(&'a str) -> Option<&'a str>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     let mut begun = String::new();
