@@ -20,11 +20,13 @@ ARGS ?=
 # Where make install puts things; DESTDIR goes in front, for packages.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# make uninstall PURGE=yes removes keys and settings, too.
+PURGE ?= no
 
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long test-release nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -49,6 +51,9 @@ cuda-check: ## The same, compared with the kernels that are committed
 install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for packages
 	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install.sh
 
+uninstall: ## Remove what make install installed, as root; PURGE=yes removes keys and settings, too
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' PURGE='$(PURGE)' scripts/uninstall.sh
+
 demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
 	@scripts/demo.sh
 
@@ -65,6 +70,9 @@ test-long: setup ## Backends and the whole system at length, on both releases, f
 
 test-release: build ## The whole-system tests on the release artefacts, as they are shipped
 	@MILLRACE_ARTIFACTS=$(CURDIR)/target/release $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
+
+test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
+	@scripts/test-install.sh $(ARGS)
 
 nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
 	@scripts/nightly.sh $(ARGS)

@@ -81,26 +81,7 @@ CONF
 } >"$work/apt.conf"
 private() { APT_CONFIG="$work/apt.conf" apt-get -q -y "$@" >>"$log" 2>&1; }
 
-# The release that this machine's mirrors are set up for: its name is in every line of theirs.
-release=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
-[[ -n $release ]] || fail "/etc/os-release names no release: the mirrors cannot be told"
-
-# Repositories of the machine's apt, whichever way its sources are written: "<suite> <uri>".
-repositories() {
-    apt-get indextargets --no-release-info --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-        awk -v release="$release" '$2 == "main" && ($1 == release || $1 == release "-security") { print $1, $3 }' |
-        sort -u
-}
-
-# The keys of this machine's release sign the next one, too.
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-[[ -e $keyring ]] || fail "$keyring is missing: install debian-archive-keyring"
-while read -r suite uri; do
-    printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
-        "$keyring" "$(dpkg --print-architecture)" "$uri" "${suite/#$release/$SUITE}"
-done < <(repositories) >"$work/etc/sources.list"
-[[ -s $work/etc/sources.list ]] ||
-    fail "apt knows no repository of $release with the component main to derive those of $SUITE from"
+scripts/debian-sources.sh "$SUITE" >"$work/etc/sources.list" || fail "the mirrors of $SUITE cannot be derived"
 
 say "reading the package lists of Debian 13 ($SUITE)"
 private update --error-on=any ||

@@ -2,10 +2,10 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Installs what `make build` built: the binary, the provider where OpenSSL looks for modules, the
-# preload library, manual pages, completions, the unit file. Without DESTDIR it also makes the
-# node's user, its key-encryption key and a minimal configuration, unless they are there. It starts
-# and enables nothing.
+# Installs what `make build` built, without symbols: the binary, the provider where OpenSSL looks for modules, the
+# preload library, manual pages, completions, unit files. Without DESTDIR it also makes the node's user, its
+# key-encryption key and a minimal configuration, unless they are there. It starts and enables nothing.
+# scripts/uninstall.sh removes the same files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,19 +24,32 @@ if [[ -z $modules ]]; then
     exit 1
 fi
 
-install -D -m 0755 "$built/millrace" "$binary"
-install -D -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
-install -D -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
+# A machine that builds has strip (binutils); one that only installs the result may not.
+strip=()
+if command -v strip >/dev/null; then
+    strip=(-s)
+fi
+install -D "${strip[@]}" -m 0755 "$built/millrace" "$binary"
+install -D "${strip[@]}" -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
+install -D "${strip[@]}" -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
 # Machine code for GPUs, where `make cuda` built it; without it a driver assembles what is in the binary.
 if [[ -e target/cuda/millrace_cuda.fatbin ]]; then
     install -D -m 0644 target/cuda/millrace_cuda.fatbin "$DESTDIR$PREFIX/lib/millrace/millrace_cuda.fatbin"
 fi
 install -d "$DESTDIR$PREFIX/share/man/man1"
 "$built/millrace" man "$DESTDIR$PREFIX/share/man/man1"
-install -d "$DESTDIR$PREFIX/share/bash-completion/completions"
-"$built/millrace" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/millrace"
+while read -r shell file; do
+    install -d "$(dirname "$DESTDIR$PREFIX/share/$file")"
+    "$built/millrace" completions "$shell" >"$DESTDIR$PREFIX/share/$file"
+done <<'END'
+bash bash-completion/completions/millrace
+zsh zsh/site-functions/_millrace
+fish fish/vendor_completions.d/millrace.fish
+END
+install -D -m 0755 deploy/renewal-hook.sh "$DESTDIR$PREFIX/lib/millrace/renewal-hook.sh"
+install -D -m 0644 crates/server/node.toml "$DESTDIR$PREFIX/share/doc/millrace/node.toml"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
-for unit in millrace.service millrace-doctor.service millrace-doctor.timer; do
+for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer; do
     sed "s|^ExecStart=/usr/bin/millrace|ExecStart=$PREFIX/bin/millrace|" "deploy/$unit" \
         >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
@@ -51,7 +64,18 @@ if ! getent passwd millrace >/dev/null; then
 fi
 install -d -m 0755 /etc/millrace
 if [[ ! -e /etc/millrace/node.toml ]]; then
-    printf '# Every key: %s/deploy/node.toml\n[store]\nkek = "credential"\n' "$PWD" >/etc/millrace/node.toml
+    cat >/etc/millrace/node.toml <<END
+# Settings of the node. Every key with its default: $PREFIX/share/doc/millrace/node.toml
+
+[unix]
+# Every local user may connect; the policy of each key decides which users may use it.
+# Under systemd millrace.socket opens the socket, and its SocketMode= holds.
+mode = "0666"
+
+[store]
+# systemd hands /etc/millrace/kek to the node (LoadCredential= of millrace.service).
+kek = "credential"
+END
     echo "made /etc/millrace/node.toml"
 fi
 if [[ ! -e /etc/millrace/kek ]]; then

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Installs what building and testing Millrace needs beyond Rust, on Debian 12 or later and its
-# relatives. Quick and silent when everything is there. Starts no service: a policy-rc.d guard holds
-# back the daemons of the packages while they are installed, and they are left disabled.
+# relatives; further needs of one test are arguments, written as in the list below. Quick and silent
+# when everything is there. Starts no service: a policy-rc.d guard holds back the daemons of the
+# packages while they are installed, and they are left disabled.
 set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
@@ -34,6 +35,7 @@ NEEDS=(
     "git git"
     "valgrind valgrind"
     "objdump binutils"
+    "$@"
 )
 
 present() {

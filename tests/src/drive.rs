@@ -52,10 +52,17 @@ impl Client {
     /// If the authority's certificate does not parse.
     #[must_use]
     pub fn trusting(authority: &Authority) -> Self {
+        Self::trusting_der(CertificateDer::from(authority.der.clone()))
+    }
+
+    /// A client that trusts the authority with this certificate.
+    ///
+    /// # Panics
+    /// If the certificate does not parse.
+    #[must_use]
+    pub fn trusting_der(authority: CertificateDer<'_>) -> Self {
         let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from(authority.der.clone()))
-            .expect("a trust anchor");
+        roots.add(authority).expect("a trust anchor");
         let config = |version| {
             // No hybrid group, so that every server accepts the first `ClientHello`: OpenSSL 3.5 and later
             // would request a second one with a key share for it. (The other curves are for TLS 1.2, where

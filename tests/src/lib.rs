@@ -11,9 +11,11 @@
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
 //! - [`nginx`], [`haproxy`]: the same two with any configuration; nginx with the preload library.
 //! - [`release`]: programs of this machine, or of an unpacked Debian release.
+//! - [`openssl`]: OpenSSL's own programs, with and without the provider.
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
+//! - [`handshakes`]: the same driver as a program, for `make test-install`.
 //! - [`load`]: clients that only load a node, each as a user of its own.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
@@ -29,11 +31,13 @@ pub mod clients;
 pub mod drive;
 pub mod edge;
 pub mod gateway;
+pub mod handshakes;
 pub mod haproxy;
 pub mod load;
 pub mod memory;
 pub mod nginx;
 pub mod node;
+pub mod openssl;
 pub mod openvpn;
 pub mod operations;
 pub mod pki;

@@ -553,6 +553,12 @@ fn stopped_node_fails_no_handshake_if_another_has_the_key() {
     assert_eq!(load.stop().failures, BTreeMap::new(), "no handshake fails");
 }
 
+/// The edge of a gateway whose certificate the node may refuse: with a key in the pool a handshake waits for
+/// another answer until the deadline.
+fn refused_soon(endpoint: String) -> EdgeOptions {
+    EdgeOptions::to(endpoint).with("deadline_ms", 5000)
+}
+
 /// A node on TCP with certificates from the test's own authority.
 struct OverTcp {
     world: World,
@@ -591,7 +597,7 @@ impl OverTcp {
         std::fs::copy(&self.world.authority.file, certificates.join("ca.pem")).expect("ca.pem");
         let edge = EdgeOptions {
             certificates: Some(certificates.to_owned()),
-            ..EdgeOptions::to(self.node.tcp_endpoint())
+            ..refused_soon(self.node.tcp_endpoint())
         };
         let sites = [Site::with_stub(&self.identity, &self.stub)];
         let gateway = self.world.gateway(Server::Haproxy, edge, &sites);
@@ -646,7 +652,7 @@ fn node_with_a_foreign_certificate_is_not_trusted() {
     std::fs::copy(&foreign.file, client.join("ca.pem")).expect("ca.pem");
     let edge = EdgeOptions {
         certificates: Some(client),
-        ..EdgeOptions::to(tcp.node.tcp_endpoint())
+        ..refused_soon(tcp.node.tcp_endpoint())
     };
     let sites = [Site::with_stub(&tcp.identity, &tcp.stub)];
     let gateway = tcp.world.gateway(Server::Haproxy, edge, &sites);

@@ -6,10 +6,12 @@
 //! and killed under load. A proxy between provider and node decides when the pool answers, and its counters
 //! show the jobs in flight.
 
+use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -520,7 +522,7 @@ fn jobs_have_stacks_with_a_guard_from_openssl_3_2_on() {
 
 /// The number of memory regions of a process with these permissions and this size.
 fn regions(id: u32, permissions: &str, size: u64) -> usize {
-    let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).expect("a worker's memory");
+    let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("a worker's memory");
     let has = |line: &&str| {
         let (range, rest) = line.split_once(' ')?;
         let (from, to) = range.split_once('-')?;
@@ -534,7 +536,7 @@ fn regions(id: u32, permissions: &str, size: u64) -> usize {
 const SAYS: &str = "millrace-preload: ";
 
 #[test]
-fn other_program_runs_unchanged_with_one_message() {
+fn other_program_runs_unchanged_with_one_message_on_a_pipe() {
     let pool = Pool::new(KeyKind::P256);
     let sites = [pool.site.clone()];
     let server = Gateway::start(Server::Haproxy, pool.dir(), &pool.edge, &sites);
@@ -574,16 +576,42 @@ fn other_program_runs_unchanged_with_one_message() {
     for (mut command, arguments, expected) in commands {
         command
             .args(arguments)
+            .stdin(Stdio::null())
             .env("LD_PRELOAD", &artifacts().preload);
-        let output = run(&mut command);
+        // Standard error is a pipe, then a file.
+        for (notices, output) in [(1, command.output().expect("runs")), (0, run(&mut command))] {
+            let text = text_of(&output);
+            assert!(output.status.success(), "{command:?}: {text}");
+            assert!(text.contains(expected), "{command:?}: {text}");
+            assert_eq!(text.matches(SAYS).count(), notices, "{command:?}: {text}");
+            let known = text.contains("neither nginx nor HAProxy");
+            assert_eq!(known, notices == 1, "{command:?}: {text}");
+        }
+    }
+    // A daemon that has closed standard error and got its number for a file of data.
+    let data = pool.dir().join("data");
+    let daemon = format!(
+        "import os\nos.close(2)\nassert os.open('{}', os.O_CREAT | os.O_WRONLY) == 2\n\
+         os.write(2, b'data')\n{python}",
+        data.display()
+    );
+    let mut command = release::python();
+    command
+        .args(["-c", &daemon])
+        .env("LD_PRELOAD", &artifacts().preload);
+    let output = command.output().expect("runs");
+    assert!(output.status.success(), "{}", text_of(&output));
+    assert_eq!(fs::read(&data).expect("the file"), b"data");
+    // A program that another one has named nginx. The other release's programs are started by a script.
+    if release::root().is_none() {
+        let mut command = release::command("openssl");
+        command.arg0("nginx").args(s_client).stdin(Stdio::null());
+        let output = command
+            .env("LD_PRELOAD", &artifacts().preload)
+            .output()
+            .expect("runs");
         let text = text_of(&output);
-        assert!(output.status.success(), "{command:?}: {text}");
-        assert!(text.contains(expected), "{command:?}: {text}");
-        assert_eq!(text.matches(SAYS).count(), 1, "{command:?}: {text}");
-        assert!(
-            text.contains("neither nginx nor HAProxy"),
-            "{command:?}: {text}"
-        );
+        assert!(text.contains("neither nginx nor HAProxy"), "{text}");
     }
     // The library prints nothing in a program without TLS.
     let mut command = Command::new("/bin/true");

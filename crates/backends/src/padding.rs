@@ -161,14 +161,14 @@ const LENGTH_CANDIDATES: usize = 128;
 /// Decodes EME-PKCS1-v1_5 with implicit rejection: a malformed block decodes to a message that key and
 /// ciphertext determine. The message equals that of OpenSSL 3.2 and later bit for bit.
 ///
-/// `kdk_key` is the SHA-256 digest of the private exponent, as long as the modulus.
+/// `rejection_key` is the SHA-256 digest of the private exponent, as long as the modulus.
 pub(crate) fn decode_pkcs1_implicit(
-    kdk_key: &[u8; 32],
+    rejection_key: &[u8; 32],
     ciphertext: &[u8],
     encoded: &[u8],
 ) -> Result<Output, BackendError> {
     let len = encoded.len();
-    let kdk = sys::hmac_sha256(kdk_key, ciphertext)?;
+    let kdk = sys::hmac_sha256(rejection_key, ciphertext)?;
     let mut synthetic = block();
     let synthetic = &mut synthetic[..len];
     implicit_prf(&kdk, b"message", synthetic)?;
@@ -214,10 +214,13 @@ fn scan_pkcs1(encoded: &[u8]) -> (Choice, u32) {
     (good, zero_at + 1)
 }
 
+/// Longest label of the PRF: `premaster` and a version of two bytes.
+const MAX_PRF_LABEL: usize = 11;
+
 /// The PRF of the draft: HMAC-SHA256 in counter mode over counter, label and length in bits.
 fn implicit_prf(kdk: &[u8; 32], label: &[u8], out: &mut [u8]) -> Result<(), BackendError> {
     let bits = u16::try_from(out.len() * 8).map_err(|_| BackendError::BadInput)?;
-    let mut input = [0; 2 + 7 + 2];
+    let mut input = [0; 2 + MAX_PRF_LABEL + 2];
     let input = &mut input[..2 + label.len() + 2];
     input[2..2 + label.len()].copy_from_slice(label);
     input[2 + label.len()..].copy_from_slice(&bits.to_be_bytes());
@@ -229,22 +232,32 @@ fn implicit_prf(kdk: &[u8; 32], label: &[u8], out: &mut [u8]) -> Result<(), Back
     Ok(())
 }
 
-/// Returns the premaster secret in a decrypted block, or 48 random bytes if padding, length or version are
-/// wrong. The caller cannot tell the two cases apart.
+/// Returns the premaster secret in a decrypted block. If padding, length or version are wrong, returns
+/// `client_version` and 46 bytes that key, ciphertext and version determine. So neither the first two bytes nor
+/// a second request tell the cases apart.
+///
+/// The version is an input of the derivation: otherwise the 46 bytes of a malformed block would be the same
+/// for two versions, which those of a good block are not.
 pub(crate) fn decode_premaster(
+    rejection_key: &[u8; 32],
+    ciphertext: &[u8],
     client_version: u16,
     encoded: &[u8],
 ) -> Result<Output, BackendError> {
+    let version = client_version.to_be_bytes();
     let mut premaster = Output::new(vec![0; PREMASTER_LEN]);
-    // Random bytes are drawn in both cases, so that the time is the same.
-    sys::random(&mut premaster)?;
+    // Derived in both cases, so that the time is the same.
+    let kdk = sys::hmac_sha256(rejection_key, ciphertext)?;
+    let label = [&b"premaster"[..], &version].concat();
+    premaster[..2].copy_from_slice(&version);
+    implicit_prf(&kdk, &label, &mut premaster[2..])?;
     let (padding, rest) = encoded.split_at(encoded.len() - PREMASTER_LEN - 1);
     let (separator, secret) = rest.split_at(1);
     let mut good = padding[0].ct_eq(&0) & padding[1].ct_eq(&2) & separator[0].ct_eq(&0);
     for byte in &padding[2..] {
         good &= !byte.ct_eq(&0);
     }
-    good &= secret[..2].ct_eq(&client_version.to_be_bytes());
+    good &= secret[..2].ct_eq(&version);
     for (byte, real) in premaster.iter_mut().zip(secret) {
         byte.conditional_assign(real, good);
     }
@@ -289,25 +302,63 @@ mod tests {
         }
     }
 
-    #[test]
-    fn premaster_with_wrong_version_or_padding_is_random() {
-        let mut secret = [0x11; 48];
+    fn premaster(ciphertext: &[u8], version: u16, encoded: &[u8]) -> Vec<u8> {
+        let output = decode_premaster(&[7; 32], ciphertext, version, encoded);
+        output.expect("no error is possible").to_vec()
+    }
+
+    /// A block of each kind: the good one, then a wrong type, no separator, a separator too early and one too
+    /// late, and another version. The secret is a function of `round`.
+    fn premaster_blocks(round: u32) -> [Vec<u8>; 6] {
+        let mut secret = [0; 48];
+        sys::digest(Hash::Sha256, &round.to_be_bytes(), &mut secret[2..34]).expect("a digest");
         secret[..2].copy_from_slice(&[3, 3]);
-        let block = pkcs1_block(256 - 3 - 48, &secret);
-        let decode = |encoded: &[u8], version| {
-            decode_premaster(version, encoded).expect("no error is possible")
+        let good = pkcs1_block(256 - 3 - 48, &secret);
+        let changed = |at: usize, byte: u8| {
+            let mut block = good.clone();
+            block[at] = byte;
+            block
         };
-        assert_eq!(decode(&block, 0x0303).as_slice(), &secret);
-        let mut seen = std::collections::HashSet::new();
-        seen.insert(secret.to_vec());
-        assert!(seen.insert(decode(&block, 0x0302).to_vec()));
-        for at in [0, 1, 2, 100, 256 - 49] {
-            let mut bad = block.clone();
-            bad[at] = if bad[at] == 0 { 1 } else { 0 };
-            let got = decode(&bad, 0x0303);
-            assert_eq!(got.len(), 48);
-            assert!(seen.insert(got.to_vec()), "byte {at}");
+        let early = changed(100, 0);
+        let late = pkcs1_block(256 - 3 - 47, &secret[..47]);
+        let (wrong_type, none, version) = (changed(1, 1), changed(207, 1), changed(209, 2));
+        [good, wrong_type, none, early, late, version]
+    }
+
+    #[test]
+    fn premaster_of_a_malformed_block_is_told_by_neither_version_nor_repetition() {
+        for round in 0..4000_u32 {
+            let ciphertext = [&round.to_be_bytes()[..], &[9; 252]].concat();
+            let blocks = premaster_blocks(round);
+            let mut substitutes = std::collections::HashSet::new();
+            for (kind, block) in blocks.iter().enumerate() {
+                let first = premaster(&ciphertext, 0x0303, block);
+                assert_eq!(first[..2], [3, 3], "block {kind}");
+                assert_eq!(first, premaster(&ciphertext, 0x0303, block), "block {kind}");
+                let other = premaster(&ciphertext, 0x0302, block);
+                // The good block is malformed for another version, and the last one is good for 3.2.
+                assert_eq!(other[..2], [3, 2], "block {kind}");
+                assert_ne!(first[2..], other[2..], "block {kind}");
+                if kind > 0 {
+                    assert_ne!(first, blocks[0][208..], "block {kind}");
+                    substitutes.insert(first);
+                }
+            }
+            assert_eq!(substitutes.len(), 1, "the ciphertext alone decides");
+            assert_eq!(premaster(&ciphertext, 0x0303, &blocks[0]), blocks[0][208..]);
         }
+    }
+
+    #[test]
+    fn premaster_substitute_depends_on_key_and_ciphertext() {
+        let substitute = |key: u8, ciphertext: u8| {
+            decode_premaster(&[key; 32], &[ciphertext; 256], 0x0303, &[0; 256])
+                .expect("no error is possible")
+                .to_vec()
+        };
+        assert_eq!(substitute(1, 1), substitute(1, 1));
+        assert_ne!(substitute(1, 1), substitute(2, 1));
+        assert_ne!(substitute(1, 1), substitute(1, 2));
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub(crate) fn finish(
             padding::decode_pkcs1_implicit(&secret(key)?.rejection_key, input, &block)
         }
         Operation::RsaTlsPremaster { client_version } => {
-            padding::decode_premaster(*client_version, &block)
+            let rejection_key = &secret(key)?.rejection_key;
+            padding::decode_premaster(rejection_key, input, *client_version, &block)
         }
         Operation::RsaPkcs1Sign { .. } | Operation::RsaPssSign { .. } | Operation::RsaRaw => {
             Ok(block)

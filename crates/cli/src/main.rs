@@ -12,13 +12,13 @@
 //! ```
 //!
 //! The logic of nodes and clients is in the server and client crates.
-#![forbid(unsafe_code)]
 
 mod args;
 mod backends;
 mod commands;
 mod exit;
 mod harden;
+mod inherit;
 mod notify;
 mod output;
 mod owner;
@@ -27,6 +27,7 @@ mod paths;
 mod placement;
 mod progress;
 mod settings;
+mod terminal;
 
 use std::process::ExitCode;
 

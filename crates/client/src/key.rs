@@ -53,6 +53,11 @@ impl KeyData {
         }
     }
 
+    /// Whether this process holds the private key, so that its jobs need not wait for a node.
+    pub(crate) fn is_import(&self) -> bool {
+        matches!(self.source, KeySource::Import(_))
+    }
+
     /// Whether a node that states these facts has the same key as the first node. A name may belong to
     /// different keys on two nodes, but the certificate fits one of them only.
     pub(crate) fn agrees_with(&self, facts: &KeyFacts) -> bool {
@@ -89,13 +94,14 @@ impl RemoteKey {
         &self.inner.facts.info
     }
 
-    /// The operations that this client may do with it, as the first node stated.
+    /// The operations that this client might do with it when the first node opened it. The policy may have
+    /// changed since: the node that gets a job decides.
     #[must_use]
     pub fn operations(&self) -> OperationSet {
         self.inner.facts.operations
     }
 
-    /// The hashes that it may be used with, as the first node stated.
+    /// The hashes that it might be used with when the first node opened it; see [`Self::operations`].
     #[must_use]
     pub fn hashes(&self) -> HashSet {
         self.inner.facts.hashes

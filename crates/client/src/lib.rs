@@ -16,6 +16,7 @@
 //! - [`ClientError`]: why there is no result, and whether to do the work locally.
 //! - [`ClientStats`]: the counters of this process.
 //! - [`HostLoop`]: for a program whose own event loop drives the sockets.
+//! - [`probe()`]: one blocking question to one node, for administrators.
 //!
 //! # Example
 //! Signs a digest with a key of the pool:
@@ -43,9 +44,10 @@
 //!
 //! # Guarantees
 //! Every job ends once, by its deadline. A job whose node dies or declines is sent to another one, at
-//! most twice, within a budget: every operation of the protocol may be repeated. If no node can be
-//! reached, the job ends at once, so that the caller can do the work itself. A key is only at the nodes
-//! that its owner chose. A node that has another key by the same name than the first node is not used.
+//! most twice, within a budget: every operation of the protocol may be repeated. While no node can take it, a
+//! job with a key of the nodes waits until its deadline; one with a key of this process ([`Pool::import_key`])
+//! ends at once, so that the caller can do the work itself. A key is only at the nodes that its owner chose. A
+//! node that has another key by the same name than the first node is not used.
 //!
 //! # Limits
 //! - A name in an [`Endpoint::Tcp`] is resolved on the I/O thread.
@@ -68,6 +70,7 @@ mod key;
 mod link;
 mod node;
 mod pool;
+mod probe;
 mod random;
 mod report;
 mod spin;
@@ -82,5 +85,6 @@ pub use job::Reply;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool};
+pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};

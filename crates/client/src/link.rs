@@ -16,12 +16,12 @@ use rustix::net::{
     send, socket_with,
 };
 use rustls::ClientConnection;
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use thiserror::Error;
 
 use crate::buffer::OutBuffer;
 use crate::config::{Endpoint, TlsConfig};
-use crate::tls::{self, TlsSetupError};
+use crate::tls::{self, TlsFailure, TlsSetupError};
 
 /// Why there is no connection to a node. [`crate::NodeStats::last_error`] shows its text.
 #[derive(Debug, Error)]
@@ -125,6 +125,11 @@ impl Link {
         })
     }
 
+    /// The node's certificate, once the TLS handshake is over.
+    pub(crate) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.as_ref()?.peer_certificates()?.first()
+    }
+
     /// Whether a short read means that nothing more is there.
     pub(crate) fn short_read_is_last(&self) -> bool {
         self.tls.is_none()
@@ -188,7 +193,7 @@ fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::R
         if let Err(error) = tls.process_new_packets() {
             // Sends the TLS alert, if the node still reads; the reason is known already.
             let _ = tls.write_tls(&mut Socket(fd));
-            return Err(io::Error::other(tls::explain(&error)));
+            return Err(io::Error::other(TlsFailure(error)));
         }
         if handshaking && !tls.is_handshaking() && tls.alpn_protocol() != Some(millrace_wire::ALPN)
         {

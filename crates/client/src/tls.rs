@@ -74,8 +74,12 @@ fn unusable(path: &Path, error: Error) -> TlsSetupError {
     TlsSetupError::Unusable { path, error }
 }
 
-/// A TLS error in words, with a hint for the frequent ones.
-pub(crate) fn explain(error: &Error) -> String {
+/// A TLS error with a hint for the frequent ones.
+#[derive(Debug, ThisError)]
+#[error("{}", explain(.0))]
+pub(crate) struct TlsFailure(pub(crate) Error);
+
+fn explain(error: &Error) -> String {
     let hint = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "the node's certificate was not signed by the configured CA"

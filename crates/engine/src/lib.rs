@@ -35,6 +35,7 @@ pub mod stats;
 pub use backend::{Backend, BackendKind};
 pub use engine::{
     Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Placement, Session,
+    WorkerThread,
 };
 pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::{
     BackendError, BackendKind, CompletionSink, Engine, EngineConfig, Job, JobError, KeyError,
-    Owner, PrivateKey, Session,
+    Owner, PrivateKey, Session, WorkerThread,
 };
 use support::{Behaviour, Collector, Fixture, OWNER, Scripted, Shared};
 
@@ -192,9 +192,9 @@ const MOST_ROUNDS: u64 = 100;
 #[test]
 fn each_worker_of_each_class_is_placed_once() {
     #[derive(Debug, Default)]
-    struct Recorder(std::sync::Mutex<Vec<usize>>);
+    struct Recorder(std::sync::Mutex<Vec<WorkerThread>>);
     impl millrace_engine::Placement for Recorder {
-        fn place(&self, worker: usize) {
+        fn place(&self, worker: WorkerThread) {
             self.0.lock().unwrap().push(worker);
         }
     }
@@ -210,7 +210,11 @@ fn each_worker_of_each_class_is_placed_once() {
     engine.stop();
     let mut placed = recorder.0.lock().unwrap().clone();
     placed.sort_unstable();
-    assert_eq!(placed, [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    let expected = (0..3)
+        .map(WorkerThread::Regular)
+        .chain([WorkerThread::Express]);
+    let of_three_classes: Vec<_> = expected.flat_map(|worker| [worker; 3]).collect();
+    assert_eq!(placed, of_three_classes);
 }
 
 #[test]

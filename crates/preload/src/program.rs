@@ -13,8 +13,9 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// What a program of this name is.
+    /// What a program of this name is. The kernel appends a word to the name of a file that was deleted.
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
         const NAMES: [(&[u8], Program); 5] = [
             (b"nginx", Program::Nginx),
             (b"openresty", Program::Nginx),
@@ -52,6 +53,7 @@ mod tests {
                 "{name}"
             );
         }
+        assert_eq!(Program::named(b"nginx (deleted)"), Some(Program::Nginx));
         for name in ["", "curl", "nginxbeautifier", "python3", "mynginx", "ngin"] {
             assert_eq!(Program::named(name.as_bytes()), None, "{name}");
         }

@@ -63,7 +63,7 @@ rows! { $ each_key_type,
     /// The types of keys.
     KeyType: KeyTypeRow = {
         Rsa     { name: c"RSA",       pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1] }
-        RsaPss  { name: c"RSA-PSS",   pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 10] }
+        RsaPss  { name: c"RSA-PSS",   pooled: false, oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 10] }
         Ec      { name: c"EC",        pooled: true,  oid: &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1] }
         X25519  { name: c"X25519",    pooled: true,  oid: &[6, 3, 0x2b, 0x65, 0x6e] }
         X448    { name: c"X448",      pooled: false, oid: &[6, 3, 0x2b, 0x65, 0x6f] }

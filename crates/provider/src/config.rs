@@ -25,8 +25,7 @@
 //! | `verify` | `on` | `on`: RSA results are verified, others checked for their form; `all`: every signature is verified |
 //! | `millrace_config` | – | path of the file; only in the section |
 //!
-//! An unknown key in the file is an error. In the section OpenSSL has keys of its own (`module`,
-//! `activate`), so only known keys are read.
+//! An unknown key is an error in both. In the section OpenSSL has keys of its own ([`OPENSSL_KEYS`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,6 +65,9 @@ pub const SECTION_KEYS: [&std::ffi::CStr; 14] = [
     c"verify",
     c"millrace_config",
 ];
+
+/// The keys of a provider's section that OpenSSL itself reads (`config(5)`).
+pub const OPENSSL_KEYS: [&str; 4] = ["module", "activate", "identity", "soft_load"];
 
 /// How to wait for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +223,25 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
     };
     let file = file.as_deref().map(read).transpose()?;
     merge(file.unwrap_or_default(), section)?.resolve()
+}
+
+/// Checks that all keys of the section have a reader.
+///
+/// # Errors
+/// A sentence that names the first key without.
+pub fn check_section(keys: &[String]) -> Result<()> {
+    let ours = || SECTION_KEYS.iter().filter_map(|key| key.to_str().ok());
+    let known = |key: &str| OPENSSL_KEYS.contains(&key) || ours().any(|known| known == key);
+    match keys.iter().find(|key| !known(key)) {
+        None => Ok(()),
+        Some(key) => {
+            let all: Vec<&str> = ours().collect();
+            Err(bad(
+                key,
+                &format!("is unknown; the keys are {}", all.join(", ")),
+            ))
+        }
+    }
 }
 
 /// The keys of a file, which are all known.
@@ -426,6 +447,16 @@ mod tests {
         assert!(error.text.contains("deadline"), "{error}");
         assert!(error.text.contains("client.toml"), "{error}");
         assert!(load(&[], Some(Path::new("/nonexistent/client.toml"))).is_err());
+    }
+
+    #[test]
+    fn unknown_key_of_the_section_is_named_in_the_error() {
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        assert!(check_section(&keys(&[])).is_ok());
+        assert!(check_section(&keys(&["module", "activate", "pool", "millrace_config"])).is_ok());
+        let error = check_section(&keys(&["activate", "falback"])).expect_err("unknown key");
+        assert!(error.text.contains("falback is unknown"), "{error}");
+        assert!(error.text.contains("fallback_after_ms"), "{error}");
     }
 
     #[test]

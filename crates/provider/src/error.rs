@@ -25,6 +25,8 @@ pub enum Reason {
     WrongResult = 7,
     /// The key cannot be used.
     Key = 8,
+    /// The application's buffer is too small for the result.
+    Buffer = 9,
 }
 
 impl Reason {
@@ -38,6 +40,7 @@ impl Reason {
         (Self::Library, c"libcrypto refused"),
         (Self::WrongResult, c"wrong result from the pool"),
         (Self::Key, c"unusable key"),
+        (Self::Buffer, c"buffer too small"),
     ];
 }
 

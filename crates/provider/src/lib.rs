@@ -24,6 +24,7 @@
 //! - [`config`]: where the configuration comes from and what it may say.
 //! - [`route`]: from a private operation to a verified result, without any pointer.
 //! - [`process`]: what belongs to one process: open keys, circuit breaker.
+//! - [`open_key`]: an open key and what the pool has lately denied for it.
 //! - [`algorithms`]: the algorithms that are offered, one row each.
 //! - [`operation_params`]: which parameters of OpenSSL make which typed operation.
 //! - `ffi`: the C boundary; the only room with `unsafe`.
@@ -58,6 +59,7 @@ pub mod config;
 pub mod error;
 pub mod names;
 pub mod oneshot;
+pub mod open_key;
 pub mod operation_params;
 pub mod process;
 pub mod remote;

@@ -177,13 +177,15 @@ pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
     }
 }
 
-/// The digest that an ECDSA or DSA signature of `digest` is made over: the one that is set, or else the
-/// one that has the length of the input, since nothing but the length matters then.
+/// The digest that an ECDSA or DSA signature of `digest` is made over: the one that is set, or, if none is,
+/// the one that has the length of the input, since nothing but the length matters then. None for one that the
+/// pool does not have: its length is not known here, and OpenSSL compares it.
 #[must_use]
 pub fn dsa_hash(set: Digest, digest: &[u8]) -> Option<Hash> {
     let hash = match set {
         Digest::Known(hash) => hash,
-        Digest::Unset | Digest::Unsupported => names::hash_by_len(digest.len())?,
+        Digest::Unset => names::hash_by_len(digest.len())?,
+        Digest::Unsupported => return None,
     };
     (hash.digest_len() == digest.len()).then_some(hash)
 }
@@ -250,7 +252,8 @@ mod tests {
         assert_eq!(dsa_hash(set, &[0; 32]), Some(Hash::Sha256));
         assert_eq!(dsa_hash(set, &[0; 48]), None);
         assert_eq!(dsa_hash(Digest::Unset, &[0; 48]), Some(Hash::Sha384));
-        assert_eq!(dsa_hash(Digest::Unsupported, &[0; 64]), Some(Hash::Sha512));
+        assert_eq!(dsa_hash(Digest::Unsupported, &[0; 64]), None);
+        assert_eq!(dsa_hash(Digest::Unsupported, &[0; 20]), None);
         assert_eq!(dsa_hash(Digest::Unset, &[0; 31]), None);
     }
 

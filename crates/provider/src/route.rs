@@ -91,19 +91,24 @@ impl Request<'_> {
             self.config.deadline
         };
         let deadline = Instant::now() + time;
-        let remote = self
+        let key = self
             .process
-            .remote(self.key, source, self.stats, self.pause, deadline)?;
-        if !permits(remote.as_ref(), operation) {
-            let text = format!("the pool does not allow {} with this key", operation.kind());
-            return Err(PoolError::new(FailureKind::Denied, text));
+            .open_key(self.key, source, self.stats, self.pause, deadline)?;
+        if key.denied_lately(operation, Instant::now()) {
+            return Err(denied(operation));
         }
         for attempt in 0..if self.local { 1 } else { 2 } {
-            let result = self.once(&remote, operation, input, deadline);
+            let result = self.once(&key.remote, operation, input, deadline);
             if attempt == 0 {
                 self.count_wait();
             }
-            let output = result?;
+            let output = match result {
+                Err(error) if error.kind == FailureKind::Denied => {
+                    key.deny(operation, Instant::now());
+                    return Err(denied(operation));
+                }
+                result => result?,
+            };
             if check(&output) {
                 return Ok(output);
             }
@@ -169,13 +174,9 @@ impl Request<'_> {
     }
 }
 
-fn permits(remote: &dyn Remote, operation: &Operation) -> bool {
-    remote.operations().contains(operation.kind())
-        && operation
-            .hashes()
-            .into_iter()
-            .flatten()
-            .all(|hash| remote.hashes().contains(hash))
+fn denied(operation: &Operation) -> PoolError {
+    let text = format!("the pool does not allow {} with this key", operation.kind());
+    PoolError::new(FailureKind::Denied, text)
 }
 
 #[cfg(test)]
@@ -186,6 +187,7 @@ mod tests {
     use millrace_engine::{Hash, HashSet, KeyInfo, KeyType, OperationKind, OperationSet};
 
     use super::*;
+    use crate::open_key::{DENIAL_LASTS, OpenKey};
     use crate::remote::{Done, Pool};
 
     type Script = Arc<Mutex<VecDeque<Result<Vec<u8>, FailureKind>>>>;
@@ -196,7 +198,12 @@ mod tests {
     struct ScriptedKey(KeyInfo, Script);
 
     impl Pool for Scripted {
-        fn open(&self, _name: &str, _by: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        fn open(
+            &self,
+            _: &str,
+            _: Option<&[u8]>,
+            _: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             let info = KeyInfo {
                 key_type: KeyType::Rsa { bits: 2048 },
                 spki: vec![1, 2, 3],
@@ -209,7 +216,7 @@ mod tests {
             _key: millrace_engine::PrivateKey,
             by: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            self.open("", by)
+            self.open("", None, by)
         }
     }
 
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_that_the_key_does_not_allow_is_not_sent() {
+    fn operation_that_the_node_does_not_list_is_not_sent_at_first() {
         let bench = Bench::new([right()]);
         assert_eq!(
             bench.sign(true, Hash::Sha1).err(),
@@ -345,6 +352,38 @@ mod tests {
         );
         assert_eq!(bench.left(), 1);
         assert_eq!(bench.stats.fallback_refused.get(), 1);
+    }
+
+    #[test]
+    fn denied_operation_is_sent_again_after_a_second() {
+        let bench = Bench::new([]);
+        let (start, lasts) = (Instant::now(), DENIAL_LASTS);
+        let key = OpenKey::new(
+            bench.process.pool().open("", None, start).expect("a key"),
+            start,
+        );
+        let [sha1, sha256] =
+            [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });
+        // SHA-1 was not listed when the key was opened; SHA-256 was.
+        assert!(key.denied_lately(&sha1, start + lasts / 2));
+        assert!(!key.denied_lately(&sha1, start + lasts));
+        assert!(!key.denied_lately(&sha256, start));
+        // The node has answered: the policy is still what it was, or has become narrower.
+        for operation in [&sha1, &sha256] {
+            key.deny(operation, start + lasts);
+            assert!(key.denied_lately(operation, start + lasts * 3 / 2));
+            assert!(!key.denied_lately(operation, start + lasts * 2));
+        }
+    }
+
+    #[test]
+    fn answer_that_denies_is_remembered() {
+        let bench = Bench::new([Err(FailureKind::Denied), right()]);
+        for _ in 0..2 {
+            let denied = bench.sign(false, Hash::Sha256).err();
+            assert_eq!(denied, Some(FailureKind::Denied));
+        }
+        assert_eq!(bench.left(), 1, "the second one was not sent");
     }
 
     #[test]
@@ -396,7 +435,11 @@ mod tests {
             assert_eq!(stats.report().fallbacks(), 3, "{kind:?}");
             let silent = matches!(kind, FailureKind::NoNode | FailureKind::TimedOut);
             let fourth = bench.sign(true, Hash::Sha256).err();
-            assert_eq!(fourth, silent.then_some(FailureKind::Breaker), "{kind:?}");
+            let again = match kind {
+                FailureKind::Denied => Some(kind),
+                _ => silent.then_some(FailureKind::Breaker),
+            };
+            assert_eq!(fourth, again, "{kind:?}");
             assert_eq!(stats.fallback_breaker.get(), u64::from(silent));
         }
     }

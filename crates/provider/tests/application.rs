@@ -74,7 +74,7 @@ fn everything() -> KeyPolicy {
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
     KeyPolicy {
         operations,
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     }
 }
 
@@ -252,6 +252,21 @@ fn own_library_contexts_read_the_client_file() {
     }
     assert_eq!(bench.served("rsa-pkcs1-sign"), 10);
     assert_eq!(bench.served("ecdsa-sign"), 10);
+}
+
+#[test]
+fn ecdh_secret_is_cut_to_a_short_buffer_as_openssl_does() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    bench.write_config("off.cnf", "", "mode = off");
+    for (config, key, pooled) in [
+        ("off.cnf", "p256.pem", 0),
+        ("route-a.cnf", "p256.pem", 2),
+        ("plain.cnf", "p256.stub", 2),
+    ] {
+        let counters = run(&bench, binary, "derive", config, key);
+        assert_eq!(counters["pooled"], pooled, "{config} {key}");
+    }
 }
 
 #[test]

@@ -390,6 +390,25 @@ static void contexts(const char *key_path)
         die("more than one thread of the provider");
 }
 
+/* A buffer shorter than the secret: OpenSSL's own ECDH fills it with the beginning of the secret. */
+static void derive(void)
+{
+    unsigned char whole[64], part[64];
+    size_t whole_len = sizeof(whole), part_len = 4;
+    EVP_PKEY_CTX *context = EVP_PKEY_CTX_new(private_key, NULL);
+
+    if (EVP_PKEY_derive_init(context) != 1 || EVP_PKEY_derive_set_peer(context, public_key) != 1)
+        die("derivation");
+    if (EVP_PKEY_derive(context, whole, &whole_len) != 1 || whole_len != 32)
+        die("a derivation with room enough");
+    memset(part, PAINT, sizeof(part));
+    if (EVP_PKEY_derive(context, part, &part_len) != 1 || part_len != 4)
+        die("a derivation with less room");
+    if (memcmp(whole, part, 4) != 0 || part[4] != PAINT)
+        die("another secret");
+    EVP_PKEY_CTX_free(context);
+}
+
 static void print_counters(void)
 {
     OSSL_PROVIDER *provider = OSSL_PROVIDER_load(NULL, "millrace");
@@ -456,6 +475,8 @@ int main(int argc, char **argv)
         contexts(argv[2]);
     else if (strcmp(command, "threads") == 0)
         threads();
+    else if (strcmp(command, "derive") == 0)
+        derive();
     else if (strcmp(command, "fork") == 0)
         forked(3);
     else if (strcmp(command, "tls13") == 0 && argc == 5)

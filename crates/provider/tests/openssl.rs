@@ -25,7 +25,7 @@ fn everything() -> KeyPolicy {
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
     KeyPolicy {
         operations,
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     }
 }
 
@@ -478,7 +478,7 @@ fn stub_of_another_key_is_refused() {
 fn operation_denied_by_the_key_policy_is_named_in_the_error() {
     let mut bench = Bench::new();
     bench.generate("rsa", RSA);
-    bench.hold("rsa", KeyPolicy::signing());
+    bench.hold("rsa", KeyPolicy::signing(["*"]));
     bench.write("message", b"message");
     bench.start(Arc::new(Software::new()));
     must(&bench.stock("pkeyutl -encrypt -pubin -inkey rsa.pub -in message -out secret"));
@@ -489,18 +489,76 @@ fn operation_denied_by_the_key_policy_is_named_in_the_error() {
     );
 }
 
+/// OpenSSL drops the error of a provider that does not start. So the provider starts and says it in the list of
+/// providers, and wherever a key of the pool is read; plain keys are OpenSSL's.
 #[test]
-fn configuration_mistake_is_named_in_the_error() {
-    let bench = Bench::new();
-    bench.write_config("bad.cnf", "", "mode = fast");
-    let output = bench.with_config("bad.cnf", "list -providers");
-    let (_, error) = texts(&output);
-    assert!(error.contains("mode is async, sync or off"), "{error}");
+fn configuration_mistake_is_named_where_a_key_is_read() {
+    let bench = full();
+    for (mistake, named) in [
+        ("mode = fast", "mode is async, sync or off"),
+        ("falback = off", "falback is unknown; the keys are pool,"),
+        ("deadline_ms = 0", "deadline_ms is a number of milliseconds"),
+    ] {
+        bench.write_config("bad.cnf", "", mistake);
+        let list = must(&bench.with_config("bad.cnf", "list -providers"));
+        assert!(list.contains("not usable"), "{list}");
+        assert!(
+            list.contains(named) && list.contains("status: inactive"),
+            "{list}"
+        );
+        for key in ["rsa.stub", "millrace:rsa"] {
+            let line = format!("pkey -in {key} -pubout -out public.pem");
+            let error = must_fail(&bench.with_config("bad.cnf", &line));
+            assert!(error.contains(named), "{key}: {error}");
+        }
+        must(&bench.with_config(
+            "bad.cnf",
+            "dgst -sha256 -sign rsa.pem -out signature message",
+        ));
+    }
     bench.write("client.toml", b"deadlin_ms = 5\n");
     let mut command = bench.command_with("plain.cnf", "list -providers");
     command.env("MILLRACE_CLIENT_CONF", bench.path("client.toml"));
-    let (_, error) = texts(&command.output().expect("openssl"));
-    assert!(error.contains("deadlin_ms"), "{error}");
+    let list = must(&command.output().expect("openssl"));
+    assert!(list.contains("deadlin_ms"), "{list}");
+    assert_eq!(bench.served("rsa-pkcs1-sign"), 0);
+}
+
+/// OpenSSL compares the length of a digest with that of the digest that is set, also one that the pool lacks.
+#[test]
+fn digest_of_a_wrong_length_is_not_signed() {
+    let mut bench = Bench::new();
+    let group = "genpkey -genparam -algorithm DSA -pkeyopt dsa_paramgen_bits:2048 -out dsa.par";
+    must(&bench.stock(group));
+    bench.generate("p256", P256);
+    bench.generate("dsa", "-paramfile dsa.par");
+    for key in ["p256", "dsa"] {
+        bench.hold(key, everything());
+    }
+    bench.start(Arc::new(Software::new()));
+    for key in ["p256", "dsa"] {
+        for (digest, len) in [
+            ("SHA3-256", 20),
+            ("SHA3-256", 64),
+            ("MD5", 32),
+            ("SHA256", 20),
+        ] {
+            bench.write("digest", &vec![7; len]);
+            let options = format!("-pkeyopt digest:{digest} -in digest -out signature");
+            for (config, file) in [
+                ("default.cnf", format!("{key}.pem")),
+                ("route-a.cnf", format!("{key}.pem")),
+                ("plain.cnf", format!("{key}.stub")),
+            ] {
+                let line = format!("pkeyutl -sign -inkey {file} {options}");
+                let output = match config {
+                    "default.cnf" => bench.stock(&line),
+                    config => bench.with_config(config, &line),
+                };
+                must_fail(&output);
+            }
+        }
+    }
 }
 
 #[test]

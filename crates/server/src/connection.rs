@@ -27,17 +27,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{BackendKind, JobError, KeyError, Output, PrivateKey};
+use millrace_engine::{BackendKind, Completion, JobError, Output};
+use millrace_service::Session;
 use millrace_service::outbox::{Order, Outbox, Waiting};
-use millrace_service::{Service, Session};
 use millrace_wire::codec::CompleteWriter;
-use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage, RequestId};
+use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
+
+use crate::imports::ImportLine;
 
 /// Unsent bytes above which the node stops to read from the client. It holds a few full frames: enough to
 /// keep a fast reader busy, and small enough for thousands of slow ones.
@@ -58,10 +59,6 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// answers jobs that crossed with `Drain` during this time.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
 
-/// Key checks of one connection that may queue with those of others, in order of arrival. The number equals
-/// that of concurrent checks, so a client with a thousand keys delays the one key of another by two checks.
-const IMPORTS_IN_LINE: usize = 2;
-
 /// The node frees an empty send buffer above this size, in bytes.
 const KEPT_BUFFER: usize = 64 * 1024;
 
@@ -71,6 +68,11 @@ const JOBS_PER_TURN: usize = 64;
 
 /// Reads of one connection, each with its turn and its answers, before the runtime serves other connections.
 const ROUNDS_PER_POLL: usize = 4;
+
+/// Time without a read after the engine's queue refused a job of the connection. Its identity holds its whole
+/// share of a full queue, and a client that sends refused jobs again at once would keep the threads that read
+/// for other identities busy: with a hundred such connections they decode at most 640,000 jobs/s.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Permits to decode messages. One identity has as many as the runtime has threads; its other connections
 /// wait in order, outside the runtime's queue.
@@ -116,17 +118,16 @@ enum End {
     Lost(io::Error),
 }
 
-/// Serves one authenticated client until its connection ends. `checks` bounds the key checks of all
-/// connections.
+/// Serves one authenticated client until its connection ends.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     session: Session,
     outbox: Arc<Outbox>,
     turns: Turns,
-    checks: Arc<Semaphore>,
+    imports: ImportLine,
 ) {
     let identity = Arc::clone(session.identity());
-    let connection = Connection::new(stream, session, outbox, turns, checks);
+    let connection = Connection::new(stream, session, outbox, turns, imports);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -143,13 +144,9 @@ struct Connection<S> {
     turns: Turns,
     waiting: Waiting,
     sending: SendBuffer,
-    /// Key checks in progress. Checks that have not begun are cancelled with the connection: otherwise a
-    /// client could accumulate them by reconnecting.
-    imports: JoinSet<()>,
-    /// Bounds this connection's checks that queue with those of other connections.
-    in_line: Arc<Semaphore>,
-    /// Bounds the concurrent key checks of all connections.
-    checks: Arc<Semaphore>,
+    /// Imports that wait for a check end with the connection: otherwise a client could accumulate them by
+    /// reconnecting.
+    imports: ImportLine,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -163,6 +160,8 @@ struct Deadlines {
     hello: Instant,
     active: Instant,
     linger: Option<Instant>,
+    /// The end of a pause after refused jobs ([`BUSY_PAUSE`]).
+    busy: Option<Instant>,
     close: Option<Instant>,
 }
 
@@ -172,7 +171,7 @@ impl<S> Connection<S> {
         session: Session,
         outbox: Arc<Outbox>,
         turns: Turns,
-        checks: Arc<Semaphore>,
+        imports: ImportLine,
     ) -> Self {
         let now = Instant::now();
         let hello = now + session.settings().limits.handshake_timeout;
@@ -185,9 +184,7 @@ impl<S> Connection<S> {
             turns,
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
-            imports: JoinSet::new(),
-            in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
-            checks,
+            imports,
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
@@ -195,6 +192,7 @@ impl<S> Connection<S> {
                 hello,
                 active: now,
                 linger: None,
+                busy: None,
                 close: None,
             },
         }
@@ -272,9 +270,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(true)
     }
 
-    /// Whether reading must stop until more jobs have ended or more bytes were sent.
+    /// Whether reading must stop until more jobs have ended, more keys are checked, more bytes were sent, or a pause
+    /// has passed.
     fn paused(&self) -> bool {
-        !self.session.wants_more() || self.sending.len() >= HIGH_WATER
+        !self.session.wants_more()
+            || self.sending.len() >= HIGH_WATER
+            || self.deadlines.busy.is_some()
+            || self.imports.must_wait(self.session.importing())
     }
 
     fn take_messages(&mut self) {
@@ -294,6 +296,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     if let Err(fault) = self.session.receive(message, now) {
                         break Some((fault, fault.to_string()));
                     }
+                    self.begin_imports();
+                    if self.imports.must_wait(self.session.importing()) {
+                        self.unread = true;
+                        break None;
+                    }
                 }
                 Err(error) => break Some((error.fault(), error.to_string())),
             }
@@ -304,22 +311,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Queues the key checks that the session asks for.
+    fn begin_imports(&mut self) {
+        for (request, key) in self.session.take_imports() {
+            self.imports.push(request, key, Arc::clone(&self.outbox));
+        }
+    }
+
     /// Performs the actions that the session returned.
     fn carry_out(&mut self) {
-        // A finished import frees its place in the queue; its answer is in the outbox.
-        while self.imports.try_join_next().is_some() {}
-        let service = self.session.service().clone();
         let answers = self.session.carry_out();
-        for (request, key) in answers.imports {
-            self.imports.spawn(import(
-                request,
-                key,
-                Arc::clone(&self.in_line),
-                Arc::clone(&self.checks),
-                service.clone(),
-                Arc::clone(&self.outbox),
-            ));
-        }
         for reply in answers.replies {
             reply.encode(&mut self.sending.bytes);
         }
@@ -334,6 +335,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// the connection must end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
+        let refused = |c: &Completion| matches!(c.result, Err(JobError::Busy));
+        if completions.iter().any(refused) {
+            self.deadlines.busy = Some(Instant::now() + BUSY_PAUSE);
+        }
         self.session.completed(&mut completions);
         let ended = completions
             .drain(..)
@@ -399,13 +404,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             ready!(self.timer.as_mut().poll(context));
             self.deadlines.armed = None;
             let now = Instant::now();
-            if now >= next
+            let resumed = self.deadlines.busy.take_if(|end| now >= *end).is_some();
+            if !resumed
+                && now >= next
                 && let Some(end) = self.expired(now)
             {
                 return Poll::Ready(end);
             }
-            if self.closing {
-                // The fault is in the buffer: send it.
+            if self.closing || resumed {
+                // There is a fault to send, or reading goes on.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -429,10 +436,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.closing {
             return deadlines.close;
         }
-        [hello, idle, deadlines.linger, self.sending.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let sending = self.sending.deadline();
+        let all = [hello, idle, deadlines.linger, deadlines.busy, sending];
+        all.into_iter().flatten().min()
     }
 
     /// The effect of a passed deadline: the end of the connection, or a fault to send first.
@@ -468,29 +474,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         NodeMessage::Fault(fault).encode(&mut self.sending.bytes);
         self.closing = true;
         self.deadlines.close = Some(Instant::now() + FAULT_TIMEOUT);
-    }
-}
-
-/// Checks and loads an imported key without blocking its connection.
-async fn import(
-    request: RequestId,
-    key: PrivateKey,
-    in_line: Arc<Semaphore>,
-    checks: Arc<Semaphore>,
-    service: Service,
-    outbox: Arc<Outbox>,
-) {
-    let _in_line = in_line.acquire().await;
-    let permit = checks.acquire_owned().await;
-    let answers = Arc::clone(&outbox);
-    let answered = tokio::task::spawn_blocking(move || {
-        answers.imported((request, service.check_import(&key)));
-        // Released only here: answers keep the order of the queue, and a check continues after its connection
-        // has ended and counts against the bound until it is done.
-        drop(permit);
-    });
-    if answered.await.is_err() {
-        outbox.imported((request, Err(KeyError::Backend)));
     }
 }
 

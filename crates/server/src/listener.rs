@@ -3,25 +3,32 @@
 
 //! Sockets that clients connect to, and the identity of a client on a unix socket.
 //!
-//! The node binds a unix socket under a temporary name and sets its mode and group before it listens. Until
-//! it listens the kernel refuses every connection, so no client gets in with the initial permissions. Then
-//! the node renames the socket to its path, so that path never shows a socket without a listener. The node
+//! The node binds a unix socket under a temporary name, with its final mode, and sets its group before it
+//! listens. Until it listens the kernel refuses every connection, so no client gets in with the initial group.
+//! Then the node renames the socket to its path, so that path never shows a socket without a listener. The node
 //! replaces the socket of a dead node; a socket with a listener is an error.
+//!
+//! A service manager may open the sockets instead ([`Inherited`]). They outlive the node: connections wait in the
+//! kernel while the node restarts.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::net::TcpListener as BlockingTcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown, lchown};
 use std::os::unix::net::{UnixListener as BlockingListener, UnixStream as BlockingStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
 };
+use rustix::process::{geteuid, umask};
 use thiserror::Error;
 use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tracing::warn;
 
 use crate::config::UnixConfig;
 
@@ -55,15 +62,51 @@ pub enum ListenError {
         /// The configured group.
         group: String,
     },
+    /// The node's user may not give files to the group.
+    #[error(
+        "cannot give {} to group {group:?}: the node's user (uid {user}) is not in it; add the user to the group \
+         (under systemd: SupplementaryGroups={group}), or open the socket to all users with mode = \"0666\": \
+         the policy of each key decides on the operations of each user",
+        path.display()
+    )]
+    GroupDenied {
+        /// The socket or its folder.
+        path: PathBuf,
+        /// The configured group.
+        group: String,
+        /// The node's user id.
+        user: u32,
+    },
+    /// Another user could replace the socket.
+    #[error(
+        "cannot listen in {}: {reason}, who could put another socket in its place; choose a folder of the node's \
+         user or of root that only its owner may write to",
+        path.display()
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Who may write to it.
+        reason: String,
+    },
 }
 
-/// A listening unix socket. Dropping it removes its file.
+/// Listening sockets that a service manager opened and passed to the node. The node never removes their files.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Replaces the socket of [`UnixConfig`].
+    pub unix: Option<BlockingListener>,
+    /// Replaces the address of [`crate::config::TcpConfig`].
+    pub tcp: Option<BlockingTcpListener>,
+}
+
+/// A listening unix socket. Dropping it removes its file, unless the socket is inherited.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
-    /// Identifies the file: another node may have replaced it at the path.
-    inode: u64,
+    /// Identifies the file: another node may have replaced it at the path. `None`: the file is not the node's.
+    inode: Option<u64>,
 }
 
 impl BoundSocket {
@@ -76,15 +119,19 @@ impl BoundSocket {
         };
         let group = group
             .as_deref()
-            .map(|group| group_id(path, group))
+            .map(|group| Group::find(path, group))
             .transpose()?;
-        if let Some(directory) = path.parent() {
-            make_directory(directory, group).map_err(failed)?;
+        if let Some(folder) = path.parent() {
+            make_directory(folder, *mode, group.as_ref())?;
         }
         refuse_occupied(path)?;
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let _ = fs::remove_file(&beside);
-        let placed = bind_closed(&beside, *mode, group).and_then(|socket| {
+        let placed = bind_closed(&beside, *mode).and_then(|socket| {
+            if let Some(group) = &group {
+                // Never through a link: the path was free before the bind, but another process may have changed it.
+                lchown(&beside, None, Some(group.id))?;
+            }
             listen(&socket, BACKLOG)?;
             let listener = UnixListener::from_std(BlockingListener::from(socket))?;
             let inode = fs::symlink_metadata(&beside)?.ino();
@@ -95,13 +142,53 @@ impl BoundSocket {
             Ok((listener, inode)) => Ok(Self {
                 listener: Some(listener),
                 path: path.clone(),
-                inode,
+                inode: Some(inode),
             }),
             Err(error) => {
                 let _ = fs::remove_file(&beside);
-                Err(failed(error))
+                Err(match &group {
+                    Some(group) => group.denied(path, error),
+                    None => failed(error),
+                })
             }
         }
+    }
+
+    /// Uses a socket that the service manager opened. Its path, mode and group stay as they are; the log has a
+    /// warning if `config` wants others.
+    pub(crate) fn adopt(
+        listener: BlockingListener,
+        config: Option<&UnixConfig>,
+    ) -> Result<Self, ListenError> {
+        let address = listener.local_addr().ok();
+        let path = address.and_then(|address| address.as_pathname().map(Path::to_owned));
+        let path = path.unwrap_or_default();
+        if let Some(config) = config {
+            let mode = fs::symlink_metadata(&path).map_or(0, |file| file.mode() & 0o777);
+            if config.path != path || config.mode != mode || config.group.is_some() {
+                warn!(
+                    socket = %path.display(),
+                    mode = format!("{mode:04o}"),
+                    "the service manager opened the socket: its ListenStream=, SocketMode= and SocketGroup= hold, \
+                     not [unix] of node.toml"
+                );
+            }
+        }
+        let opened = listener
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(listener));
+        match opened {
+            Ok(listener) => Ok(Self {
+                listener: Some(listener),
+                path,
+                inode: None,
+            }),
+            Err(source) => Err(ListenError::Io { path, source }),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
@@ -119,8 +206,8 @@ impl BoundSocket {
 
 impl Drop for BoundSocket {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == self.inode);
-        if ours {
+        let Some(inode) = self.inode else { return };
+        if fs::symlink_metadata(&self.path).is_ok_and(|now| now.ino() == inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -130,34 +217,102 @@ impl Drop for BoundSocket {
 /// bound.
 const BACKLOG: i32 = 4096;
 
-/// A socket at `path` with its final mode and group. No client can connect before it listens.
-fn bind_closed(path: &Path, mode: u32, group: Option<u32>) -> io::Result<OwnedFd> {
+/// A socket at `path` with its final mode. No client can connect before it listens.
+fn bind_closed(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind(&socket, &address)?;
-    fs::set_permissions(path, Permissions::from_mode(mode))?;
-    if group.is_some() {
-        chown(path, None, group)?;
-    }
+    // Linux gives the file the mode of the socket, without the bits of the umask. So the mode is set on the
+    // descriptor, and no file that another user puts at the path can get it.
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    let before = umask(Mode::empty());
+    let bound = bind(&socket, &address);
+    umask(before);
+    bound?;
     Ok(socket)
 }
 
-/// Leaves an existing directory unchanged. In a new one, the group that may connect has search permission.
-fn make_directory(directory: &Path, group: Option<u32>) -> io::Result<()> {
-    if directory.as_os_str().is_empty() || directory.is_dir() {
+/// Makes the folder of a socket with `mode` and `group`, or checks an existing one: no other user may replace the
+/// socket, and the users that the socket admits should be able to reach it. A folder of the node that holds only
+/// sockets is opened to them; for any other folder the log has the command.
+fn make_directory(folder: &Path, mode: u32, group: Option<&Group>) -> Result<(), ListenError> {
+    if folder.as_os_str().is_empty() {
         return Ok(());
     }
-    let mode = if group.is_some() { 0o750 } else { 0o755 };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(directory)?;
-    if group.is_some() {
-        chown(directory, None, group)
+    let failed = |source| ListenError::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let Ok(found) = fs::metadata(folder) else {
+        let open = group.is_none() || mode & 0o007 != 0;
+        let mode = if open { 0o755 } else { 0o750 };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(mode);
+        builder.create(folder).map_err(failed)?;
+        // Again, because the umask takes bits away.
+        fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(failed)?;
+        return group.map_or(Ok(()), |group| group.give(folder));
+    };
+    check_folder(folder, &found, geteuid().as_raw())?;
+    let Some(wanted) = missing_rights(&found, mode, group.map(|group| group.id)) else {
+        return Ok(());
+    };
+    let ours = found.uid() == geteuid().as_raw();
+    if ours && holds_only_sockets(folder) {
+        if let Some(group) = group.filter(|group| group.id != found.gid()) {
+            group.give(folder)?;
+        }
+        fs::set_permissions(folder, Permissions::from_mode(wanted)).map_err(failed)?;
     } else {
-        Ok(())
+        let chgrp = group.map_or_else(String::new, |group| {
+            format!("chgrp {} {}; ", group.name, folder.display())
+        });
+        warn!(
+            remedy = format!("{chgrp}chmod {wanted:04o} {}", folder.display()),
+            "users who may connect to the socket cannot enter its folder"
+        );
     }
+    Ok(())
+}
+
+/// Refuses a folder in which another user could replace the socket. In a sticky folder (/tmp) the kernel prevents
+/// that.
+fn check_folder(path: &Path, folder: &fs::Metadata, user: u32) -> Result<(), ListenError> {
+    let (owner, mode) = (folder.uid(), folder.mode());
+    let refused = |reason| ListenError::Folder {
+        path: path.to_owned(),
+        reason,
+    };
+    if owner != 0 && owner != user {
+        return Err(refused(format!("it belongs to uid {owner}")));
+    }
+    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        let mode = mode & 0o7777;
+        return Err(refused(format!(
+            "other users may write to it (mode {mode:04o})"
+        )));
+    }
+    Ok(())
+}
+
+/// The mode that lets the users of a socket with `mode` and `group` enter its folder, if they cannot yet.
+fn missing_rights(folder: &fs::Metadata, mode: u32, group: Option<u32>) -> Option<u32> {
+    let now = folder.mode() & 0o7777;
+    if mode & 0o007 != 0 {
+        return (now & 0o001 == 0).then_some(now | 0o055);
+    }
+    let enters = now & 0o001 != 0 || (Some(folder.gid()) == group && now & 0o010 != 0);
+    (group.is_some() && !enters).then_some(now | 0o050)
+}
+
+fn holds_only_sockets(folder: &Path) -> bool {
+    let Ok(mut entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    entries.all(|entry| {
+        let kind = entry.and_then(|entry| entry.file_type());
+        kind.is_ok_and(|kind| kind.is_socket())
+    })
 }
 
 fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
@@ -178,24 +333,54 @@ fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// The number of a group: as configured, or looked up in `/etc/group`. NSS is not used, because it would load
-/// foreign libraries into the process that holds the keys.
-fn group_id(path: &Path, group: &str) -> Result<u32, ListenError> {
-    let unknown = || ListenError::Group {
-        path: path.to_owned(),
-        group: group.to_owned(),
-    };
-    if let Ok(number) = group.parse() {
-        return Ok(number);
+/// A group as configured, and its number.
+#[derive(Debug)]
+struct Group {
+    name: String,
+    id: u32,
+}
+
+impl Group {
+    /// A number, or a name in `/etc/group`. NSS is not used, because it would load foreign libraries into the
+    /// process that holds the keys.
+    fn find(path: &Path, name: &str) -> Result<Self, ListenError> {
+        let unknown = || ListenError::Group {
+            path: path.to_owned(),
+            group: name.to_owned(),
+        };
+        let found = |id| Self {
+            name: name.to_owned(),
+            id,
+        };
+        if let Ok(number) = name.parse() {
+            return Ok(found(number));
+        }
+        let groups = fs::read_to_string("/etc/group").map_err(|_| unknown())?;
+        let mut lines = groups.lines().map(|line| line.split(':'));
+        let id = lines.find_map(|mut fields| {
+            (fields.next() == Some(name))
+                .then(|| fields.nth(1)?.parse().ok())
+                .flatten()
+        });
+        id.map(found).ok_or_else(unknown)
     }
-    let groups = fs::read_to_string("/etc/group").map_err(|_| unknown())?;
-    let mut lines = groups.lines().map(|line| line.split(':'));
-    let found = lines.find_map(|mut fields| {
-        (fields.next() == Some(group))
-            .then(|| fields.nth(1)?.parse().ok())
-            .flatten()
-    });
-    found.ok_or_else(unknown)
+
+    /// Gives a folder to the group.
+    fn give(&self, folder: &Path) -> Result<(), ListenError> {
+        chown(folder, None, Some(self.id)).map_err(|error| self.denied(folder, error))
+    }
+
+    fn denied(&self, path: &Path, source: io::Error) -> ListenError {
+        let path = path.to_owned();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return ListenError::GroupDenied {
+                path,
+                group: self.name.clone(),
+                user: geteuid().as_raw(),
+            };
+        }
+        ListenError::Io { path, source }
+    }
 }
 
 /// The identity of the client on a unix socket, from the credentials that the kernel holds.
@@ -244,7 +429,7 @@ mod tests {
     fn connections_are_refused_before_the_socket_listens() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("node.sock");
-        let socket = bind_closed(&path, 0o600, None).unwrap();
+        let socket = bind_closed(&path, 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let error = BlockingStream::connect(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
@@ -284,12 +469,100 @@ mod tests {
 
     #[test]
     fn group_is_found_by_name_or_number() {
-        let path = Path::new("/x");
-        assert_eq!(group_id(path, "root").unwrap(), 0);
-        assert_eq!(group_id(path, "123").unwrap(), 123);
+        let find = |name| Group::find(Path::new("/x"), name);
+        assert_eq!(find("root").unwrap().id, 0);
+        assert_eq!(find("123").unwrap().id, 123);
         assert!(matches!(
-            group_id(path, "no such group"),
+            find("no such group"),
             Err(ListenError::Group { .. })
         ));
+    }
+
+    #[test]
+    fn denied_group_names_the_cure() {
+        let group = Group {
+            name: "haproxy".to_owned(),
+            id: 1,
+        };
+        let error = group.denied(Path::new("/x"), io::ErrorKind::PermissionDenied.into());
+        let text = error.to_string();
+        for part in ["haproxy", "SupplementaryGroups=", "0666"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let other = group.denied(Path::new("/x"), io::ErrorKind::StorageFull.into());
+        assert!(matches!(other, ListenError::Io { .. }));
+    }
+
+    #[tokio::test]
+    async fn socket_mode_is_exact_whatever_the_umask_is() {
+        let directory = TempDir::new().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let config = UnixConfig {
+                mode,
+                ..config(&directory)
+            };
+            let socket = BoundSocket::bind(&config).unwrap();
+            assert_eq!(fs::metadata(&config.path).unwrap().mode() & 0o777, mode);
+            drop(socket);
+        }
+    }
+
+    #[tokio::test]
+    async fn folder_of_sockets_follows_the_mode_of_the_socket() {
+        let directory = TempDir::new().unwrap();
+        let mut config = config(&directory);
+        let folder = config.path.parent().unwrap().to_owned();
+        let mode = || fs::metadata(&folder).unwrap().mode() & 0o777;
+        // As a first start with a group leaves it.
+        DirBuilder::new().mode(0o750).create(&folder).unwrap();
+        drop(BoundSocket::bind(&config).unwrap());
+        assert_eq!(mode(), 0o750, "the owner needs no more");
+        config.mode = 0o666;
+        drop(BoundSocket::bind(&config).unwrap());
+        assert_eq!(mode(), 0o755);
+        // A folder with other files may be anything, such as a home.
+        fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+        fs::write(folder.join("file"), b"x").unwrap();
+        drop(BoundSocket::bind(&config).unwrap());
+        assert_eq!(mode(), 0o700);
+    }
+
+    #[tokio::test]
+    async fn folder_that_other_users_may_write_to_is_refused() {
+        let directory = TempDir::new().unwrap();
+        let config = config(&directory);
+        let folder = config.path.parent().unwrap();
+        fs::create_dir(folder).unwrap();
+        for (mode, refused) in [
+            (0o777, true),
+            (0o775, true),
+            (0o1777, false),
+            (0o755, false),
+        ] {
+            fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
+            let bound = BoundSocket::bind(&config);
+            let is_refused = matches!(bound, Err(ListenError::Folder { .. }));
+            assert_eq!(is_refused, refused, "{mode:o}");
+        }
+        let metadata = fs::metadata(folder).unwrap();
+        let stranger = metadata.uid() + 1;
+        assert!(check_folder(folder, &metadata, metadata.uid()).is_ok());
+        let verdict = check_folder(folder, &metadata, stranger);
+        assert_eq!(verdict.is_err(), metadata.uid() != 0, "root may own it");
+    }
+
+    #[tokio::test]
+    async fn inherited_socket_keeps_its_file_and_its_queue() {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("node.sock");
+        let opened = BlockingListener::bind(&path).unwrap();
+        let client = BlockingStream::connect(&path).unwrap();
+        let adopted = BoundSocket::adopt(opened.try_clone().unwrap(), None).unwrap();
+        assert_eq!(adopted.path(), path);
+        drop(adopted);
+        assert!(path.exists());
+        opened.set_nonblocking(false).unwrap();
+        drop(opened.accept().unwrap());
+        drop(client);
     }
 }

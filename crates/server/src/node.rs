@@ -18,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,8 @@ use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
 use crate::connection::{Turns, serve};
 use crate::http;
-use crate::listener::{BoundSocket, ListenError, tune, unix_identity};
+use crate::imports::Imports;
+use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
 use crate::tls::{self, Acceptor, TlsError};
 
@@ -57,10 +59,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bound on the time that connections have to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Concurrent key checks of clients. Each takes a core for milliseconds; with two, imports continue beside a
-/// slow one, and most of the machine stays available for jobs.
-const CONCURRENT_IMPORTS: usize = 2;
 
 /// Interval at which a drain checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -80,8 +78,7 @@ pub struct Node {
 pub(crate) struct Inner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
-    /// Bounds concurrent key checks: each takes a core for milliseconds, and every client may request them.
-    checks: Arc<Semaphore>,
+    imports: Imports,
     /// The turns that the connections of one identity share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     /// The reload action of the composition root, if it has set one.
@@ -138,11 +135,30 @@ impl Node {
     /// # Errors
     /// The socket or file that cannot be used, with a text for the operator. No socket stays open.
     pub fn bind(config: NodeConfig, service: Service) -> Result<Self, StartError> {
-        let unix = config.unix.as_ref().map(BoundSocket::bind).transpose()?;
+        Self::bind_with(config, service, Inherited::default())
+    }
+
+    /// As [`Self::bind`], with clients' sockets that a service manager has opened.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_with(
+        config: NodeConfig,
+        service: Service,
+        inherited: Inherited,
+    ) -> Result<Self, StartError> {
+        let unix = match inherited.unix {
+            Some(listener) => Some(BoundSocket::adopt(listener, config.unix.as_ref())?),
+            None => config.unix.as_ref().map(BoundSocket::bind).transpose()?,
+        };
         let tcp = match &config.tcp {
             Some(tcp) => {
                 let acceptor = Arc::new(Acceptor::new(tcp.tls.clone())?);
-                Some((listen(tcp.address, "clients")?, acceptor))
+                let listener = match inherited.tcp {
+                    Some(listener) => adopt_tcp(listener, tcp.address)?,
+                    None => listen(tcp.address, "clients")?,
+                };
+                Some((listener, acceptor))
             }
             None => None,
         };
@@ -166,11 +182,11 @@ impl Node {
             None => None,
         };
         let inner = Arc::new(Inner {
-            service,
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
-            checks: Arc::new(Semaphore::new(CONCURRENT_IMPORTS)),
+            imports: Imports::new(service.clone()),
             turns: Mutex::default(),
             reload: Mutex::new(None),
+            service,
         });
         Ok(Self {
             inner,
@@ -189,6 +205,12 @@ impl Node {
         self.tcp
             .as_ref()
             .and_then(|(listener, _)| listener.local_addr().ok())
+    }
+
+    /// The path of the clients' unix socket.
+    #[must_use]
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.unix.as_ref().map(BoundSocket::path)
     }
 
     /// The TCP address of the metrics.
@@ -475,8 +497,9 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let outbox = Arc::new(Outbox::default());
     let turns = node.turns_of(&identity);
+    let imports = node.imports.line(Arc::clone(&identity));
     match place.open(identity, Arc::clone(&outbox) as _) {
-        Ok(session) => serve(stream, session, outbox, turns, Arc::clone(&node.checks)).await,
+        Ok(session) => serve(stream, session, outbox, turns, imports).await,
         Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
         Err(_) => tell(stream, Fault::TooManyConnections).await,
     }
@@ -528,4 +551,23 @@ fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartE
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
+}
+
+/// Uses a TCP socket that the service manager opened, on whatever address.
+fn adopt_tcp(
+    listener: std::net::TcpListener,
+    configured: SocketAddr,
+) -> Result<TcpListener, StartError> {
+    let address = listener.local_addr().unwrap_or(configured);
+    if address != configured {
+        warn!(%address, %configured, "the service manager opened the socket: its ListenStream= holds, not [tcp]");
+    }
+    let opened = listener
+        .set_nonblocking(true)
+        .and_then(|()| TcpListener::from_std(listener));
+    opened.map_err(|source| StartError::Address {
+        address,
+        what: "clients",
+        source,
+    })
 }

@@ -84,6 +84,17 @@ impl ClientReports {
         }
     }
 
+    /// The sum of the rows of one identity.
+    pub(crate) fn of(&self, identity: &str) -> EdgeReport {
+        let mut sum = EdgeReport::default();
+        for ((owner, _), row) in &self.lock().rows {
+            if &**owner == identity {
+                sum.merge(&row.counts);
+            }
+        }
+        sum
+    }
+
     /// The sum of all reports since the node started.
     pub(crate) fn totals(&self) -> EdgeCounts {
         counts(&self.lock().totals)
@@ -169,6 +180,8 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].connections, rows[0].counts.paused), (2, 6));
         assert_eq!(rows[0].counts.fallbacks[0].jobs, 4);
+        assert_eq!(edges.of("uid:1").get(EdgeCounter::Paused), 6);
+        assert!(edges.of("uid:2").is_zero(), "another identity");
         edges.leave(&identity, &agent);
         assert_eq!(edges.rows()[0].connections, 1);
         edges.leave(&identity, &agent);

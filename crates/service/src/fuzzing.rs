@@ -17,8 +17,8 @@ use millrace_engine::{
     OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, EdgeCounter, EdgeReport, FEATURE_REPORTS, Hello, JobId, KeyHandle, KeySelector,
-    Message, NodeMessage, RequestId, SubmittedJob,
+    ClientMessage, EdgeCounter, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Hello, JobId,
+    KeyHandle, KeySelector, Message, NodeMessage, RequestId, SubmittedJob,
 };
 use zeroize::Zeroizing;
 
@@ -83,8 +83,10 @@ struct Model {
     in_flight: BTreeSet<JobId>,
     cancelled: BTreeSet<JobId>,
     may_report: bool,
+    may_ask: bool,
     reported: EdgeReport,
-    /// Reports that the node still accepts, as time: at most a minute, and each report costs a second.
+    /// Reports and requests for descriptions that the node still accepts, as time: at most a minute, and each
+    /// costs a second.
     patience: Duration,
     last_report: Instant,
 }
@@ -119,6 +121,7 @@ impl Model {
             in_flight: BTreeSet::new(),
             cancelled: BTreeSet::new(),
             may_report: false,
+            may_ask: false,
             reported: EdgeReport::default(),
             patience: Duration::from_secs(60),
             last_report: now,
@@ -256,8 +259,10 @@ impl Model {
                     return Expected::Fault;
                 }
                 let may_report = hello.features & FEATURE_REPORTS != 0;
+                let may_ask = hello.features & FEATURE_DESCRIPTION != 0;
                 Expected::Replies(Box::new(move |model, effects| {
                     model.may_report = may_report;
+                    model.may_ask = may_ask;
                     let said = 1 + usize::from(model.draining);
                     assert_eq!(effects.replies.len(), said);
                     assert!(matches!(effects.replies[0], NodeMessage::Welcome(_)));
@@ -310,23 +315,39 @@ impl Model {
                 }))
             }
             ClientMessage::Report(report) => {
-                let waited = self.now.duration_since(self.last_report);
-                let patience = (self.patience + waited).min(Duration::from_secs(60));
-                let one = Duration::from_secs(1);
-                if !self.may_report || patience < one {
+                let Some(left) = self.patience_after(self.may_report) else {
                     return Expected::Fault;
-                }
+                };
                 let report = *report;
                 Expected::Replies(Box::new(move |model, effects| {
                     assert!(effects.replies.is_empty());
                     let news = effects.news.expect("what is new");
                     assert_eq!(news, report.since(&model.reported));
                     model.reported.merge(&news);
-                    model.patience = patience - one;
+                    model.patience = left;
+                    model.last_report = model.now;
+                }))
+            }
+            ClientMessage::Describe => {
+                let Some(left) = self.patience_after(self.may_ask) else {
+                    return Expected::Fault;
+                };
+                Expected::Replies(Box::new(move |model, effects| {
+                    assert_eq!((effects.replies.len(), effects.descriptions), (0, 1));
+                    model.patience = left;
                     model.last_report = model.now;
                 }))
             }
         }
+    }
+
+    /// The patience that is left after one more report or request; none if it is a protocol violation.
+    fn patience_after(&self, allowed: bool) -> Option<Duration> {
+        let waited = self.now.duration_since(self.last_report);
+        let patience = (self.patience + waited).min(Duration::from_secs(60));
+        patience
+            .checked_sub(Duration::from_secs(1))
+            .filter(|_| allowed)
     }
 
     fn expect_jobs(&self, jobs: &[SubmittedJob]) -> Expected {
@@ -452,13 +473,13 @@ fn info(key_type: KeyType) -> KeyInfo {
 }
 
 fn entry(number: Key, key_type: KeyType) -> Arc<KeyEntry<Key>> {
-    let policy = KeyPolicy::signing();
+    let policy = KeyPolicy::signing(["*"]);
     let name = char::from(b'a' + (number % 26) as u8).to_string();
     Arc::new(KeyEntry::new(&name, number, info(key_type), policy))
 }
 
 fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
-    Some(match code % 8 {
+    Some(match code % 9 {
         0 => ClientMessage::Hello(Hello {
             min_version: u16::from(steps.below(3)?),
             max_version: u16::from(steps.below(3)?),
@@ -491,6 +512,7 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
             report.set(counter, u64::from(steps.byte()?));
             ClientMessage::Report(report)
         }
+        7 => ClientMessage::Describe,
         _ => ClientMessage::Submit(jobs(steps)?),
     })
 }

@@ -19,6 +19,7 @@
 //! - [`store`]: keys at rest, and private keys from PEM.
 //! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
 //!   ends use it through [`Session`].
+//! - [`imports`]: the order of key checks, and bounds on keys that wait.
 //! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
 //! - [`bucket`], [`log_limit`]: the only token bucket, and the log limiter that uses it.
 //!
@@ -30,6 +31,7 @@ mod client_reports;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod imports;
 pub mod keys;
 pub mod log_limit;
 pub mod metrics;

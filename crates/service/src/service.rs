@@ -33,7 +33,7 @@ use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use crate::client_reports::ClientReports;
-use crate::keys::{KeySet, Keyring, Reloaded};
+use crate::keys::{KeyReport, KeySet, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, Metrics, Moment, Refusal};
 use crate::outbox::Order;
@@ -42,6 +42,9 @@ use crate::session::{Effects, Rules, SessionState};
 use crate::settings::{Applied, LogControl, Problems, Settings, Snapshot};
 use crate::status::{SessionRow, Status};
 use crate::store::{KeyStore, StoreError};
+
+/// Name and version of this software, for descriptions.
+const SOFTWARE: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
 /// Receives the completions of one session's jobs, and the service's orders. The front end implements it.
 pub trait SessionSink: CompletionSink {
@@ -103,7 +106,9 @@ impl Service {
     /// checks.
     ///
     /// # Errors
-    /// If the key store cannot be read. A single key file that cannot be used is logged and skipped.
+    /// If the key store cannot be read, or if it has keys and another key-encryption key sealed them: a node
+    /// that serves none of its keys must not look ready. A single key file that cannot be used is logged and
+    /// skipped.
     pub fn new(
         name: impl Into<String>,
         settings: Settings,
@@ -140,6 +145,10 @@ impl Service {
             inner: Arc::new(inner),
         };
         service.reload_keys()?;
+        let keyring = &service.inner.keyring;
+        if keyring.current().len() == 0 && keyring.store().kek().is_some() {
+            keyring.store().check_kek()?;
+        }
         Ok(service)
     }
 
@@ -376,6 +385,12 @@ impl Service {
         self.inner.book().sessions.iter().map(row).collect()
     }
 
+    /// The keys with the versions in service, and the files that cannot be used.
+    #[must_use]
+    pub fn keys(&self) -> KeyReport {
+        self.inner.keyring.report(&self.inner.name)
+    }
+
     /// The current state of the service: the answer of `/status`.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -515,8 +530,6 @@ pub struct Answers<'a> {
     pub replies: vec::Drain<'a, NodeMessage>,
     /// Jobs that ended without being submitted, to send as completions.
     pub refused: vec::Drain<'a, (JobId, JobError)>,
-    /// Keys to check with [`Service::check_import`]; answer each through [`Session::imported`].
-    pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
 }
 
 /// One client of the service. Dropping it ends the session and cancels its jobs.
@@ -608,7 +621,7 @@ impl Session {
     /// Number of replies that [`Self::carry_out`] will return. A front end bounds how many it holds.
     #[must_use]
     pub fn replies_waiting(&self) -> usize {
-        self.effects.replies.len()
+        self.effects.replies.len() + self.effects.descriptions
     }
 
     /// Number of jobs that wait for [`Self::carry_out`], including refused ones.
@@ -619,6 +632,7 @@ impl Session {
 
     /// Submits the jobs collected by [`Self::receive`] to the engine in one call, and returns the answers.
     pub fn carry_out(&mut self) -> Answers<'_> {
+        self.describe();
         let inner = &*self.place.service.inner;
         if !self.effects.jobs.is_empty() {
             let jobs = self.effects.jobs.drain(..).map(|ready| Job {
@@ -644,7 +658,8 @@ impl Session {
                 | NodeMessage::Complete(_)
                 | NodeMessage::Pong { .. }
                 | NodeMessage::Drain
-                | NodeMessage::Fault(_) => {}
+                | NodeMessage::Fault(_)
+                | NodeMessage::Description { .. } => {}
             }
         }
         for (_, error) in &self.effects.refused {
@@ -662,8 +677,12 @@ impl Session {
         Answers {
             replies: self.effects.replies.drain(..),
             refused: self.effects.refused.drain(..),
-            imports: self.effects.imports.drain(..),
         }
+    }
+
+    /// Keys to check with [`Service::check_import`]; answer each through [`Self::imported`].
+    pub fn take_imports(&mut self) -> vec::Drain<'_, (RequestId, PrivateKey)> {
+        self.effects.imports.drain(..)
     }
 
     fn log_denial(&mut self) {
@@ -673,6 +692,16 @@ impl Session {
         {
             let identity = &*self.entry.identity;
             info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
+        }
+    }
+
+    fn describe(&mut self) {
+        for _ in 0..mem::take(&mut self.effects.descriptions) {
+            let reports = &self.place.service.inner.reports;
+            self.effects.replies.push(NodeMessage::Description {
+                software: SOFTWARE.to_owned(),
+                edges: reports.of(&self.entry.identity),
+            });
         }
     }
 
@@ -718,6 +747,12 @@ impl Session {
     #[must_use]
     pub fn greeted(&self) -> bool {
         self.state.greeted()
+    }
+
+    /// Number of imports that are not answered yet. A front end bounds how many may wait: see [`crate::imports`].
+    #[must_use]
+    pub fn importing(&self) -> usize {
+        self.state.importing()
     }
 
     /// Whether no job and no import of the client is in progress.

@@ -23,8 +23,9 @@ use millrace_engine::{
     JobError, KeyError, KeyInfo, KeyPolicy, Operation, OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobId, KeyHandle, KeyRefusal,
-    KeySelector, NodeMessage, RequestId, SubmittedJob, Vocabulary, Welcome, version,
+    ClientMessage, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Fault, Hello, JobId,
+    KeyHandle, KeyRefusal, KeySelector, NodeMessage, RequestId, SubmittedJob, Vocabulary, Welcome,
+    version,
 };
 
 use crate::bucket::Bucket;
@@ -77,6 +78,8 @@ pub struct Effects<K> {
     pub denied: Option<(Arc<str>, OperationKind)>,
     /// The increase of the client's counters since its last report, if it has reported.
     pub news: Option<EdgeReport>,
+    /// Descriptions of the node to append to `replies`.
+    pub descriptions: usize,
 }
 
 impl<K> Default for Effects<K> {
@@ -89,11 +92,13 @@ impl<K> Default for Effects<K> {
             cancels: Vec::new(),
             denied: None,
             news: None,
+            descriptions: 0,
         }
     }
 }
 
-/// Reports accepted beyond one per second: a client that was suspended sends several at once.
+/// Reports, and requests for descriptions, accepted beyond one per second: a client that was suspended sends
+/// several at once.
 const REPORTS_AHEAD: u64 = 60;
 
 /// A job that has passed every check except the engine's.
@@ -125,16 +130,15 @@ pub struct SessionState<K> {
     /// client may request it once per job.
     in_flight: HashMap<JobId, bool, IntHash>,
     agent: Arc<str>,
-    reports: Option<Reports>,
+    /// The features in force; none before the hello.
+    features: u64,
+    /// The client's last report.
+    reported: EdgeReport,
+    /// Reports, and requests for descriptions, that are accepted; none before the hello.
+    allowed: Option<Bucket>,
     /// Types and operations that the negotiated features allow in messages.
     vocabulary: Vocabulary,
     quota: Arc<Quota>,
-}
-
-/// The reports of a client that has negotiated them.
-struct Reports {
-    last: EdgeReport,
-    allowed: Bucket,
 }
 
 struct OpenKey<K> {
@@ -160,7 +164,9 @@ impl<K: Clone> SessionState<K> {
             handles: HashMap::default(),
             in_flight: HashMap::default(),
             agent: Arc::from(""),
-            reports: None,
+            features: 0,
+            reported: EdgeReport::default(),
+            allowed: None,
             vocabulary: Vocabulary::new(0),
             quota,
         }
@@ -201,6 +207,10 @@ impl<K: Clone> SessionState<K> {
             }
             ClientMessage::Ping { token } => effects.replies.push(NodeMessage::Pong { token }),
             ClientMessage::Report(report) => return self.report(&report, now, effects),
+            ClientMessage::Describe => {
+                self.take_allowance(FEATURE_DESCRIPTION, now)?;
+                effects.descriptions += 1;
+            }
         }
         Ok(())
     }
@@ -258,6 +268,11 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.len()
     }
 
+    /// Number of imports that are not answered yet.
+    pub fn importing(&self) -> usize {
+        usize_of(self.importing)
+    }
+
     /// Whether no job and no import of this client is in progress.
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
@@ -281,10 +296,8 @@ impl<K: Clone> SessionState<K> {
         self.greeted = true;
         self.agent = Arc::from(hello.agent.as_str());
         self.vocabulary = Vocabulary::new(features);
-        self.reports = (features & FEATURE_REPORTS != 0).then(|| Reports {
-            last: EdgeReport::default(),
-            allowed: Bucket::new(1, REPORTS_AHEAD, now),
-        });
+        self.features = features;
+        self.allowed = Some(Bucket::new(1, REPORTS_AHEAD, now));
         effects.replies.push(NodeMessage::Welcome(Welcome {
             version,
             features,
@@ -305,16 +318,25 @@ impl<K: Clone> SessionState<K> {
         now: Instant,
         effects: &mut Effects<K>,
     ) -> Result<(), Fault> {
-        let Some(reports) = &mut self.reports else {
-            return Err(Fault::Protocol);
-        };
-        if !reports.allowed.take(1, now) {
-            return Err(Fault::Protocol);
-        }
-        let news = report.since(&reports.last);
-        reports.last.merge(&news);
+        self.take_allowance(FEATURE_REPORTS, now)?;
+        let news = report.since(&self.reported);
+        self.reported.merge(&news);
         effects.news.get_or_insert_default().merge(&news);
         Ok(())
+    }
+
+    /// Counts a report or a request for a description.
+    ///
+    /// # Errors
+    /// The feature is not in force, or there were too many.
+    fn take_allowance(&mut self, feature: u64, now: Instant) -> Result<(), Fault> {
+        let in_force = self.features & feature != 0;
+        let allowed = self.allowed.as_mut().is_some_and(|left| left.take(1, now));
+        if in_force && allowed {
+            Ok(())
+        } else {
+            Err(Fault::Protocol)
+        }
     }
 
     fn open_key(
@@ -488,6 +510,7 @@ impl<K: Clone> SessionState<K> {
         if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
+        entry.used(now);
         Ok(entry.key().clone())
     }
 }

@@ -135,6 +135,7 @@ impl Message for ClientMessage {
                 });
             }
             Self::Report(report) => frame(out, codes::REPORT, |out| put_report(out, report)),
+            Self::Describe => frame(out, codes::DESCRIBE, |_| {}),
         }
     }
 
@@ -162,6 +163,7 @@ impl Message for ClientMessage {
                 token: r.u64("token")?,
             },
             k if k == codes::REPORT.code => Self::Report(report(r)?),
+            k if k == codes::DESCRIBE.code => Self::Describe,
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         reader.finish()?;
@@ -228,6 +230,10 @@ impl Message for NodeMessage {
             }
             Self::Drain => frame(out, codes::DRAIN, |_| {}),
             Self::Fault(fault) => frame(out, codes::FAULT, |out| out.push(fault.code())),
+            Self::Description { software, edges } => frame(out, codes::DESCRIPTION, |out| {
+                put_name(out, software);
+                put_report(out, edges);
+            }),
         }
     }
 
@@ -260,6 +266,10 @@ impl Message for NodeMessage {
                 let code = r.u8("fault")?;
                 Self::Fault(known("fault", code, Fault::from_code(code))?)
             }
+            k if k == codes::DESCRIPTION.code => Self::Description {
+                software: r.text("software", MAX_NAME_LEN)?,
+                edges: report(r)?,
+            },
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         reader.finish()?;

@@ -45,6 +45,7 @@ kinds! {
     CANCEL = 0x06 "Cancel" 8;
     PING = 0x07 "Ping" 8;
     REPORT = 0x08 "Report" 1 + EDGE_COUNTERS * REPORTED_LEN;
+    DESCRIBE = 0x09 "Describe" 0;
 }
 
 kinds! {
@@ -57,6 +58,7 @@ kinds! {
     PONG = 0x85 "Pong" 8;
     DRAIN = 0x86 "Drain" 0;
     FAULT = 0x87 "Fault" 1;
+    DESCRIPTION = 0x88 "Description" 1 + MAX_NAME_LEN + 1 + EDGE_COUNTERS * REPORTED_LEN;
 }
 
 /// Bytes of one counter in a `Report`: its code and its value.

@@ -65,6 +65,9 @@ pub enum ClientMessage {
     /// The counters of the edge behind this connection. Only with
     /// [`FEATURE_REPORTS`](crate::FEATURE_REPORTS); not answered.
     Report(EdgeReport),
+    /// Asks what the node is and what it knows of this identity. Only with
+    /// [`FEATURE_DESCRIPTION`](crate::FEATURE_DESCRIPTION); answered by `Description`.
+    Describe,
 }
 
 /// A message from node to client.
@@ -103,6 +106,13 @@ pub enum NodeMessage {
     Drain,
     /// The connection is closed after this message.
     Fault(Fault),
+    /// Answer to `Describe`.
+    Description {
+        /// Name and version of the node's software; bounded like [`Hello::agent`].
+        software: String,
+        /// The sum of all reports of this identity over the connections that are open now.
+        edges: EdgeReport,
+    },
 }
 
 /// First message of a client.

@@ -27,14 +27,18 @@ pub const FEATURE_REPORTS: u64 = 1 << 0;
 /// Feature: ML-DSA, its operation and its types of keys.
 pub const FEATURE_ML_DSA: u64 = 1 << 1;
 
+/// Feature: the client may send [`Describe`](crate::ClientMessage::Describe).
+pub const FEATURE_DESCRIPTION: u64 = 1 << 2;
+
 /// Every feature known here, with its name in the specification.
 pub const FEATURE_NAMES: &[(u64, &str)] = &[
     (FEATURE_REPORTS, "edge-reports"),
     (FEATURE_ML_DSA, "ml-dsa"),
+    (FEATURE_DESCRIPTION, "description"),
 ];
 
 /// Features known here.
-pub const FEATURES: u64 = FEATURE_REPORTS | FEATURE_ML_DSA;
+pub const FEATURES: u64 = FEATURE_REPORTS | FEATURE_ML_DSA | FEATURE_DESCRIPTION;
 
 /// The feature that an operation needs; 0 if version 1 always has the operation. A new operation needs a new
 /// feature, because peers without it treat its code as a protocol violation.

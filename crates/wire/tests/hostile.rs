@@ -150,7 +150,7 @@ fn bad_header_is_refused_before_its_payload_arrives() {
         parse_header::<ClientMessage>([a, b, c, d, kind, flags, reserved, 0]).unwrap_err()
     };
     assert_eq!(header(8, 0x00, 0, 0), WireError::UnknownKind(0x00));
-    assert_eq!(header(8, 0x09, 0, 0), WireError::UnknownKind(0x09));
+    assert_eq!(header(8, 0x0a, 0, 0), WireError::UnknownKind(0x0a));
     assert_eq!(header(8, 0xff, 0, 0), WireError::UnknownKind(0xff));
     assert_eq!(header(8, 0x81, 0, 0), WireError::WrongDirection(0x81));
     assert_eq!(header(8, 0x07, 0x80, 0), WireError::Flags(0x80));

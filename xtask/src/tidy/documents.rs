@@ -41,6 +41,9 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
             .with_context(|| format!("reading {}", path.display()))?;
         complaints.extend(bare_references(path, &text));
         complaints.extend(dead_links(root, path, &text));
+        if is_walked(path) {
+            complaints.extend(unmarked_fences(path, &text));
+        }
     }
     Ok(complaints)
 }
@@ -95,9 +98,56 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<String> {
     complaints
 }
 
+/// Whether `make test-install` walks through the page.
+fn is_walked(path: &Path) -> bool {
+    path == Path::new("README.md") || path.starts_with("docs/guide")
+}
+
+/// Each fence with command lines is run by `make test-install` under a name, or says why not.
+fn unmarked_fences(path: &Path, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut mark = "";
+    let mut fenced = false;
+    for (number, line) in text.lines().enumerate() {
+        let is_named = |prefix| {
+            mark.strip_prefix(prefix)
+                .and_then(|rest: &str| rest.strip_suffix(" -->"))
+                .is_some_and(|rest| !rest.trim().is_empty())
+        };
+        if let Some(language) = line.strip_prefix("```") {
+            let is_marked = is_named("<!-- test: ") || is_named("<!-- no-test: ");
+            if !fenced && language == "sh" && !is_marked {
+                complaints.push(format!(
+                    "{}:{}: put `<!-- test: NAME -->` above the fence and use it in tests/install/parts, or \
+                     `<!-- no-test: REASON -->`",
+                    path.display(),
+                    number + 1
+                ));
+            }
+            fenced = !fenced;
+        }
+        mark = line;
+    }
+    complaints
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fence_with_commands_and_without_a_mark_is_refused() {
+        let complaints = |text| unmarked_fences(Path::new("README.md"), text).len();
+        assert_eq!(complaints("```sh\nmake\n```"), 1);
+        assert_eq!(complaints("<!-- test: -->\n```sh\nmake\n```"), 1);
+        assert_eq!(complaints("<!-- test: build -->\n\n```sh\nmake\n```"), 1);
+        assert_eq!(complaints("<!-- test: build -->\n```sh\nmake\n```"), 0);
+        assert_eq!(
+            complaints("<!-- no-test: takes hours -->\n```sh\nmake\n```"),
+            0
+        );
+        assert_eq!(complaints("```toml\na = 1\n```\n```text\n```"), 0);
+    }
 
     #[test]
     fn only_bare_numbers_are_refused() {

@@ -26,6 +26,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/backends/src/simd/mod.rs", "sys.rs"),
     ("crates/backends/src/software/mod.rs", "sys.rs"),
     ("crates/bench/src/libcrypto/mod.rs", "sys.rs"),
+    ("crates/cli/src/placement/mod.rs", "sys.rs"),
     (
         "crates/client/tests/process.rs",
         "forks, to check that a child never uses its parent's connection",

@@ -53,7 +53,7 @@ pub(crate) fn run(
         }),
         (Operation::RsaTlsPremaster { client_version }, Secret::Rsa(rsa)) => {
             rsa_decrypt(rsa, input, |encoded| {
-                padding::decode_premaster(*client_version, encoded)
+                padding::decode_premaster(&rsa.rejection_key, input, *client_version, encoded)
             })
         }
         (Operation::RsaRaw, Secret::Rsa(rsa)) => rsa_raw(rsa, input),

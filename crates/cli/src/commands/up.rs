@@ -5,8 +5,10 @@
 //! and waits for signals. The server crate implements the node.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::future::Future;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,10 +26,12 @@ use crate::args::UpArgs;
 use crate::backends;
 use crate::exit::{ContextCode, Failure, chain, fail};
 use crate::harden;
-use crate::notify;
+use crate::inherit;
+use crate::notify::{self, Progress};
 use crate::placement;
 use crate::progress;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
+use crate::terminal::styled;
 
 /// Tasks that a busy thread of the runtime runs before it checks the sockets for data. A task takes up to 100
 /// µs under load, so with the runtime's default, 61, an identity's only job waits milliseconds beside a
@@ -36,24 +40,32 @@ const TASKS_PER_SOCKET_CHECK: u32 = 4;
 
 /// Runs until a signal ends it.
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
-    let settings = Settings::for_node(args)?;
-    let log = start_log(&settings.node)?;
+    let inherited = inherit::sockets()?;
+    let read = Settings::for_node(args)?;
+    let log = start_log(&read.node)?;
     // Before any secret is read.
     harden::process(args.lock_memory)?;
-    let store = settings.open_own_store()?;
+    let store = read.open_own_store()?;
     let Settings {
         node: mut config,
         tls,
-    } = settings;
+    } = read;
     let typed = config.clone();
+    if let Some(listener) = &inherited.tcp
+        && config.tcp.is_none()
+    {
+        let address = listener.local_addr().context("an inherited socket")?;
+        config.tcp = Some(settings::tcp(address, None, &tls));
+    }
     make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
     let mut workers = config.engine.clone();
-    workers.placement = placement::of(config.pin, workers.workers);
+    workers.placement = Some(placement::of(config.pin, workers.workers));
     let engine = Engine::start(workers, chosen(config.backends.as_deref())?)
         .context("starting the engine")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(TASKS_PER_SOCKET_CHECK)
+        .on_thread_start(placement::run_promptly)
         .build()
         .context("starting the runtime")?;
     let result = runtime.block_on(async {
@@ -65,7 +77,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             progress::while_doing("loading keys", || config.service(engine.clone(), store));
         let service = service.context("starting the node")?;
         service.control_log(Box::new(log));
-        let node = Node::bind(config, service).context("starting the node")?;
+        let node = Node::bind_with(config, service, inherited).context("starting the node")?;
         let handle = node.handle();
         let (args, reloading) = (args.clone(), node.handle());
         handle.on_reload(Arc::new(move |actor| {
@@ -73,6 +85,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         }));
         summary.tell(&node);
         notify::service_manager(notify::READY);
+        // A task of its own, so that a thread of the runtime runs it, as it runs the connections.
+        tokio::spawn(sign_of_life(node.handle(), engine.clone()));
         tokio::select! {
             () = node.run(stop) => Ok(()),
             () = reload_on(hangup, handle) => Ok(()),
@@ -81,6 +95,28 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     });
     engine.stop();
     result
+}
+
+/// Reports to a watching service manager that the node lives: the runtime runs tasks, the locks of service and
+/// engine are free, and workers work.
+async fn sign_of_life(node: NodeHandle, engine: Engine) {
+    let Some(period) = notify::watchdog_interval() else {
+        return;
+    };
+    let mut ticks = tokio::time::interval(period);
+    let mut progress = Progress::default();
+    loop {
+        ticks.tick().await;
+        let connections = node.service().connections();
+        if progress.check(&engine.stats()) {
+            notify::service_manager(notify::ALIVE);
+        } else {
+            tracing::error!(
+                connections,
+                "jobs wait and no worker has ended one: no sign of life to the service manager"
+            );
+        }
+    }
 }
 
 /// Reads the configuration again and applies the settings that can change in a running node: all of them, or
@@ -203,8 +239,7 @@ fn start_log(config: &NodeConfig) -> Result<LogFilter> {
             drop(handle.reload(filter))
         })));
     }
-    let terminal = io::IsTerminal::is_terminal(&io::stderr());
-    let log = log.with_ansi(terminal).with_filter_reloading();
+    let log = log.with_ansi(styled(&io::stderr())).with_filter_reloading();
     let handle = log.reload_handle();
     log.init();
     Ok(LogFilter(Box::new(move |filter| {
@@ -307,17 +342,14 @@ async fn either((terminate, interrupt): &mut (Signal, Signal)) {
 /// The addresses of the node and the next steps for the operator.
 struct Summary {
     json: bool,
-    unix: Option<String>,
     name: String,
     store: String,
 }
 
 impl Summary {
     fn of(config: &NodeConfig) -> Self {
-        let unix = config.unix.as_ref();
         Self {
             json: config.json_log,
-            unix: unix.map(|unix| format!("{} (mode {:04o})", unix.path.display(), unix.mode)),
             name: config.name.clone(),
             store: config.store.directory.display().to_string(),
         }
@@ -327,12 +359,11 @@ impl Summary {
     fn tell(self, node: &Node) {
         let handle = node.handle();
         let status = handle.status();
-        let Self {
-            json,
-            unix,
-            name,
-            store,
-        } = self;
+        let Self { json, name, store } = self;
+        let unix = node.unix_path().map(|path| {
+            let mode = fs::symlink_metadata(path).map_or(0, |file| file.mode() & 0o777);
+            format!("{} (mode {mode:04o})", path.display())
+        });
         let tcp = node.tcp_address().map(|address| address.to_string());
         let metrics = node
             .metrics_address()

@@ -1,42 +1,61 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The processors to which the engine's workers are pinned.
+//! Where the engine's workers run, and which threads run soon after they are woken.
 //!
+//! **Slices.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
+//! express workers and the threads of the sockets sleep most of the time, so they get the shortest, and a lone
+//! job of one identity does not wait for the slices of workers that compute another's flood.
+//!
+//! **Pinning.**
 //! Workers of the three classes with the same number share a place, since a class without work leaves its
 //! core to the others. Places alternate between the NUMA nodes, and contain only processors that this process
 //! may use (`taskset`, a cgroup's cpuset). `docs/adr/0012-measured-choice.md` explains why the default pins
 //! workers to nodes and not to cores.
 
+#[expect(unsafe_code, reason = "there is no safe sched_setattr")]
+mod sys;
 mod topology;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use millrace_engine::Placement;
+use millrace_engine::{Placement, WorkerThread};
 use millrace_server::config::Pin;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The kernel's description of the NUMA nodes and their processors.
 const NODES: &str = "/sys/devices/system/node";
 
-/// The places of `workers` workers per class; `None` if they may run anywhere.
-pub(crate) fn of(pin: Pin, workers: usize) -> Option<Arc<dyn Placement>> {
-    if pin == Pin::Off {
-        return None;
-    }
-    let usable = usable();
-    let nodes = topology::nodes(Path::new(NODES), &usable);
-    let places = places(pin, &nodes, workers);
-    (!places.is_empty()).then(|| Arc::new(Places(places)) as Arc<dyn Placement>)
+/// The shortest slice that the kernel takes. A P-256 signature fits into it.
+const SHORT_SLICE: Duration = Duration::from_micros(100);
+
+/// The placement of `workers` workers per class.
+pub(crate) fn of(pin: Pin, workers: usize) -> Arc<dyn Placement> {
+    let nodes = match pin {
+        Pin::Off => Vec::new(),
+        Pin::Auto | Pin::Core => topology::nodes(Path::new(NODES), &usable()),
+    };
+    Arc::new(Places(places(pin, &nodes, workers)))
 }
 
-/// The processors of each worker, by its number.
+/// Makes the calling thread run soon after it is woken, also beside threads that compute all the time.
+pub(crate) fn run_promptly() {
+    if let Err(error) = sys::set_slice(SHORT_SLICE) {
+        tracing::debug!(%error, "the thread keeps the kernel's scheduler slice");
+    }
+}
+
+/// The processors of each worker, by its number; empty if workers may run anywhere.
 #[derive(Debug)]
 struct Places(Vec<Vec<usize>>);
 
 impl Placement for Places {
-    fn place(&self, worker: usize) {
+    fn place(&self, worker: WorkerThread) {
+        let WorkerThread::Regular(worker) = worker else {
+            return run_promptly();
+        };
         let Some(place) = self.0.get(worker % self.0.len().max(1)) else {
             return;
         };
@@ -116,7 +135,7 @@ mod tests {
     fn worker_runs_on_its_place() {
         let last = *usable().last().expect("a processor");
         let placed = thread::spawn(move || {
-            Places(vec![vec![last]]).place(3);
+            Places(vec![vec![last]]).place(WorkerThread::Regular(3));
             usable()
         });
         assert_eq!(placed.join().expect("no panic"), [last]);
@@ -130,5 +149,24 @@ mod tests {
         let mut all: Vec<usize> = places.concat();
         all.sort_unstable();
         assert_eq!(all, usable);
+    }
+
+    #[test]
+    fn express_worker_gets_the_short_slice() {
+        thread::spawn(|| {
+            let before = sys::slice().expect("the kernel tells");
+            Places(Vec::new()).place(WorkerThread::Regular(0));
+            assert_eq!(sys::slice().ok(), Some(before));
+            Places(Vec::new()).place(WorkerThread::Express);
+            // A kernel before 6.12 reports no slice.
+            let expected = if before.is_zero() {
+                before
+            } else {
+                SHORT_SLICE
+            };
+            assert_eq!(sys::slice().ok(), Some(expected));
+        })
+        .join()
+        .expect("no panic");
     }
 }

@@ -78,21 +78,27 @@ impl Place {
 
     /// Starts a node and waits until it says that it is ready.
     pub(crate) fn up(&self, args: &[&str]) -> Node {
+        let mut command = self.command(["up"]);
+        command.args(args);
+        self.up_as(command).0
+    }
+
+    /// As [`Self::up`], by a command that ends in `millrace up`. Also returns the socket of its further messages.
+    pub(crate) fn up_as(&self, mut command: Command) -> (Node, UnixDatagram) {
         let notify = self.path("notify.sock");
         let _ = fs::remove_file(&notify);
         let socket = UnixDatagram::bind(&notify).unwrap();
         socket
             .set_read_timeout(Some(Duration::from_millis(100)))
             .unwrap();
-        let mut command = self.command(["up"]);
-        command.args(args).env("NOTIFY_SOCKET", &notify);
+        command.env("NOTIFY_SOCKET", &notify);
         let mut node = Node::start(command);
         let started = Instant::now();
         let mut buffer = [0; 64];
         loop {
             if let Ok(length) = socket.recv(&mut buffer) {
                 assert_eq!(&buffer[..length], b"READY=1");
-                return node;
+                return (node, socket);
             }
             let status = node.child.try_wait().unwrap();
             assert!(

@@ -225,6 +225,9 @@ impl Connection {
             NodeMessage::Complete(completions) => Ok(Some(Event::Completed(completions))),
             // Any byte is a sign of life; the token is for readers of traces.
             NodeMessage::Pong { .. } => Ok(None),
+            NodeMessage::Description { .. } => {
+                Err(Gone::protocol("a description that was not asked for"))
+            }
             NodeMessage::Drain => {
                 self.drain();
                 Ok(Some(Event::Draining))

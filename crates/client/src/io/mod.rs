@@ -166,10 +166,10 @@ impl Instance {
                 return answer;
             }
             if Instant::now() >= deadline {
-                inner.dispatcher.give_up(id);
+                let answer = inner.dispatcher.give_up(id, Instant::now());
                 self.flush_all(&mut inner);
                 self.leave(inner);
-                return Err(ClientError::TimedOut);
+                return answer;
             }
             let has_callbacks = inner.dispatcher.has_callbacks();
             inner = if inner.driver.may_lead(current(), has_callbacks) {
@@ -508,7 +508,7 @@ impl Instance {
                 Ok(socket) => {
                     inner.next_token += 1;
                     inner.sockets[node] = Some(socket);
-                    inner.dispatcher.handle_connected(node, now);
+                    inner.dispatcher.handle_connected(node, None, now);
                 }
                 Err(error) => inner.dispatcher.handle_lost(node, error.to_string(), now),
             }

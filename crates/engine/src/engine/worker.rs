@@ -11,10 +11,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::WorkerThread;
 use super::choice::Group;
 use super::dispatch::Backends;
+use super::job::{Completion, Job, JobId, Key, Queued, Session};
 use super::measure::{BatchPlan, PartId};
-use super::{Completion, Job, JobId, Key, Outbox, Queued, Session, Shared, lock};
+use super::shared::{Outbox, Shared, lock};
 use crate::backend::{BackendKey, Done, Queue, Task};
 use crate::error::{BackendError, JobError};
 use crate::operation::Class;
@@ -32,23 +34,16 @@ const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 const DEEP: usize = 16;
 
 /// The body of a worker thread.
-pub(crate) fn run(shared: &Shared, class: Class) {
-    serve(shared, class, wait_for_work);
-}
-
-/// The body of the express worker of a class. Operations cannot be interrupted, so a job that comes while
-/// every worker is busy would wait for the rest of an operation of another owner, which takes as long as
-/// its own. The express worker serves owners that have nothing in service and were not given more than the
-/// others; the operating system shares the cores between it and the workers. With one owner alone it never
-/// runs.
-pub(crate) fn run_express(shared: &Shared, class: Class) {
-    serve(shared, class, wait_for_unserved);
-}
-
-/// Sleeps until there is work and takes some of it; false when the engine stops.
-type Wait = fn(&Shared, Class, ready: &mut Vec<Queued>, expired: &mut Vec<Queued>) -> bool;
-
-fn serve(shared: &Shared, class: Class, wait: Wait) {
+///
+/// Operations cannot be interrupted, so a job that comes while every worker is busy would wait for the rest of
+/// an operation of another owner, which takes as long as its own. The express worker of a class serves owners
+/// that have nothing in service and were not given more than the others; the operating system shares the cores
+/// between it and the workers. With one owner alone it never runs.
+pub(super) fn run(shared: &Shared, class: Class, worker: WorkerThread) {
+    let wait = match worker {
+        WorkerThread::Regular(_) => wait_for_work,
+        WorkerThread::Express => wait_for_unserved,
+    };
     let mut runner = Runner::new(&shared.backends);
     let mut batch = Vec::new();
     let mut expired = Vec::new();
@@ -145,7 +140,7 @@ fn turn(shared: &Shared, class: Class) -> usize {
 }
 
 /// Runs batches of jobs on queues that it owns, one per backend, opened at first use.
-pub(crate) struct Runner {
+pub(super) struct Runner {
     backends: Vec<BackendSlot>,
     in_flight: InFlightTable,
     plan: BatchPlan,
@@ -235,7 +230,7 @@ impl InFlight {
 }
 
 impl Runner {
-    pub(crate) fn new(backends: &Backends) -> Self {
+    pub(super) fn new(backends: &Backends) -> Self {
         Self {
             backends: (0..backends.len())
                 .map(|_| BackendSlot::default())
@@ -247,7 +242,7 @@ impl Runner {
     }
 
     /// Runs a batch to its end. `behind` tells how many jobs wait behind it.
-    pub(crate) fn run(
+    pub(super) fn run(
         &mut self,
         shared: &Shared,
         class: Class,

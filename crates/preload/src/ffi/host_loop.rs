@@ -7,7 +7,9 @@
 //!
 //! Without this, a thread of the provider reads the pool's answers and then wakes the program: two thread
 //! switches and a wake-up more for each. It is done only where one thread has an event loop. Where
-//! several have, one of them would read the answers of all while it does other work.
+//! several have, one of them would read the answers of all while it does other work. A thread of HAProxy may
+//! do the first handshake before the others have waited for the first time. So in HAProxy the threads count
+//! that existed at the first handshake; those of the provider start later.
 //!
 //! State belongs to a thread, so that nothing has to be locked.
 //!
@@ -80,6 +82,11 @@ thread_local! {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Threads of this process with an event loop.
 static LOOPS: AtomicU32 = AtomicU32::new(0);
+/// Threads that this process has started.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+/// [`THREADS`] at the first handshake, or [`NO_HANDSHAKE`].
+static THREADS_AT_FIRST_HANDSHAKE: AtomicU32 = AtomicU32::new(NO_HANDSHAKE);
+const NO_HANDSHAKE: u32 = u32::MAX;
 /// The shared eventfd of this process's loop; -1 if there is none.
 static PROCESS_EVENTFD: AtomicI32 = AtomicI32::new(-1);
 
@@ -87,7 +94,31 @@ static PROCESS_EVENTFD: AtomicI32 = AtomicI32::new(-1);
 pub(super) fn forget() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     LOOPS.store(0, Ordering::Relaxed);
+    THREADS.store(0, Ordering::Relaxed);
+    THREADS_AT_FIRST_HANDSHAKE.store(NO_HANDSHAKE, Ordering::Relaxed);
     PROCESS_EVENTFD.store(-1, Ordering::Relaxed);
+}
+
+/// HAProxy, or a library in it, has started a thread.
+pub(super) fn thread_started() {
+    THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// HAProxy starts or continues a handshake.
+pub(super) fn handshake_started() {
+    // Only the first one changes the number; the others find it set.
+    let _ = THREADS_AT_FIRST_HANDSHAKE.compare_exchange(
+        NO_HANDSHAKE,
+        THREADS.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
+}
+
+/// Whether another thread than the calling one has an event loop, or will have one.
+fn has_other_loops() -> bool {
+    let threads = THREADS_AT_FIRST_HANDSHAKE.load(Ordering::Relaxed);
+    LOOPS.load(Ordering::Relaxed) != 1 || !matches!(threads, 0 | NO_HANDSHAKE)
 }
 
 fn mark(index: usize) -> u64 {
@@ -114,7 +145,7 @@ pub(super) unsafe extern "C" fn millrace_preload_attend(
         return 0;
     };
     let stale = current.forks != FORKS.load(Ordering::Relaxed);
-    if stale || current.epoll < 0 || LOOPS.load(Ordering::Relaxed) != 1 {
+    if stale || current.epoll < 0 || has_other_loops() {
         return 0;
     }
     let Some(free) = current.driven.iter().position(Option::is_none) else {
@@ -221,25 +252,29 @@ pub(super) enum Nothing {
     Interrupted,
 }
 
-/// `epoll_wait(2)` of the program, with turns for the provider.
+/// One call by which the program waits for its events.
+pub(super) struct Waiting<'a> {
+    pub(super) epoll: c_int,
+    pub(super) events: *mut libc::epoll_event,
+    pub(super) max: c_int,
+    /// Whether the program's timeout ends.
+    pub(super) bounded: bool,
+    pub(super) nothing: Nothing,
+    /// Waits with the program's timeout, or returns at once what is there. The result is the kernel's.
+    pub(super) next: &'a dyn Fn(bool) -> c_int,
+}
+
+/// The program's wait, with turns for the provider.
 ///
 /// # Safety
-/// As for `epoll_wait(2)`.
-pub(super) unsafe fn wait(
-    libc: &Libc,
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    max: c_int,
-    timeout: c_int,
-    nothing: Nothing,
-) -> c_int {
-    let current = entered(libc, epoll);
-    // SAFETY: forwarded.
-    let next = |timeout| unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
+/// `next` writes as many events to `events` as it returns, and there is room for `max`.
+pub(super) unsafe fn wait(libc: &Libc, waiting: &Waiting<'_>) -> c_int {
+    let current = entered(libc, waiting.epoll);
+    let (events, next) = (waiting.events, waiting.next);
     loop {
         current.each(|_| true, |one| one.before_wait);
         let notified = current.has_notified();
-        let count = next(if notified { 0 } else { timeout });
+        let count = next(notified);
         if count <= 0 && !notified {
             return count;
         }
@@ -251,18 +286,18 @@ pub(super) unsafe fn wait(
         current.drain_shared(ready[SHARED]);
         current.each(|index| ready[index], |one| one.on_readable);
         // SAFETY: behind the `kept` ones there is room up to `max`.
-        let mut total = unsafe { current.report_notified(events, kept, max) };
+        let mut total = unsafe { current.report_notified(events, kept, waiting.max) };
         if total == 0 {
             // Their turns may have made other descriptors ready.
-            let more = with_errno_kept(|| next(0));
+            let more = with_errno_kept(|| next(true));
             // SAFETY: the kernel has just written `more` events.
             total = unsafe { take_marks(events, more) }.0;
         }
-        if total == 0 && nothing == Nothing::Interrupted {
+        if total == 0 && waiting.nothing == Nothing::Interrupted {
             set_errno(libc::EINTR);
             return -1;
         }
-        if total > 0 || timeout >= 0 {
+        if total > 0 || waiting.bounded {
             return total;
         }
     }
@@ -386,6 +421,25 @@ mod tests {
         let _: unsafe extern "C" fn(*mut c_int) -> u64 = millrace_preload_ticket;
         let _: extern "C" fn(u64) = millrace_preload_ring;
         let _: extern "C" fn() -> c_int = crate::ffi::millrace_preload_cancelling;
+    }
+
+    #[test]
+    fn threads_before_the_first_handshake_are_other_loops() {
+        LOOPS.store(1, Ordering::Relaxed);
+        assert!(!has_other_loops(), "one loop, no handshake yet");
+        handshake_started();
+        thread_started();
+        handshake_started();
+        assert!(!has_other_loops(), "a thread of the provider");
+        forget();
+        LOOPS.store(1, Ordering::Relaxed);
+        thread_started();
+        handshake_started();
+        assert!(
+            has_other_loops(),
+            "a thread of HAProxy that has not waited yet"
+        );
+        forget();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
 use host_loop::Nothing;
-use next::{Jobs, Libc};
+use next::{Jobs, Libc, ThreadStart};
 use program::{Inactive, is_haproxy, is_nginx};
 use tables::apply;
 
@@ -71,8 +71,11 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     let Some(libssl) = next::libssl() else {
         return -1;
     };
-    if let (true, Some(jobs)) = (is_haproxy(), &libssl.jobs) {
-        stack::install_guarded_stacks(jobs);
+    if is_haproxy() {
+        host_loop::handshake_started();
+        if let Some(jobs) = &libssl.jobs {
+            stack::install_guarded_stacks(jobs);
+        }
     }
     // SAFETY: forwarded unchanged.
     let call = || unsafe { (libssl.do_handshake)(ssl) };
@@ -97,6 +100,9 @@ pub unsafe extern "C" fn SSL_read_early_data(
     let Some(next) = next::libssl().and_then(|libssl| libssl.read_early_data) else {
         return SSL_READ_EARLY_DATA_ERROR;
     };
+    if is_haproxy() {
+        host_loop::handshake_started();
+    }
     // SAFETY: forwarded unchanged.
     let call = || unsafe { next(ssl, buffer, len, read) };
     // SAFETY: `ssl` is valid by this function's contract.
@@ -230,6 +236,77 @@ pub unsafe extern "C" fn epoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
+    let entry = |libc: &Libc, at_once: bool| {
+        let timeout = if at_once { 0 } else { timeout };
+        // SAFETY: forwarded; a timeout of zero asks for less.
+        unsafe { (libc.epoll_wait)(epoll, events, max, timeout) }
+    };
+    // SAFETY: `entry` writes to `events`, by this function's contract.
+    unsafe { wait(epoll, events, max, timeout >= 0, &entry) }
+}
+
+/// Interposed: as [`epoll_wait`].
+///
+/// # Safety
+/// As for `epoll_pwait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: c_int,
+    signals: *const libc::sigset_t,
+) -> c_int {
+    let entry = |libc: &Libc, at_once: bool| {
+        let timeout = if at_once { 0 } else { timeout };
+        // SAFETY: forwarded; a timeout of zero asks for less.
+        unsafe { (libc.epoll_pwait)(epoll, events, max, timeout, signals) }
+    };
+    // SAFETY: `entry` writes to `events`, by this function's contract.
+    unsafe { wait(epoll, events, max, timeout >= 0, &entry) }
+}
+
+/// Interposed: as [`epoll_wait`].
+///
+/// # Safety
+/// As for `epoll_pwait2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: *const libc::timespec,
+    signals: *const libc::sigset_t,
+) -> c_int {
+    static AT_ONCE: libc::timespec = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let entry = |libc: &Libc, at_once: bool| {
+        let Some(next) = libc.epoll_pwait2 else {
+            set_errno(libc::ENOSYS);
+            return -1;
+        };
+        let timeout = if at_once { &raw const AT_ONCE } else { timeout };
+        // SAFETY: forwarded; a timeout of zero asks for less.
+        unsafe { next(epoll, events, max, timeout, signals) }
+    };
+    // SAFETY: `entry` writes to `events`, by this function's contract.
+    unsafe { wait(epoll, events, max, !timeout.is_null(), &entry) }
+}
+
+/// One wait of the program for its events, through `entry`, which does it with the program's timeout or at
+/// once. `bounded` says whether the program's timeout ends.
+///
+/// # Safety
+/// `entry` writes as many events to `events` as it returns, and there is room for `max`.
+unsafe fn wait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    bounded: bool,
+    entry: &dyn Fn(&Libc, bool) -> c_int,
+) -> c_int {
     let Some(libc) = next::libc() else {
         set_errno(libc::ENOSYS);
         return -1;
@@ -239,11 +316,40 @@ pub unsafe extern "C" fn epoll_wait(
     } else if is_haproxy() {
         Nothing::Interrupted
     } else {
-        // SAFETY: forwarded unchanged.
-        return unsafe { (libc.epoll_wait)(epoll, events, max, timeout) };
+        return entry(libc, false);
+    };
+    let waiting = host_loop::Waiting {
+        epoll,
+        events,
+        max,
+        bounded,
+        nothing,
+        next: &|at_once| entry(libc, at_once),
+    };
+    // SAFETY: by this function's contract.
+    unsafe { host_loop::wait(libc, &waiting) }
+}
+
+/// Interposed: counts the threads of HAProxy (see `host_loop`).
+///
+/// # Safety
+/// As for `pthread_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: ThreadStart,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(next) = next::libc().and_then(|libc| libc.pthread_create) else {
+        return libc::EAGAIN;
     };
     // SAFETY: forwarded unchanged.
-    unsafe { host_loop::wait(libc, epoll, events, max, timeout, nothing) }
+    let result = unsafe { next(thread, attributes, start, argument) };
+    if result == 0 && is_haproxy() {
+        host_loop::thread_started();
+    }
+    result
 }
 
 /// Interposed: forgets a socket before its number can be reused.

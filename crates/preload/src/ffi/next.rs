@@ -19,13 +19,42 @@ pub(super) type StackAlloc = unsafe extern "C" fn(*mut usize) -> *mut c_void;
 /// Counterpart of [`StackAlloc`].
 pub(super) type StackFree = unsafe extern "C" fn(*mut c_void);
 
+/// Body of a thread.
+pub(super) type ThreadStart = extern "C" fn(*mut c_void) -> *mut c_void;
+
 /// libc's definitions. Valid for the life of the process: libc is not unloaded.
 pub(super) struct Libc {
     pub(super) epoll_ctl:
         unsafe extern "C" fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
     pub(super) epoll_wait:
         unsafe extern "C" fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int,
+    pub(super) epoll_pwait: unsafe extern "C" fn(
+        c_int,
+        *mut libc::epoll_event,
+        c_int,
+        c_int,
+        *const libc::sigset_t,
+    ) -> c_int,
+    /// glibc 2.35 and later.
+    pub(super) epoll_pwait2: Option<
+        unsafe extern "C" fn(
+            c_int,
+            *mut libc::epoll_event,
+            c_int,
+            *const libc::timespec,
+            *const libc::sigset_t,
+        ) -> c_int,
+    >,
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
+    /// In a library of its own before glibc 2.34, which a program without threads does not have.
+    pub(super) pthread_create: Option<
+        unsafe extern "C" fn(
+            *mut libc::pthread_t,
+            *const libc::pthread_attr_t,
+            ThreadStart,
+            *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 /// libssl's definitions. Valid for the life of the process: the caller uses libssl, and OpenSSL links its
@@ -73,7 +102,10 @@ pub(super) fn libc() -> Option<&'static Libc> {
         Some(Libc {
             epoll_ctl: symbol!(libc::RTLD_NEXT, c"epoll_ctl")?,
             epoll_wait: symbol!(libc::RTLD_NEXT, c"epoll_wait")?,
+            epoll_pwait: symbol!(libc::RTLD_NEXT, c"epoll_pwait")?,
+            epoll_pwait2: symbol!(libc::RTLD_NEXT, c"epoll_pwait2"),
             close: symbol!(libc::RTLD_NEXT, c"close")?,
+            pthread_create: symbol!(libc::RTLD_NEXT, c"pthread_create"),
         })
     };
     FOUND.get_or_init(resolve).as_ref()

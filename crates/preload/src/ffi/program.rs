@@ -6,8 +6,10 @@
 //! It is decided before `main`: nginx overwrites its arguments later, and the name with them.
 
 use std::ffi::{CStr, c_char};
+use std::fs;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::{next, with_errno_kept};
 use crate::program::Program;
@@ -31,6 +33,10 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 
 extern "C" fn before_main() {
     let Some(program) = named() else {
+        if let Some((device, inode)) = listener_on_stderr() {
+            STDERR_DEVICE.store(device, Ordering::Relaxed);
+            STDERR_INODE.store(inode, Ordering::Relaxed);
+        }
         return;
     };
     // Resolved now, so that a signal handler that closes a descriptor finds everything in place.
@@ -58,6 +64,8 @@ fn forget_at_fork() -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }
 }
 
+/// What this program is, by the name that it was started with and by that of its file: `exec -a nginx` makes
+/// no program nginx. Where there is no `/proc`, the first name decides.
 fn named() -> Option<Program> {
     // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
     let name = unsafe { program_invocation_short_name };
@@ -65,7 +73,36 @@ fn named() -> Option<Program> {
         return None;
     }
     // SAFETY: a C string, see above.
-    Program::named(unsafe { CStr::from_ptr(name) }.to_bytes())
+    let program = Program::named(unsafe { CStr::from_ptr(name) }.to_bytes())?;
+    let Ok(file) = fs::read_link("/proc/self/exe") else {
+        return Some(program);
+    };
+    let file = file.file_name().map(OsStrExt::as_bytes)?;
+    (Program::named(file) == Some(program)).then_some(program)
+}
+
+/// Device and inode of what standard error was before `main` in a program that is not known; 0 if a notice
+/// there could end up in a file of data.
+static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
+static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Device and inode of standard error, if it is a terminal, a pipe or a socket (that of the journal): if a
+/// person or a log reads it.
+fn listener_on_stderr() -> Option<(u64, u64)> {
+    let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: takes any number, and writes the struct if it returns 0.
+    if unsafe { libc::fstat(libc::STDERR_FILENO, found.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: filled by the call above.
+    let found = unsafe { found.assume_init() };
+    let read = match found.st_mode & libc::S_IFMT {
+        libc::S_IFIFO | libc::S_IFSOCK => true,
+        // SAFETY: takes any number.
+        libc::S_IFCHR => unsafe { libc::isatty(libc::STDERR_FILENO) == 1 },
+        _ => false,
+    };
+    read.then_some((found.st_dev, found.st_ino))
 }
 
 /// Whether this process is an nginx that this library understands: with its use of epoll and of a
@@ -102,10 +139,20 @@ impl Inactive {
         }
     }
 
-    /// Says so on standard error, once per process (a worker is one of its own).
+    /// Says so on standard error, once per process (a worker is one of its own). A program that is not known
+    /// may have closed standard error and got its number for a file of its own. There the notice is written
+    /// only to the terminal, pipe or socket that was standard error before `main`.
     pub(super) fn say(self) {
         static SAID: AtomicBool = AtomicBool::new(false);
         if SAID.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let before = (
+            STDERR_DEVICE.load(Ordering::Relaxed),
+            STDERR_INODE.load(Ordering::Relaxed),
+        );
+        let not_known = matches!(self, Self::NotKnown);
+        if not_known && with_errno_kept(listener_on_stderr) != Some(before) {
             return;
         }
         let text = self.text();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
-use super::core::guard;
+use super::core::{Core, guard};
 use super::delegate::{dispatch, free, give};
 use super::ids;
 use super::inner::PrivateContext;
@@ -114,7 +114,7 @@ unsafe extern "C" fn decode_pem(
     };
     guard(decoder.provider, CARRY_ON, || {
         // SAFETY: libcrypto passes a BIO of the core.
-        let Some(pem) = (unsafe { read_block(decoder.provider, bio) }) else {
+        let Some(pem) = (unsafe { read_block(&decoder.provider.core, bio) }) else {
             return Ok(CARRY_ON);
         };
         let Some(der) = stub::pem_to_der(&pem) else {
@@ -135,13 +135,13 @@ unsafe extern "C" fn decode_pem(
 ///
 /// # Safety
 /// `bio` is an `OSSL_CORE_BIO`.
-unsafe fn read_block(provider: &Provider, bio: Ptr) -> Option<String> {
+pub(crate) unsafe fn read_block(core: &Core, bio: Ptr) -> Option<String> {
     let mut buffer = [0; LINE];
     let mut block: Option<Vec<u8>> = None;
     let mut inside = false;
     let mut searched = 0;
     // SAFETY: by this function's contract.
-    while let Some(line) = unsafe { provider.core.read_line(bio, &mut buffer) } {
+    while let Some(line) = unsafe { core.read_line(bio, &mut buffer) } {
         searched += line.len();
         if searched > MAX_SEARCH {
             return None;

@@ -103,8 +103,8 @@ pub(crate) trait OneShot: Operation {
 
 /// An operation that got its input before the call that asks for the result.
 pub(crate) trait Finish: Operation {
-    /// Does it in the pool; `None` if the inner context shall do it.
-    fn finish(context: &mut Wrapped<Self>, key: &Key) -> Result<Option<Output>>;
+    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    fn finish(context: &mut Wrapped<Self>, key: &Key, room: usize) -> Result<Option<Output>>;
 }
 
 /// An operation context: a box in OpenSSL's hands, around an inner context.
@@ -486,8 +486,9 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
 ) -> c_int {
     let entry = |context: &mut Wrapped<O>| {
         let buffer = Buffer::new(out, out_len, room);
+        let operation = |context: &mut Wrapped<O>, key: &Key| O::finish(context, key, room);
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.in_pool(&buffer, O::finish) }? {
+        if unsafe { context.in_pool(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;

@@ -86,7 +86,7 @@ impl Operation for Agreeing {
 }
 
 impl Finish for Agreeing {
-    fn finish(context: &mut Context, key: &Key) -> Result<Option<Output>> {
+    fn finish(context: &mut Context, key: &Key, room: usize) -> Result<Option<Output>> {
         let secret_len = context.secret_len(key)?;
         let public = match &context.state.peer {
             Some(peer) => peer.bytes(c"encoded-pub-key", MAX_PUBLIC)?,
@@ -99,13 +99,14 @@ impl Finish for Agreeing {
         let output = private::run(key, request, &|output| {
             output.len() == secret_len && (zero_is_good || output.iter().any(|byte| *byte != 0))
         })?;
-        let strip = context.row.scheme == Scheme::Dh && !context.state.pad;
-        Ok(output.map(|output| {
-            if strip {
-                without_leading_zeros(&output)
-            } else {
+        Ok(output.map(|mut output| match context.row.scheme {
+            Scheme::Dh if !context.state.pad => without_leading_zeros(&output),
+            // As OpenSSL does, for ECDH alone.
+            Scheme::Ecdh => {
+                output.truncate(room);
                 output
             }
+            _ => output,
         }))
     }
 }

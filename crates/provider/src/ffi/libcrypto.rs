@@ -9,6 +9,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
+use super::section::{DefaultFile, Free, Load};
 use super::types::{Algorithm, Callback, Param};
 
 /// `ASYNC_callback_fn`
@@ -90,6 +91,14 @@ symbols! {
         EVP_DigestFinal_ex: unsafe extern "C" fn(Ptr, *mut c_uchar, *mut u32) -> c_int;
     }
     optional {
+        CONF_get1_default_config_file: DefaultFile;
+        CRYPTO_free: Free;
+        NCONF_new: unsafe extern "C" fn(Ptr) -> Ptr;
+        NCONF_load: Load;
+        NCONF_free: unsafe extern "C" fn(Ptr);
+        NCONF_get_section: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr;
+        OPENSSL_sk_num: unsafe extern "C" fn(Ptr) -> c_int;
+        OPENSSL_sk_value: unsafe extern "C" fn(Ptr, c_int) -> Ptr;
         ASYNC_get_current_job: unsafe extern "C" fn() -> Ptr;
         ASYNC_get_wait_ctx: unsafe extern "C" fn(Ptr) -> Ptr;
         ASYNC_pause_job: unsafe extern "C" fn() -> c_int;

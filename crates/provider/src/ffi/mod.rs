@@ -13,7 +13,8 @@
 //!   the operations, each a table of rows and what it intercepts; `key`, `keymgmt`: key objects.
 //! - `private`: from an operation to the pool; `hasher`: digests of messages that the pool signs.
 //! - `decoder`, `store`: stubs and `millrace:` URIs.
-//! - `provider`: `OSSL_provider_init` and the tables.
+//! - `provider`: `OSSL_provider_init` and the tables; `section`: mistakes in `openssl.cnf`; `unusable`: the
+//!   provider after one.
 //!
 //! Ownership: a *key object* in OpenSSL's hands is a strong reference to a [`key::Key`]; an operation
 //! context is a box. A provider is never freed: OpenSSL may unload it while the client's I/O thread
@@ -34,7 +35,9 @@ mod params;
 mod preload;
 mod private;
 mod provider;
+mod section;
 mod signature;
 mod store;
 mod types;
+mod unusable;
 mod wait;

@@ -107,8 +107,9 @@ impl Buffer {
     /// writable.
     pub(crate) unsafe fn fill(&self, output: &[u8]) -> Result<()> {
         if output.len() > self.room || self.start.is_null() {
-            let text = "the buffer for the result is too small";
-            return Err(Error::new(Reason::Internal, text));
+            let (len, room) = (output.len(), self.room);
+            let text = format!("the result has {len} bytes, the application's buffer only {room}");
+            return Err(Error::new(Reason::Buffer, text));
         }
         // SAFETY: not null and with room enough, and by this function's contract writable and apart from
         // `output`.

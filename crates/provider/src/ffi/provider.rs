@@ -18,7 +18,7 @@ use super::inner::{self, InnerAlgorithm};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
 use super::types::{Algorithm, Callback, Dispatch, Item, Param, StaticTable};
-use super::{asym, decoder, ids, keyexch, keymgmt, signature, store};
+use super::{asym, decoder, ids, keyexch, keymgmt, section, signature, store, unusable};
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
@@ -266,18 +266,24 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
             Error::new(Reason::Internal, text)
         }
     };
-    core.raise(&error);
     if variable(LOG_VARIABLE).is_some() {
         // Nothing can be done if standard error is closed.
         let _ = writeln!(std::io::stderr(), "millrace: {error}");
     }
-    0
+    let (context, table) = unusable::start(core, error);
+    // SAFETY: not null, and libcrypto passes writable places.
+    unsafe { provctx.write(context) };
+    // SAFETY: not null, and libcrypto passes writable places.
+    unsafe { functions.write(table) };
+    1
 }
 
 fn start(core: Core) -> Result<&'static Provider> {
     let lib = inner::library(core.upcall)?;
     let variable_file = variable(config::FILE_VARIABLE).map(PathBuf::from);
-    let config = config::load(&core::section(&core), variable_file.as_deref())?;
+    let section = core::section(&core);
+    config::check_section(&section::keys(&core, lib, &section))?;
+    let config = config::load(&section, variable_file.as_deref())?;
     let shared = SharedProvider::of(config);
     Ok(Box::leak(Box::new(Provider {
         core,
@@ -315,7 +321,7 @@ fn own_functions() -> *const Dispatch {
 }
 
 /// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
-unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
+pub(crate) unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
 
 unsafe extern "C" fn query_operation<const ID: i32>(
     provctx: Ptr,
@@ -393,7 +399,7 @@ unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Para
 }
 
 /// The version of this crate, for C.
-const VERSION: &CStr =
+pub(crate) const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
         Ok(version) => version,
         Err(_) => panic!(),
@@ -442,7 +448,7 @@ unsafe fn set_status(param: &mut Param) -> bool {
     unsafe { set_unsigned(param, 1) }
 }
 
-unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
+pub(crate) unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
     static LIST: OnceLock<StaticTable<Item>> = OnceLock::new();
     core::guard_bare(std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
@@ -478,6 +484,7 @@ mod tests {
         fn open(
             &self,
             _: &str,
+            _: Option<&[u8]>,
             _: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
             Err(PoolError::new(FailureKind::NoNode, "unused"))
@@ -488,7 +495,7 @@ mod tests {
             _: PrivateKey,
             by: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            self.open("", by)
+            self.open("", None, by)
         }
     }
 

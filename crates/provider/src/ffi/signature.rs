@@ -172,7 +172,7 @@ impl OneShot for Signing {
 }
 
 impl Finish for Signing {
-    fn finish(context: &mut Context, key: &Key) -> Result<Option<Output>> {
+    fn finish(context: &mut Context, key: &Key, _room: usize) -> Result<Option<Output>> {
         context.sign_running(key)
     }
 }

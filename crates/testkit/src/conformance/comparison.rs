@@ -100,13 +100,19 @@ fn rsa_operations(
             Operation::RsaPkcs1Decrypt,
             verify::encrypt_pkcs1(spki, &message),
         ),
-        // Almost certainly malformed, so implicit rejection applies.
+        // A random number is almost certainly malformed, so implicit rejection applies, here and below.
         (Operation::RsaPkcs1Decrypt, number.clone()),
         (
             Operation::RsaTlsPremaster {
                 client_version: 0x0303,
             },
             verify::encrypt_pkcs1(spki, &premaster),
+        ),
+        (
+            Operation::RsaTlsPremaster {
+                client_version: 0x0303,
+            },
+            number.clone(),
         ),
         (Operation::RsaRaw, number),
     ]

@@ -166,6 +166,7 @@ pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
                 (EdgeCounter::FallbackTimedOut, 10),
             ])),
         ),
+        ("describe", ClientMessage::Describe),
     ]
 }
 
@@ -201,7 +202,7 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
                     spki: SPKI.to_vec(),
                 },
                 operations: OperationSet::from_iter([OperationKind::Ed25519Sign]),
-                hashes: KeyPolicy::signing().hashes,
+                hashes: KeyPolicy::signing(["*"]).hashes,
             },
         ),
         (
@@ -233,6 +234,13 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
         ),
         ("drain", NodeMessage::Drain),
         ("fault", NodeMessage::Fault(Fault::Protocol)),
+        (
+            "description",
+            NodeMessage::Description {
+                software: "millrace/0.1.0".to_owned(),
+                edges: report(&[(EdgeCounter::Pooled, 16)]),
+            },
+        ),
     ]
 }
 
@@ -294,6 +302,7 @@ pub(crate) fn assert_same_client(a: &ClientMessage, b: &ClientMessage) {
         (Cancel { job: a }, Cancel { job: b }) => assert_eq!(a, b),
         (Ping { token: a }, Ping { token: b }) => assert_eq!(a, b),
         (Report(a), Report(b)) => assert_eq!(a, b),
+        (Describe, Describe) => {}
         _ => panic!("{a:?} is not {b:?}"),
     }
 }
@@ -347,6 +356,13 @@ pub(crate) fn assert_same_node(a: &NodeMessage, b: &NodeMessage) {
         (Pong { token: a }, Pong { token: b }) => assert_eq!(a, b),
         (Drain, Drain) => {}
         (Fault(a), Fault(b)) => assert_eq!(a, b),
+        (
+            Description { software, edges },
+            Description {
+                software: other,
+                edges: counts,
+            },
+        ) => assert_eq!((software, edges), (other, counts)),
         _ => panic!("{a:?} is not {b:?}"),
     }
 }

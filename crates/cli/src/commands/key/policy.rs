@@ -6,9 +6,10 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use millrace_engine::policy::EVERY_CLIENT;
 use millrace_engine::{KeyPolicy, KeyType, OperationKind};
 
-use crate::args::PolicyArgs;
+use crate::args::{IdentityChangeArgs, PolicyArgs};
 use crate::exit::{Failure, fail};
 
 /// `base` with the parts that the flags name replaced.
@@ -25,14 +26,9 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
         allow_tls_premaster,
     } = args;
     let mut policy = base;
-    let users: Result<Vec<String>> = allow_uid
-        .iter()
-        .map(|user| identity_of_user(user))
-        .collect();
-    let mut identities = users?;
-    identities.extend(allow_cert.iter().map(|name| format!("cert:{name}")));
+    let mut identities = identities(allow_uid, allow_cert)?;
     if *allow_all {
-        identities.push("*".to_owned());
+        identities.push(EVERY_CLIENT.to_owned());
     }
     if !identities.is_empty() {
         policy.identities = identities;
@@ -52,6 +48,52 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
         policy.operations.insert(OperationKind::RsaTlsPremaster);
     }
     Ok(policy)
+}
+
+/// Adds identities to `policy` and takes others out of it. Adding one that is there, and removing one that is
+/// not, changes nothing.
+///
+/// # Errors
+/// A user that does not exist here, or a removal that would be without effect, because `*` admits the identity
+/// all the same.
+pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolicy) -> Result<()> {
+    let IdentityChangeArgs {
+        add_uid,
+        add_cert,
+        remove_uid,
+        remove_cert,
+    } = args;
+    let removed = identities(remove_uid, remove_cert)?;
+    let added = identities(add_uid, add_cert)?;
+    if policy
+        .identities
+        .iter()
+        .any(|identity| identity == EVERY_CLIENT)
+    {
+        if let Some(identity) = removed.first() {
+            let message = format!(
+                "the policy admits every authenticated client (*), {identity} too: name those who may use \
+                 the key with --allow-uid USER and --allow-cert NAME"
+            );
+            return Err(fail(Failure::Usage, message));
+        }
+        return Ok(());
+    }
+    policy
+        .identities
+        .retain(|identity| !removed.contains(identity));
+    for identity in added {
+        if !policy.identities.contains(&identity) {
+            policy.identities.push(identity);
+        }
+    }
+    Ok(())
+}
+
+fn identities(users: &[String], certificates: &[String]) -> Result<Vec<String>> {
+    let users = users.iter().map(|user| identity_of_user(user));
+    let certificates = certificates.iter().map(|name| Ok(format!("cert:{name}")));
+    users.chain(certificates).collect()
 }
 
 /// Refuses a policy under which the key could do nothing.
@@ -101,20 +143,11 @@ fn uid_of(user: &str, passwd: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const NONE: PolicyArgs = PolicyArgs {
-        allow_uid: Vec::new(),
-        allow_cert: Vec::new(),
-        allow_all: false,
-        operations: Vec::new(),
-        hashes: Vec::new(),
-        allow_tls_premaster: false,
-    };
-
     #[test]
     fn no_flags_leave_the_policy_unchanged() {
         assert_eq!(
-            apply(&NONE, KeyPolicy::signing()).unwrap(),
-            KeyPolicy::signing()
+            apply(&PolicyArgs::default(), KeyPolicy::signing(["*"])).unwrap(),
+            KeyPolicy::signing(["*"])
         );
     }
 
@@ -123,31 +156,62 @@ mod tests {
         let args = PolicyArgs {
             allow_uid: vec!["33".to_owned(), "root".to_owned()],
             allow_cert: vec!["gateway-1".to_owned()],
-            ..NONE
+            ..PolicyArgs::default()
         };
-        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-1"]);
+    }
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn identities_are_added_once_and_removed_without_touching_others() {
+        let mut policy = KeyPolicy::signing(["*"]);
+        policy.identities = words(&["uid:33", "cert:gateway-1"]);
+        let args = IdentityChangeArgs {
+            add_uid: words(&["33", "root"]),
+            add_cert: words(&["gateway-2"]),
+            remove_cert: words(&["gateway-1", "unknown"]),
+            ..IdentityChangeArgs::default()
+        };
+        change_identities(&args, &mut policy).unwrap();
+        assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-2"]);
+    }
+
+    #[test]
+    fn removal_from_a_policy_for_every_client_is_refused() {
+        let mut policy = KeyPolicy::signing(["*"]);
+        policy.identities = words(&["*"]);
+        let args = IdentityChangeArgs {
+            remove_uid: words(&["33"]),
+            ..IdentityChangeArgs::default()
+        };
+        let error = change_identities(&args, &mut policy).unwrap_err();
+        assert!(error.to_string().contains("--allow-uid"), "{error}");
+        assert_eq!(policy.identities, ["*"]);
     }
 
     #[test]
     fn premaster_operation_is_added_and_raw_rsa_refused() {
         let args = PolicyArgs {
             allow_tls_premaster: true,
-            ..NONE
+            ..PolicyArgs::default()
         };
-        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert!(policy.operations.contains(OperationKind::RsaTlsPremaster));
         assert!(policy.operations.contains(OperationKind::RsaPssSign));
         let args = PolicyArgs {
             operations: vec![OperationKind::RsaRaw],
-            ..NONE
+            ..PolicyArgs::default()
         };
-        assert!(apply(&args, KeyPolicy::signing()).is_err());
+        assert!(apply(&args, KeyPolicy::signing(["*"])).is_err());
     }
 
     #[test]
     fn policy_without_any_possible_operation_is_refused() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());
         assert!(check_fits(&policy, KeyType::Ec(millrace_engine::Curve::P256)).is_ok());

@@ -1,0 +1,63 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `sched_setattr(2)`, which neither libc nor rustix wraps.
+
+use std::io;
+use std::time::Duration;
+
+/// `struct sched_attr` of `linux/sched/types.h` in its first version, which every kernel since 3.14 takes.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Keep the policy, and the parameters that are not given here (`linux/sched.h`).
+const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
+
+/// Sets the scheduler slice of the calling thread and of threads that it starts later. Linux 6.12 and later
+/// use it; older kernels ignore it. The kernel clamps it to 0.1 to 100 ms. Zero is the kernel's default slice.
+///
+/// # Errors
+/// The kernel refuses, for example because a filter denies the call.
+pub(super) fn set_slice(slice: Duration) -> io::Result<()> {
+    // The nice value is given again: the kernel takes it together with the slice.
+    let nice = rustix::process::getpriority_process(None)?;
+    let attributes = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        flags: SCHED_FLAG_KEEP_POLICY,
+        nice,
+        runtime: slice.as_nanos().try_into().unwrap_or(u64::MAX),
+        ..SchedAttr::default()
+    };
+    // SAFETY: the kernel reads `size` bytes of `attributes`, which is that long and outlives the call. It
+    // changes only the scheduling of this thread.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The slice of the calling thread; zero on kernels without slices.
+#[cfg(test)]
+pub(super) fn slice() -> io::Result<Duration> {
+    let mut attributes = SchedAttr::default();
+    let size = size_of::<SchedAttr>();
+    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    if result == 0 {
+        Ok(Duration::from_nanos(attributes.runtime))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

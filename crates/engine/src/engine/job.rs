@@ -1,0 +1,185 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What callers hand in and get back: sessions, keys, jobs, completions.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::dispatch::Backends;
+use crate::backend::{BackendKey, BackendKind};
+use crate::error::JobError;
+use crate::key::{KeyInfo, KeyType};
+use crate::operation::{Class, Operation, OperationKind, Output};
+use crate::queue::{Owner, Waiting};
+
+/// Names a job within its session.
+pub type JobId = u64;
+
+/// Receives the completions of one session.
+pub trait CompletionSink: Send + Sync {
+    /// Takes all of `completions` out. Called from worker threads, from the sweeper, and from inside
+    /// [`Engine::submit`], [`Engine::cancel`], [`Engine::close_session`] and [`Engine::stop`]: the caller of those must
+    /// not hold a lock that the sink takes. Must not block and must not call back into the engine.
+    fn complete(&self, completions: &mut Vec<Completion>);
+}
+
+/// One caller of the engine, usually one connection. Cheap to clone.
+#[derive(Clone)]
+pub struct Session {
+    pub(super) inner: Arc<SessionInner>,
+}
+
+pub(super) struct SessionInner {
+    pub(super) id: u64,
+    pub(super) owner: Owner,
+    pub(super) closed: AtomicBool,
+    pub(super) sink: Arc<dyn CompletionSink>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.inner.id)
+    }
+}
+
+/// A key that is loaded in every backend that takes it; unloaded when the last clone is dropped.
+pub struct Key {
+    pub(super) info: KeyInfo,
+    pub(super) class: Class,
+    /// Its name in each backend, in the order of the backends.
+    pub(super) names: Vec<Option<BackendKey>>,
+    /// By operation: the backends that do it, as a mask.
+    pub(super) able: [u32; OperationKind::ALL.len()],
+    pub(super) backends: Arc<Backends>,
+}
+
+impl Key {
+    /// The type of the key and its public half.
+    #[must_use]
+    pub fn info(&self) -> &KeyInfo {
+        &self.info
+    }
+
+    /// The backends that do this with the key, as a mask.
+    pub(super) fn able(&self, operation: OperationKind) -> u32 {
+        self.able[operation.index()]
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.info.key_type)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.backends.close_key(&self.names);
+    }
+}
+
+/// An operation with its key, input and deadline.
+pub struct Job {
+    /// Chosen by the caller, unique within the session, and returned in the completion.
+    pub id: JobId,
+    /// The session that gets the completion.
+    pub session: Session,
+    /// A key that this engine loaded.
+    pub key: Arc<Key>,
+    /// An operation that fits the key, or the job ends as [`JobError::BadInput`].
+    pub operation: Operation,
+    /// Digest, message or ciphertext, as [`Operation`] says.
+    pub input: Vec<u8>,
+    /// A job that still waits then ends as [`JobError::Expired`].
+    pub deadline: Instant,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            session,
+            key,
+            operation,
+            input,
+            deadline: _,
+        } = self;
+        write!(
+            f,
+            "Job({id} of {session:?}, {}, {key:?}, ",
+            operation.kind()
+        )?;
+        write!(f, "input of {} bytes)", input.len())
+    }
+}
+
+/// The end of a job: output or error, its backend and its times. `Debug` shows the length of the output, never its bytes.
+pub struct Completion {
+    /// From the job.
+    pub id: JobId,
+    /// The verified result, or why there is none.
+    pub result: Result<Output, JobError>,
+    /// The backend that answered it; none if none did.
+    pub served_by: Option<BackendKind>,
+    /// Time between submission and the start of service.
+    pub queue_time: Duration,
+    /// Time the backend worked on it.
+    pub service_time: Duration,
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            result,
+            served_by,
+            queue_time,
+            service_time,
+        } = self;
+        f.debug_struct("Completion")
+            .field("id", id)
+            .field("result", &result.as_ref().map(|output| output.len()))
+            .field("served_by", served_by)
+            .field("queue_time", queue_time)
+            .field("service_time", service_time)
+            .finish()
+    }
+}
+
+/// A job that waits or runs, with the time of its submission.
+pub(super) struct Queued {
+    pub(super) job: Job,
+    pub(super) arrived: Instant,
+}
+
+impl Waiting for Queued {
+    fn owner(&self) -> Owner {
+        self.job.session.inner.owner
+    }
+    fn session(&self) -> u64 {
+        self.job.session.inner.id
+    }
+    fn id(&self) -> u64 {
+        self.job.id
+    }
+    fn deadline(&self) -> Instant {
+        self.job.deadline
+    }
+    fn cost(&self) -> u32 {
+        cost_of(self.job.key.info.key_type)
+    }
+}
+
+/// About how long an operation with a key of this type takes, in units of 10 µs on one core. Only the ratios
+/// within a class matter: an owner with large keys must not get more of the cores than one with small keys.
+fn cost_of(key_type: KeyType) -> u32 {
+    match (Class::of(key_type), key_type.bits()) {
+        (Class::Fast, _) => 2,
+        (Class::Medium | Class::Slow, 0) => 24,
+        // An exponentiation takes the cube of the size of the modulus: 2048 bits 320 µs.
+        (Class::Medium | Class::Slow, bits) => u32::from(bits.div_ceil(512)).max(2).pow(3) / 2,
+    }
+}

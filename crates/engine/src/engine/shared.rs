@@ -1,0 +1,280 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What the threads of an engine share: the queue of each class, and completions on their way to their sinks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::SWEEP_INTERVAL;
+use super::dispatch::Backends;
+use super::job::{Completion, Queued, Session};
+use super::worker::Runner;
+use crate::error::JobError;
+use crate::operation::Class;
+use crate::queue::{Contention, FairQueue, Waiting};
+use crate::stats::Statistics;
+
+/// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
+/// it holds up that thread's other work for no longer than a wake-up under load would.
+const INLINE_MAX: usize = 2;
+
+/// The same with one worker per class, that is on one core: there another thread has no core of its
+/// own, and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's
+/// rate, docs/benchmarks). Bounded, because other connections wait for that thread: about a millisecond.
+const INLINE_MAX_ALONE: usize = 64;
+
+/// The queue of one class and what goes with it under the same lock.
+pub(super) struct ClassState {
+    pub(super) queue: FairQueue<Queued>,
+    pub(super) contention: Contention,
+    pub(super) idle_workers: usize,
+    pub(super) stopping: bool,
+}
+
+pub(super) struct ClassQueue {
+    pub(super) state: Mutex<ClassState>,
+    /// Wakes the workers.
+    pub(super) work: Condvar,
+    /// Wakes the express worker.
+    pub(super) express: Condvar,
+}
+
+impl ClassState {
+    /// Whether the express worker has something to do: no worker is free, and an owner below its share
+    /// has nothing in service.
+    pub(super) fn needs_express(&self) -> bool {
+        self.idle_workers == 0 && self.queue.has_unserved()
+    }
+}
+
+pub(super) struct Shared {
+    pub(super) backends: Arc<Backends>,
+    pub(super) statistics: Statistics,
+    pub(super) classes: [ClassQueue; 3],
+    pub(super) workers: usize,
+    /// The largest batch that a backend computes together on a worker's core.
+    pub(super) batch: usize,
+    /// Whether every backend computes on the core of the worker that calls it.
+    pub(super) all_on_cpu: bool,
+    /// Runners for jobs computed on the submitting thread.
+    pub(super) inline: Mutex<Vec<Runner>>,
+    pub(super) in_flight: AtomicUsize,
+    pub(super) next_session: AtomicU64,
+    pub(super) draining: AtomicBool,
+    pub(super) stopping: Mutex<bool>,
+    pub(super) stop_signal: Condvar,
+}
+
+impl Shared {
+    /// Why a job is refused before it is queued, if it is.
+    pub(super) fn refusal(&self, queued: &Queued) -> Option<JobError> {
+        let job = &queued.job;
+        let key_type = job.key.info.key_type;
+        if self.draining.load(Ordering::Acquire) {
+            return Some(JobError::Draining);
+        }
+        if let Err(error) = job.operation.check(key_type, &job.input) {
+            return Some(error);
+        }
+        if job.deadline <= queued.arrived {
+            return Some(JobError::Expired);
+        }
+        let offered = job.key.able(job.operation.kind()) != 0;
+        (!offered).then_some(JobError::NotOffered)
+    }
+
+    /// Runs a small batch of the fast class on this thread if nothing waits before it; else returns it.
+    /// While several owners use the class, a batch that takes longer than a wake-up goes to the queue,
+    /// where the owners take turns.
+    pub(super) fn try_inline(
+        &self,
+        class: Class,
+        batch: Vec<Queued>,
+        now: Instant,
+    ) -> Option<Vec<Queued>> {
+        let (Class::Fast, Some(first)) = (class, batch.first()) else {
+            return Some(batch);
+        };
+        let owner = first.owner();
+        // The jobs of one call are of one session in practice; several owners would need one charge each.
+        let one_owner = batch.iter().all(|queued| queued.owner() == owner);
+        let needs_device = batch.iter().any(|Queued { job, .. }| {
+            job.key.able(job.operation.kind()) & !self.backends.on_cpu() != 0
+        });
+        {
+            let mut state = lock(&self.classes[class.index()].state);
+            let shared = state.contention.note(owner.id(), now);
+            let alone = self.workers == 1 && !shared;
+            let limit = if alone { INLINE_MAX_ALONE } else { INLINE_MAX };
+            if !one_owner
+                || needs_device
+                || batch.len() > limit
+                || !state.queue.is_empty()
+                || state.stopping
+            {
+                return Some(batch);
+            }
+            state
+                .queue
+                .pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());
+        }
+        self.statistics
+            .ran_inline
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let runner = lock(&self.inline).pop();
+        let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
+        runner.run(self, class, batch, || 0);
+        lock(&self.inline).push(runner);
+        None
+    }
+
+    pub(super) fn enqueue(
+        &self,
+        class: Class,
+        batch: Vec<Queued>,
+        ended: &mut Vec<(Queued, JobError)>,
+    ) {
+        let class = &self.classes[class.index()];
+        let mut state = lock(&class.state);
+        for queued in batch {
+            if state.stopping {
+                ended.push((queued, JobError::Draining));
+            } else if let Some(refused) = state.queue.push(queued) {
+                ended.push((refused, JobError::Busy));
+            }
+        }
+        let wake = state.idle_workers.min(state.queue.len());
+        let express = state.needs_express();
+        drop(state);
+        for _ in 0..wake {
+            class.work.notify_one();
+        }
+        if express {
+            class.express.notify_one();
+        }
+    }
+
+    /// Ends the service of jobs that a worker or the calling thread ran.
+    pub(super) fn release(&self, class: Class, sessions: &[(Session, Vec<Completion>)]) {
+        let class = &self.classes[class.index()];
+        let mut state = lock(&class.state);
+        for (session, completions) in sessions {
+            state
+                .queue
+                .release(session.inner.owner.id(), completions.len());
+        }
+        let express = state.needs_express();
+        drop(state);
+        if express {
+            class.express.notify_one();
+        }
+    }
+
+    /// Ends jobs that no backend served.
+    pub(super) fn end(&self, ended: Vec<(Queued, JobError)>) {
+        if ended.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut outbox = Outbox::default();
+        for (Queued { job, arrived }, error) in ended {
+            let completion = Completion {
+                id: job.id,
+                result: Err(error),
+                served_by: None,
+                queue_time: now.saturating_duration_since(arrived),
+                service_time: Duration::ZERO,
+            };
+            outbox.push(job.session, completion);
+        }
+        outbox.flush(self);
+    }
+}
+
+/// Completions on their way to their sinks, grouped so that a sink is called once per batch.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// The class in which these jobs are in service; none for jobs that no worker took.
+    class: Option<Class>,
+    by_session: Vec<(Session, Vec<Completion>)>,
+}
+
+impl Outbox {
+    /// For jobs that are in service.
+    pub(super) fn of(class: Class) -> Self {
+        Self {
+            class: Some(class),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn push(&mut self, session: Session, completion: Completion) {
+        // Few sessions share a batch, and neighbours tend to be of the same one.
+        let same =
+            |(known, _): &&mut (Session, Vec<Completion>)| known.inner.id == session.inner.id;
+        match self.by_session.iter_mut().rev().find(same) {
+            Some((_, completions)) => completions.push(completion),
+            None => self.by_session.push((session, vec![completion])),
+        }
+    }
+
+    pub(super) fn flush(&mut self, shared: &Shared) {
+        // Before the sinks are called: an owner that sends its next job at once has nothing in service.
+        if let Some(class) = self.class.filter(|_| !self.by_session.is_empty()) {
+            shared.release(class, &self.by_session);
+        }
+        for (session, mut completions) in self.by_session.drain(..) {
+            shared
+                .in_flight
+                .fetch_sub(completions.len(), Ordering::Relaxed);
+            for completion in &completions {
+                if let Err(error) = completion.result {
+                    shared.statistics.count_error(error);
+                }
+            }
+            if session.inner.closed.load(Ordering::Acquire) {
+                let count = completions.len() as u64;
+                shared
+                    .statistics
+                    .dropped
+                    .fetch_add(count, Ordering::Relaxed);
+            } else {
+                session.inner.sink.complete(&mut completions);
+            }
+        }
+    }
+}
+
+/// The sweeper thread: ends waiting jobs whose deadline has passed while all workers are busy.
+pub(super) fn sweep(shared: &Shared) {
+    loop {
+        let stopping = lock(&shared.stopping);
+        if *stopping {
+            return;
+        }
+        let waited = shared.stop_signal.wait_timeout(stopping, SWEEP_INTERVAL);
+        // Released before sinks are called: a sink may drop the last engine, which takes this lock.
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        if shared.in_flight.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let now = Instant::now();
+        let mut expired = Vec::new();
+        for class in &shared.classes {
+            lock(&class.state).queue.remove_expired(now, &mut expired);
+        }
+        shared.end(
+            expired
+                .into_iter()
+                .map(|queued| (queued, JobError::Expired))
+                .collect(),
+        );
+    }
+}
+
+/// Locks, also after a panic elsewhere: every critical section here leaves its data consistent.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

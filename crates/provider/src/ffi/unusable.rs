@@ -1,0 +1,216 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The provider where it cannot be used: a mistake in its configuration, or a libcrypto that lacks something.
+//!
+//! OpenSSL drops the error of a provider that does not start, and a server only learns that its key file
+//! does not decode. So the provider starts, offers nothing, lists itself as inactive with the reason, and
+//! raises the reason wherever a stub or a `millrace:` URI is read: there servers log it.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use super::core::{Core, guard_bare};
+use super::decoder::read_block;
+use super::delegate::dispatch;
+use super::libcrypto::Ptr;
+use super::params::{self, set_string_ptr, set_unsigned};
+use super::provider::{PROPERTIES, VERSION, reason_strings, teardown};
+use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
+use super::{ids, store};
+use crate::error::Error;
+
+/// A provider that cannot be used. Never freed.
+struct Unusable {
+    core: Core,
+    error: Error,
+    name: &'static CStr,
+}
+
+impl Unusable {
+    /// # Safety
+    /// `pointer` is what [`start`] gave out.
+    unsafe fn of(pointer: Ptr) -> &'static Self {
+        // SAFETY: by this function's contract; never freed.
+        unsafe { &*pointer.cast::<Self>() }
+    }
+}
+
+/// The context and the functions of a provider that says `error` wherever it is asked for a key.
+pub(crate) fn start(core: Core, error: Error) -> (Ptr, *const Dispatch) {
+    static TABLE: OnceLock<StaticTable<Dispatch>> = OnceLock::new();
+    let name = format!("Millrace provider, not usable: {error}").replace('\0', " ");
+    let name = CString::new(name).unwrap_or_default();
+    let provider = Box::leak(Box::new(Unusable {
+        core,
+        error,
+        name: Box::leak(name.into_boxed_c_str()),
+    }));
+    let table = TABLE.get_or_init(|| {
+        StaticTable::dispatch(dispatch! { provider {
+            TEARDOWN => teardown<>;
+            GETTABLE_PARAMS => gettable_params<>;
+            GET_PARAMS => get_params<>;
+            QUERY_OPERATION => query_operation<>;
+            GET_REASON_STRINGS => reason_strings<>;
+        } })
+    });
+    (std::ptr::from_mut(provider).cast(), table.as_ptr())
+}
+
+unsafe extern "C" fn gettable_params<const ID: i32>(_provctx: Ptr) -> *const Param {
+    const fn entry(key: &'static CStr, kind: i32) -> Param {
+        Param {
+            key: key.as_ptr(),
+            data_type: kind.unsigned_abs(),
+            ..Param::END
+        }
+    }
+    static LIST: StaticTable<Param> = StaticTable(&[
+        entry(c"name", ids::param::UTF8_PTR),
+        entry(c"version", ids::param::UTF8_PTR),
+        entry(c"buildinfo", ids::param::UTF8_PTR),
+        entry(c"status", ids::param::UNSIGNED_INTEGER),
+        Param::END,
+    ]);
+    LIST.as_ptr()
+}
+
+unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Unusable::of(provctx) };
+    guard_bare(0, || {
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
+        let count = unsafe { params::entries(request) }.count();
+        for index in 0..count {
+            // SAFETY: one of the entries counted above, which the application has passed to be written.
+            let param = unsafe { &mut *request.add(index) };
+            // SAFETY: the key of a counted entry is not null, and so a C string.
+            let key = unsafe { CStr::from_ptr(param.key) }.to_bytes();
+            // SAFETY: each entry describes memory that the application has passed to be written.
+            let answered = unsafe {
+                match key {
+                    b"name" => set_string_ptr(param, provider.name),
+                    b"version" | b"buildinfo" => set_string_ptr(param, VERSION),
+                    b"status" => {
+                        param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
+                        set_unsigned(param, 0)
+                    }
+                    _ => true,
+                }
+            };
+            answered.then_some(())?;
+        }
+        Some(1)
+    })
+}
+
+unsafe extern "C" fn query_operation<const ID: i32>(
+    _provctx: Ptr,
+    operation: c_int,
+    no_cache: *mut c_int,
+) -> *const Algorithm {
+    static DECODERS: OnceLock<StaticTable<Algorithm>> = OnceLock::new();
+    static STORES: OnceLock<StaticTable<Algorithm>> = OnceLock::new();
+    guard_bare(std::ptr::null(), || {
+        // SAFETY: libcrypto passes a writable place.
+        unsafe { no_cache.write(0) };
+        let table = match operation {
+            ids::op::DECODER => DECODERS.get_or_init(decoders),
+            ids::op::STORE => STORES.get_or_init(stores),
+            _ => return None,
+        };
+        Some(table.as_ptr())
+    })
+}
+
+fn decoders() -> StaticTable<Algorithm> {
+    let functions = StaticTable::dispatch(dispatch! { decoder {
+        NEWCTX => newctx<>;
+        FREECTX => teardown<>;
+        DECODE => decode<>;
+    } });
+    StaticTable::leak(vec![
+        Algorithm {
+            names: c"DER".as_ptr(),
+            properties: c"provider=millrace,input=pem".as_ptr(),
+            implementation: functions.as_ptr(),
+            description: c"PEM stub of a key in the Millrace pool".as_ptr(),
+        },
+        Algorithm::END,
+    ])
+}
+
+/// The provider serves as the context of its decoder.
+unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
+    provctx
+}
+
+unsafe extern "C" fn decode<const ID: i32>(
+    pointer: Ptr,
+    bio: Ptr,
+    _selection: c_int,
+    _callback: Callback,
+    _argument: *mut c_void,
+    _passphrase: *const c_void,
+    _passphrase_argument: *mut c_void,
+) -> c_int {
+    /// "Not a stub": the next decoder is tried.
+    const CARRY_ON: c_int = 1;
+    // SAFETY: libcrypto passes what `newctx` returned: the provider.
+    let provider = unsafe { Unusable::of(pointer) };
+    guard_bare(CARRY_ON, || {
+        // SAFETY: libcrypto passes a BIO of the core.
+        unsafe { read_block(&provider.core, bio) }?;
+        provider.core.raise(&provider.error);
+        Some(0)
+    })
+}
+
+fn stores() -> StaticTable<Algorithm> {
+    let functions = StaticTable::dispatch(dispatch! { store {
+        OPEN => open<>;
+        SETTABLE_CTX_PARAMS => settable_ctx_params<>;
+        LOAD => load<>;
+        EOF => eof<>;
+        CLOSE => eof<>;
+    } });
+    StaticTable::leak(vec![
+        Algorithm {
+            names: c"millrace".as_ptr(),
+            properties: PROPERTIES.as_ptr(),
+            implementation: functions.as_ptr(),
+            description: c"keys in the Millrace pool".as_ptr(),
+        },
+        Algorithm::END,
+    ])
+}
+
+/// Never succeeds, so the other functions of the loader are never called; OpenSSL wants them to exist.
+unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, _uri: *const c_char) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Unusable::of(provctx) };
+    guard_bare(std::ptr::null_mut(), || {
+        provider.core.raise(&provider.error);
+        None
+    })
+}
+
+unsafe extern "C" fn settable_ctx_params<const ID: i32>(provctx: Ptr) -> *const Param {
+    // SAFETY: takes anything.
+    unsafe { store::settable_ctx_params::<ID>(provctx) }
+}
+
+unsafe extern "C" fn load<const ID: i32>(
+    _pointer: Ptr,
+    _callback: Callback,
+    _argument: *mut c_void,
+    _passphrase: *const c_void,
+    _passphrase_argument: *mut c_void,
+) -> c_int {
+    0
+}
+
+unsafe extern "C" fn eof<const ID: i32>(_pointer: Ptr) -> c_int {
+    1
+}
