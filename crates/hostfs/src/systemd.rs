@@ -62,6 +62,25 @@ pub fn unit_of(cgroup: &str) -> Option<&str> {
         .find(|name| name.ends_with(".service"))
 }
 
+/// The values of a setting in a unit's files, in order. An empty assignment discards those before it, as it
+/// does for systemd's lists (systemd.syntax(7)). Files that cannot be read are skipped.
+#[must_use]
+pub fn values(root: &Root, unit: &str, setting: &str) -> Vec<String> {
+    let mut values = Vec::new();
+    for file in unit_files(root, unit) {
+        for line in logical_lines(&root.text(&file, MAX_FILE).unwrap_or_default()) {
+            match line.split_once('=') {
+                Some((key, value)) if key.trim() == setting && value.trim().is_empty() => {
+                    values.clear();
+                }
+                Some((key, value)) if key.trim() == setting => values.push(value.trim().to_owned()),
+                _ => {}
+            }
+        }
+    }
+    values
+}
+
 /// The environment of a service, from its unit files.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceEnvironment {
@@ -315,6 +334,23 @@ mod tests {
             assert_eq!(problems.len(), 1, "{problems:?}");
             problems.remove(0)
         }
+    }
+
+    #[test]
+    fn values_of_a_setting_are_collected_until_an_empty_one() {
+        let files = Files::new();
+        let values = || {
+            let root = Root::open(files.0.path()).expect("folder");
+            values(&root, "nginx.service", "LoadCredential")
+        };
+        assert!(values().is_empty());
+        files.unit("LoadCredential=a:/1\nLoadCredentialEncrypted=c:/3\nLoadCredential = b:/2\n");
+        assert_eq!(values(), ["a:/1", "b:/2"]);
+        files.put(
+            "etc/systemd/system/nginx.service.d/m.conf",
+            b"[Service]\nLoadCredential=\nLoadCredential=a:/4\n",
+        );
+        assert_eq!(values(), ["a:/4"]);
     }
 
     #[test]

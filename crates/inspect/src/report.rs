@@ -33,9 +33,10 @@ use serde::Serialize;
 use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
 use crate::kernel::{self, Kernel};
-use crate::libcrypto::{self, Libraries};
+use crate::libcrypto::{self, Libraries, Timed};
 use crate::machine::{self, Machine};
 use crate::network::{self, Network};
+use crate::offload_status::Used;
 use crate::qat::{self, Qat};
 use millrace_hostfs::{
     ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
@@ -86,6 +87,63 @@ impl Report {
             qat: qat::section(root),
             accelerators: accelerators::section(root),
             network: network::section(root),
+        }
+    }
+}
+
+/// The JSON of `millrace inspect`: all sections, or those of one part.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(title = "Report")]
+pub struct ReportParts {
+    /// Version of this format; it grows when a field changes its meaning or disappears
+    pub format: u32,
+    /// True for the machine itself, false for a folder or bundle
+    pub live: bool,
+    /// Maker, system, kernel, memory
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Section<Machine>>,
+    /// The processors
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Section<Cpu>>,
+    /// The crypto libraries
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub libcrypto: Option<Section<Libraries>>,
+    /// Speeds measured with `openssl speed` (`inspect openssl --timed`)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed: Option<Section<Vec<Timed>>>,
+    /// The implementations that the kernel prefers
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<Section<Kernel>>,
+    /// Intel QAT
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qat: Option<Section<Qat>>,
+    /// Other accelerators
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerators: Option<Section<Accelerators>>,
+    /// Cryptography in the network
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Section<Network>>,
+    /// Whether a device serves each tunnel and server (`inspect used`)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<Section<Used>>,
+}
+
+impl ReportParts {
+    /// No section of a machine.
+    #[must_use]
+    pub fn none(root: &Root) -> Self {
+        Self {
+            format: Report::FORMAT,
+            live: root.is_live(),
+            machine: None,
+            cpu: None,
+            libcrypto: None,
+            timed: None,
+            kernel: None,
+            qat: None,
+            accelerators: None,
+            network: None,
+            used: None,
         }
     }
 }

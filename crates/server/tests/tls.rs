@@ -58,7 +58,7 @@ fn client_identity_comes_from_its_certificate() {
 #[test]
 fn large_pipelined_batch_goes_through_tls() {
     let setup = setup();
-    setup.import("one", &keys::p_256(), KeyPolicy::signing());
+    setup.import("one", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = Client::new(Papers::of(&issue(&node, "gateway-1")).connect(&node));
     client.hello();

@@ -33,7 +33,7 @@ use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use crate::client_reports::ClientReports;
-use crate::keys::{KeySet, Keyring, Reloaded};
+use crate::keys::{KeyReport, KeySet, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, Metrics, Moment, Refusal};
 use crate::outbox::Order;
@@ -105,7 +105,9 @@ impl Service {
     /// checks.
     ///
     /// # Errors
-    /// If the key store cannot be read. A single key file that cannot be used is logged and skipped.
+    /// If the key store cannot be read, or if it has keys and another key-encryption key sealed them: a node
+    /// that serves none of its keys must not look ready. A single key file that cannot be used is logged and
+    /// skipped.
     pub fn new(
         name: impl Into<String>,
         settings: Settings,
@@ -142,6 +144,10 @@ impl Service {
             inner: Arc::new(inner),
         };
         service.reload_keys()?;
+        let keyring = &service.inner.keyring;
+        if keyring.current().len() == 0 && keyring.store().kek().is_some() {
+            keyring.store().check_kek()?;
+        }
         Ok(service)
     }
 
@@ -364,6 +370,12 @@ impl Service {
             in_flight: entry.in_flight.load(Ordering::Relaxed),
         };
         self.inner.book().sessions.iter().map(row).collect()
+    }
+
+    /// The keys with the versions in service, and the files that cannot be used.
+    #[must_use]
+    pub fn keys(&self) -> KeyReport {
+        self.inner.keyring.report(&self.inner.name)
     }
 
     /// The current state of the service: the answer of `/status`.

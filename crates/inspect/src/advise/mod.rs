@@ -251,7 +251,7 @@ impl Advice {
 #[must_use]
 pub fn advise(report: &Report, software: &Section<Software>, request: &Request) -> Advice {
     let known = software.known.clone().unwrap_or_default();
-    let facts = Facts::of(report, &known);
+    let facts = Facts::of(report, &known, request.subject);
     let format = if request.subject.formats().contains(&request.format) {
         request.format
     } else {

@@ -81,6 +81,19 @@ impl Cpu {
     }
 }
 
+/// Hidden extensions by their reason, in the order of the first of each.
+#[must_use]
+pub fn by_reason(hidden: &[Hidden]) -> Vec<(&str, Vec<&str>)> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Hidden { feature, reason } in hidden {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, features)) => features.push(feature),
+            None => reasons.push((reason, vec![feature])),
+        }
+    }
+    reasons
+}
+
 /// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub enum Architecture {
@@ -350,6 +363,15 @@ const DMI: &[(&str, &str)] = &[
     ("BHYVE", "bhyve"),
 ];
 
+/// Clocks that only guests of one hypervisor have, in `available_clocksource`.
+const CLOCKS: &[(&str, &str)] = &[
+    ("kvm-clock", "KVM"),
+    ("hyperv_clocksource", "Hyper-V or Azure"),
+    ("xen", "Xen"),
+];
+
+const CLOCK_SOURCES: &str = "sys/devices/system/clocksource/clocksource0/available_clocksource";
+
 /// Files in which hypervisors without DMI tables name themselves.
 const SELF_NAMED: &[&str] = &[
     "sys/hypervisor/type",
@@ -373,27 +395,27 @@ fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervis
             evidence: "the machine line of /proc/cpuinfo".to_owned(),
         });
     }
-    let told = info.flags.contains("hypervisor");
-    let dmi = ["sys_vendor", "product_name", "board_vendor"]
-        .iter()
-        .find_map(|field| {
-            let path = format!("sys/class/dmi/id/{field}");
-            let text = reader.text_if_there(&path)?;
-            let (_, name) = DMI.iter().find(|(word, _)| text.contains(word))?;
-            Some((path, (*name).to_owned()))
-        });
-    match (told, dmi) {
-        // Some makers also sell laptops: without the flag their name proves no hypervisor.
-        (false, _) => None,
-        (true, Some((path, name))) => Some(Hypervisor {
-            name: Some(name),
-            evidence: path,
-        }),
-        (true, None) => Some(Hypervisor {
-            name: None,
-            evidence: "the hypervisor flag of /proc/cpuinfo".to_owned(),
-        }),
+    // Some makers also sell laptops: without the flag their name proves no hypervisor.
+    if !info.flags.contains("hypervisor") {
+        return None;
     }
+    let dmi = ["sys_vendor", "product_name", "board_vendor"]
+        .map(|field| format!("sys/class/dmi/id/{field}"));
+    let named = dmi.into_iter().map(|path| (path, DMI));
+    let mut named = named.chain([(CLOCK_SOURCES.to_owned(), CLOCKS)]);
+    let found = named.find_map(|(evidence, words)| {
+        let text = reader.text_if_there(&evidence)?;
+        let (_, name) = words.iter().find(|(word, _)| text.contains(word))?;
+        let name = Some((*name).to_owned());
+        Some(Hypervisor { name, evidence })
+    });
+    found.or_else(|| {
+        let evidence = "the hypervisor flag of /proc/cpuinfo".to_owned();
+        Some(Hypervisor {
+            name: None,
+            evidence,
+        })
+    })
 }
 
 /// Extensions that the processor must have but does not show.

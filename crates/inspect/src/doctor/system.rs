@@ -75,8 +75,6 @@ pub struct Server {
     pub dumps_core: bool,
 }
 
-/// Bound on processes; a gateway has a few hundred.
-const MAX_PROCESSES: usize = 4_096;
 /// Bound on zones, modules and other rows.
 const MAX_ROWS: usize = 1_024;
 
@@ -263,29 +261,21 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
 }
 
 fn servers(reader: &SectionReader<'_>) -> Vec<Server> {
-    let mut found = Vec::new();
-    for pid in process::pids(reader.root()).into_iter().take(MAX_PROCESSES) {
-        // A process may end at any time.
-        let Ok(comm) = reader.root().text(&format!("proc/{pid}/comm"), 64) else {
-            continue;
-        };
-        let name = comm.trim();
-        if !SERVERS.contains(&name) {
-            continue;
-        }
-        let Ok(limits) = reader.root().text(&format!("proc/{pid}/limits"), 16 << 10) else {
-            continue;
-        };
-        found.push(Server {
-            pid,
-            name: name.to_owned(),
-            open_files: process::soft_limit(&limits, "Max open files")
-                .and_then(|word| word.parse().ok()),
-            dumps_core: process::soft_limit(&limits, "Max core file size")
-                .is_some_and(|word| word != "0"),
-        });
-    }
-    found
+    let root = reader.root();
+    let running = process::named(root, |name| SERVERS.contains(&name)).into_iter();
+    let servers = running.filter_map(|server| {
+        let limits = root
+            .text(&format!("proc/{}/limits", server.pid), 16 << 10)
+            .ok()?;
+        let limit = |name| process::soft_limit(&limits, name);
+        Some(Server {
+            pid: server.pid,
+            name: server.name,
+            open_files: limit("Max open files").and_then(|word| word.parse().ok()),
+            dumps_core: limit("Max core file size").is_some_and(|word| word != "0"),
+        })
+    });
+    servers.take(MAX_ROWS).collect()
 }
 
 #[cfg(test)]

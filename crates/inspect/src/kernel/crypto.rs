@@ -93,6 +93,15 @@ const DEVICES: [(&str, &str); 34] = [
     ("deflate-iaa", "Intel IAA"),
 ];
 
+/// Parts of driver names that compute AES in portable code, even where another part of the name computes the
+/// integrity with instructions: `gcm_base(ctr(aes-generic),ghash-pclmulqdqni)`.
+///
+/// Source: `crypto/aes_generic.c` and `crypto/aes_ti.c` of Linux 6.18.
+const PORTABLE_AES: [&str; 2] = ["aes-generic", FIXED_TIME_AES];
+
+/// Portable AES whose time does not depend on the key or the data. It is slower than `aes-generic`.
+const FIXED_TIME_AES: &str = "aes-fixed-time";
+
 /// Parts of driver names that identify instructions of the processor.
 const INSTRUCTIONS: [&str; 24] = [
     "aesni",
@@ -129,13 +138,16 @@ impl Algorithm {
             return Engine::Device;
         }
         let driver = self.driver.to_ascii_lowercase();
-        if driver.contains("generic") && !INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
-            return Engine::Generic;
+        let has = |parts: &[&str]| parts.iter().any(|part| driver.contains(part));
+        if has(&PORTABLE_AES) {
+            Engine::Generic
+        } else if has(&INSTRUCTIONS) {
+            Engine::Instructions
+        } else if driver.contains("generic") {
+            Engine::Generic
+        } else {
+            Engine::Other
         }
-        if INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
-            return Engine::Instructions;
-        }
-        Engine::Other
     }
 
     /// The device that computes it, if one does.
@@ -147,6 +159,12 @@ impl Algorithm {
             .find(|(part, _)| driver.starts_with(part) || (part.len() > 3 && driver.contains(part)))
             .map(|(_, device)| *device)
     }
+}
+
+/// Whether a driver is portable AES whose time does not depend on the key or the data.
+#[must_use]
+pub fn is_fixed_time_aes(driver: &str) -> bool {
+    driver.contains(FIXED_TIME_AES)
 }
 
 /// Reads `/proc/crypto`.
@@ -276,6 +294,9 @@ type         : skcipher
         assert_eq!(engine("cbc-aes-neonbs"), Engine::Instructions);
         assert_eq!(engine("sha256-ce"), Engine::Instructions);
         assert_eq!(engine("aes-generic"), Engine::Generic);
+        assert_eq!(engine("cbc(ecb(aes-fixed-time))"), Engine::Generic);
+        let mixed = "gcm_base(ctr(aes-generic),ghash-pclmulqdqni)";
+        assert_eq!(engine(mixed), Engine::Generic);
         assert_eq!(engine("cryptd(something)"), Engine::Other);
     }
 

@@ -6,7 +6,7 @@
 use super::Text;
 use crate::advise::Topic;
 use crate::advise::algorithm::Group;
-use crate::advise::rules::IpsecPlan;
+use crate::advise::rules::{IpsecPlan, REKEY_PACKETS};
 
 pub(super) fn write(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.remark(
@@ -51,7 +51,7 @@ fn child(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.line(16, &format!("esp_proposals = {}", esp(plan)));
     text.why(16, Topic::Lifetime);
     text.line(16, &format!("rekey_time = {}s", plan.esp_rekey_s));
-    text.line(16, &format!("rekey_packets = {}", plan.rekey_packets));
+    text.line(16, &format!("rekey_packets = {}", REKEY_PACKETS));
     text.why(16, Topic::ReplayWindow);
     text.line(16, &format!("replay_window = {}", plan.replay_window));
     text.line(16, "dpd_action = restart");

@@ -6,7 +6,7 @@
 use super::Text;
 use crate::advise::Topic;
 use crate::advise::algorithm::Cipher;
-use crate::advise::rules::{IpsecPlan, OpenvpnPlan};
+use crate::advise::rules::{IpsecPlan, OpenvpnPlan, REKEY_PACKETS};
 
 pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     const ESP: &str = "set vpn ipsec esp-group MILLRACE";
@@ -45,7 +45,7 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     }
     text.why(0, Topic::Lifetime);
     text.line(0, &format!("{ESP} lifetime {}", plan.esp_rekey_s));
-    text.line(0, &format!("{ESP} life-packets {}", plan.rekey_packets));
+    text.line(0, &format!("{ESP} life-packets {}", REKEY_PACKETS));
     text.why(0, Topic::Group);
     text.line(0, &format!("{ESP} pfs dh-group{group}"));
     text.why(0, Topic::Protocol);
