@@ -78,7 +78,10 @@ impl ClientError {
 /// A refusal in words.
 fn refusal(reason: KeyRefusal) -> String {
     match reason {
-        KeyRefusal::NoSuchKey => "no such key for this client".to_owned(),
+        KeyRefusal::NoSuchKey => {
+            "no such key for this client: it is not there, or its policy does not admit this client"
+                .to_owned()
+        }
         KeyRefusal::Key(error) => error.to_string(),
         KeyRefusal::TooManyKeys => "the node has too many keys open for this client".to_owned(),
         KeyRefusal::Draining => "the node is draining".to_owned(),

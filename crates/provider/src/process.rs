@@ -255,14 +255,18 @@ impl Opening {
         let pool = &self.process.pool;
         let opened = match source {
             Source::Imported(key) => pool.import(key, deadline),
-            Source::Resident => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
+            Source::Resident => {
+                let name = self.identity.name.as_deref().unwrap_or("");
+                pool.open(name, Some(&self.identity.spki), deadline)
+            }
         };
         let opened = opened.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
                 Ok(Arc::new(OpenKey::new(remote, Instant::now())))
             } else {
-                let text = "the pool holds another key under this name; make the stub again";
+                let text = "the pool has a newer version of this key and serves that of this stub no more: \
+                            make the stub again (millrace key stub NAME)";
                 Err(PoolError::new(FailureKind::Refused, text))
             }
         });
@@ -349,7 +353,12 @@ mod tests {
     }
 
     impl Pool for Arc<Late> {
-        fn open(&self, _name: &str, _deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        fn open(
+            &self,
+            _name: &str,
+            _: Option<&[u8]>,
+            _deadline: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             let (kind, text) = match self.openings.fetch_add(1, Ordering::SeqCst) {
                 0 => (FailureKind::NoNode, "the node restarts"),
                 _ => (FailureKind::Refused, "the node is back"),
@@ -365,7 +374,7 @@ mod tests {
             _key: PrivateKey,
             deadline: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            self.open("", deadline)
+            self.open("", None, deadline)
         }
     }
 

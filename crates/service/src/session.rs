@@ -510,6 +510,7 @@ impl<K: Clone> SessionState<K> {
         if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
+        entry.used(now);
         Ok(entry.key().clone())
     }
 }

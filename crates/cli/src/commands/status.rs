@@ -324,7 +324,7 @@ pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
 }
 
 /// The body of the answer to `GET path`.
-fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
+pub(crate) fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
     let silent = || {
         format!(
             "no node answers on {}: start one with `millrace up`, or name another with --socket",

@@ -340,7 +340,7 @@ pub fn welcome(name: &str) -> NodeMessage {
 
 /// The only key there is: on P-256, whose `spki` is not looked at by the client.
 pub fn opened(request: u32, handle: u32, spki: u8) -> NodeMessage {
-    let policy = KeyPolicy::signing();
+    let policy = KeyPolicy::signing(["*"]);
     NodeMessage::KeyOpened {
         request,
         handle,

@@ -61,7 +61,7 @@ impl SimNode {
             };
             let policy = KeyPolicy {
                 identities: vec!["*".to_owned()],
-                ..KeyPolicy::signing()
+                ..KeyPolicy::signing(["*"])
             };
             Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
         });

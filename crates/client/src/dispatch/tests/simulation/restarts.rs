@@ -84,7 +84,7 @@ impl World {
         };
         let policy = KeyPolicy {
             identities: vec!["*".to_owned()],
-            ..KeyPolicy::signing()
+            ..KeyPolicy::signing(["*"])
         };
         let key = |key| {
             let (info, policy) = (info.clone(), policy.clone());
