@@ -76,8 +76,8 @@ mod report;
 mod spin;
 mod stats;
 pub mod stub;
-
 mod tls;
+mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
 pub use error::ClientError;

@@ -14,8 +14,8 @@ use super::{Nodes, Options, Outcome, Report, Share, Silence, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
-/// Time to wait for reports of edges: they come once per second, plus one second.
-const REPORTS_TAKE: Duration = Duration::from_secs(3);
+/// Time to wait for reports of edges: they come within two seconds; the rest is for a loaded machine.
+const REPORTS_TAKE: Duration = Duration::from_secs(4);
 
 /// Time to wait on a loaded machine for reports that must come, since the pool did the operations.
 const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
