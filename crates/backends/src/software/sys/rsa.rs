@@ -3,13 +3,14 @@
 
 //! RSA: the raw private operation, which AWS-LC verifies, and the public one.
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use aws_lc_sys as aws;
 use millrace_engine::BackendError;
 use zeroize::Zeroize;
 
-use super::{Number, clear_errors, owned, succeeded};
+use super::{Number, clear_errors, owned};
 
 /// The numbers of a two-prime RSA private key, in the order of RFC 8017 appendix A.1.2.
 pub(crate) struct RsaParts<'a> {
@@ -60,21 +61,8 @@ impl Rsa {
     /// # Errors
     /// `Fault` if AWS-LC's own verification failed. `output` is zeroised on every error.
     pub(crate) fn private(&self, input: &[u8], output: &mut [u8]) -> Result<(), BackendError> {
-        let mut len = 0;
-        // SAFETY: the key is valid; both slices are valid for the lengths given. Signing without
-        // padding is AWS-LC's raw private operation.
-        let code = unsafe {
-            aws::RSA_sign_raw(
-                self.0.as_ptr(),
-                &raw mut len,
-                output.as_mut_ptr(),
-                output.len(),
-                input.as_ptr(),
-                input.len(),
-                aws::RSA_NO_PADDING,
-            )
-        };
-        if code == 1 && len == output.len() {
+        // Signing without padding is AWS-LC's raw private operation.
+        if self.raw(aws::RSA_sign_raw, input, output) {
             return Ok(());
         }
         output.zeroize();
@@ -96,10 +84,20 @@ impl Rsa {
     /// # Errors
     /// `BadInput` for an input that is not below n.
     pub(crate) fn public(&self, input: &[u8], output: &mut [u8]) -> Result<(), BackendError> {
+        if self.raw(aws::RSA_verify_raw, input, output) {
+            return Ok(());
+        }
+        clear_errors();
+        Err(BackendError::BadInput)
+    }
+
+    /// Whether a raw operation filled `output`. Leaves its errors in the thread's queue.
+    fn raw(&self, operation: Raw, input: &[u8], output: &mut [u8]) -> bool {
         let mut len = 0;
-        // SAFETY: the key is valid; both slices are valid for the lengths given.
+        // SAFETY: the key is valid; both slices are valid for the lengths given, and AWS-LC writes no more than
+        // the length of `output`. Both operations have this type.
         let code = unsafe {
-            aws::RSA_verify_raw(
+            operation(
                 self.0.as_ptr(),
                 &raw mut len,
                 output.as_mut_ptr(),
@@ -109,13 +107,20 @@ impl Rsa {
                 aws::RSA_NO_PADDING,
             )
         };
-        if succeeded(code) && len == output.len() {
-            Ok(())
-        } else {
-            Err(BackendError::BadInput)
-        }
+        code == 1 && len == output.len()
     }
 }
+
+/// `RSA_sign_raw` and `RSA_verify_raw`.
+type Raw = unsafe extern "C" fn(
+    *mut aws::RSA,
+    *mut usize,
+    *mut u8,
+    usize,
+    *const u8,
+    usize,
+    c_int,
+) -> c_int;
 
 #[cfg(test)]
 impl Rsa {
