@@ -20,11 +20,13 @@ ARGS ?=
 # Where make install puts things; DESTDIR goes in front, for packages.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# make uninstall PURGE=yes removes keys and settings, too.
+PURGE ?= no
 
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
 
-.PHONY: help setup build install demo test test-debian13 test-long test-release test-install nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -48,6 +50,9 @@ cuda-check: ## The same, compared with the kernels that are committed
 
 install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for packages
 	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install.sh
+
+uninstall: ## Remove what make install installed, as root; PURGE=yes removes keys and settings, too
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' PURGE='$(PURGE)' scripts/uninstall.sh
 
 demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
 	@scripts/demo.sh

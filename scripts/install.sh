@@ -24,9 +24,14 @@ if [[ -z $modules ]]; then
     exit 1
 fi
 
-install -D -s -m 0755 "$built/millrace" "$binary"
-install -D -s -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
-install -D -s -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
+# A machine that builds has strip (binutils); one that only installs the result may not.
+strip=()
+if command -v strip >/dev/null; then
+    strip=(-s)
+fi
+install -D "${strip[@]}" -m 0755 "$built/millrace" "$binary"
+install -D "${strip[@]}" -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
+install -D "${strip[@]}" -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
 # Machine code for GPUs, where `make cuda` built it; without it a driver assembles what is in the binary.
 if [[ -e target/cuda/millrace_cuda.fatbin ]]; then
     install -D -m 0644 target/cuda/millrace_cuda.fatbin "$DESTDIR$PREFIX/lib/millrace/millrace_cuda.fatbin"
@@ -41,6 +46,7 @@ bash bash-completion/completions/millrace
 zsh zsh/site-functions/_millrace
 fish fish/vendor_completions.d/millrace.fish
 END
+install -D -m 0755 deploy/renewal-hook.sh "$DESTDIR$PREFIX/lib/millrace/renewal-hook.sh"
 install -D -m 0644 crates/server/node.toml "$DESTDIR$PREFIX/share/doc/millrace/node.toml"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
 for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer; do

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Walks README and the guides word for word on clean Debian machines: scripts/test-install.sh [12|13]
-# [systemd|no-systemd], all four without arguments. tests/install has the walk. Takes root, a kernel with
+# [systemd|no-systemd] [PART...], all without arguments. tests/install has the walk, in parts. Takes root, a kernel with
 # network namespaces, overlayfs and control groups of version 2, and at first Debian's mirror.
 # MILLRACE_ARTIFACTS=DIR names the programs under test, target/release if it is not set.
 set -euo pipefail
@@ -11,11 +11,12 @@ cd "$(dirname "$0")/.."
 
 releases=(12 13)
 inits=(systemd no-systemd)
+parts=()
 for argument in "$@"; do
     case $argument in
         12 | 13) releases=("$argument") ;;
         systemd | no-systemd) inits=("$argument") ;;
-        *) printf 'usage: scripts/test-install.sh [12|13] [systemd|no-systemd]\n' >&2 && exit 2 ;;
+        *) parts+=("$argument") ;;
     esac
 done
 if ((EUID != 0)); then
@@ -41,7 +42,7 @@ for release in "${releases[@]}"; do
         printf '\n== test-install: Debian %s, %s\n' "$release" "$init"
         # When this process ends, the kernel ends everything in the namespaces.
         unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
-            tests/install/walk.sh "$release" "$init" || status=$?
+            tests/install/walk.sh "$release" "$init" "${parts[@]}" || status=$?
         printf '== test-install: Debian %s, %s: %s s, status %s\n' "$release" "$init" "$((SECONDS - started))" "$status"
     done
 done

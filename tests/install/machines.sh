@@ -32,7 +32,7 @@ lab_open() {
 lab_close() {
     local name
     for name in "${!SUPERVISOR[@]}"; do machine_stop "$name"; done
-    if [[ -n ${CONTROL:-} ]]; then find "$CONTROL" -depth -type d -exec rmdir {} \; 2>/dev/null || true; fi
+    rmdir "$CONTROL" || true
 }
 
 # machine_start NAME NUMBER: starts a machine, with the last byte of its address.
@@ -53,6 +53,7 @@ machine_start() {
     mkdir "$CONTROL/$name"
     local start=(systemd-nspawn --quiet --register=no --keep-unit --console=pipe --resolv-conf=off
         --timezone=off --machine="$name" --directory="$dir/root" --network-namespace-path="/run/netns/$name"
+        --capability=CAP_PERFMON --system-call-filter=perf_event_open
         --bind-ro="$PWD:/usr/src/millrace" --bind-ro="$ARTIFACTS:/usr/src/millrace/target/release")
     if [[ $INIT == systemd ]]; then start+=(--boot); else start+=(--as-pid2 sleep infinity); fi
     (
@@ -116,6 +117,8 @@ machine_stop() {
     unset "SUPERVISOR[$1]" "LEADER[$1]"
     umount --lazy "$LAB/$1/root" 2>/dev/null || true
     ip netns delete "$1" 2>/dev/null || true
+    find "$CONTROL/$1" -depth -type d -exec rmdir {} \;
+    rm -rf "${LAB:?}/$1"
 }
 
 # poll WHAT COMMAND...: until the command succeeds, for a minute at most.

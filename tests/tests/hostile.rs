@@ -19,8 +19,8 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::wait;
 use millrace_tests::world::World;
+use millrace_tests::{process, wait};
 use millrace_wire::{
     ClientMessage, Decoder, Fault, Hello, KeyRefusal, KeySelector, Message, NodeMessage,
     SubmittedJob, VERSION_MAX, VERSION_MIN,
@@ -346,4 +346,57 @@ fn invalid_keys_are_refused_with_the_reason() {
     let last = der.len() - 1;
     der[last] ^= 1;
     assert_eq!(refusal(4, der), KeyError::Inconsistent);
+}
+
+#[test]
+fn import_flood_costs_the_node_bounded_memory() {
+    const CONNECTIONS: usize = 200;
+    const IMPORTS: usize = 1000;
+    /// What 200 connections cost with full buffers, several times over; the keys sent have 480 MB.
+    const MOST_KIB: usize = 96 * 1024;
+    let world = World::new();
+    let node = world.node("node-1");
+    let key = openssl::rsa::Rsa::generate(4096).expect("a key");
+    let key = openssl::pkey::PKey::from_rsa(key).expect("a key");
+    let der = key.private_key_to_pkcs8().expect("PKCS#8");
+    let mut flood = Vec::new();
+    for request in 0..IMPORTS {
+        let key = PrivateKey::from_pkcs8(der.clone().into());
+        let request = u32::try_from(request).expect("small");
+        ClientMessage::ImportKey { request, key }.encode(&mut flood);
+    }
+    let before = process::memory_kib(node.id());
+    let mut crowd: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let raw = Raw::greeted(&node);
+            raw.socket.set_nonblocking(true).expect("a socket");
+            (raw, 0)
+        })
+        .collect();
+    // As much as the node takes.
+    let mut sent = wait::until_steady("the flood", || {
+        for (raw, sent) in &mut crowd {
+            while let Ok(count @ 1..) = raw.socket.write(&flood[*sent..]) {
+                *sent += count;
+            }
+        }
+        crowd
+            .iter()
+            .map(|(_, sent)| *sent / (1 << 20))
+            .sum::<usize>()
+    });
+    sent *= 1 << 20;
+    let grown = process::memory_kib(node.id()).saturating_sub(before);
+    assert!(
+        sent < CONNECTIONS * flood.len() / 2,
+        "the node reads on: {sent} bytes"
+    );
+    assert!(grown < MOST_KIB, "{grown} KiB");
+    drop(crowd);
+    wait::until("the node has closed them all", || node.connections() == 0);
+    wait::until("the memory is given back", || {
+        process::memory_kib(node.id()).saturating_sub(before) < MOST_KIB / 4
+    });
+    let left = process::memory_kib(node.id()).saturating_sub(before);
+    println!("sent {sent} bytes: grew by {grown} KiB, kept {left} KiB");
 }

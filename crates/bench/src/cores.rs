@@ -97,11 +97,11 @@ pub(crate) fn tree_cpu_time(root: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;
-    use std::process::Command;
+    use std::path::Path;
     use std::time::Instant;
 
     use super::*;
-    use crate::process::Process;
+    use crate::process::{Process, command};
 
     #[test]
     fn work_shows_in_both_clocks() {
@@ -112,11 +112,11 @@ mod tests {
         }
         // Of another process: in this one other tests end threads, and their time goes with them.
         let folder = tempfile::tempdir().expect("temporary directory");
-        let mut command = Command::new("/bin/sh");
+        let mut command = command(Path::new("/bin/sh"));
         command.args(["-c", "while :; do :; done"]);
         let core = usable().expect("affinity")[0];
         let log = folder.path().join("log");
-        let mut child = Process::start("sh", core, &command, &log).expect("start");
+        let mut child = Process::start("sh", core, command, &log).expect("start");
         let id = child.id();
         let busy = || tree_cpu_time(id) > Duration::from_millis(20);
         child.wait_until(busy).expect("it works");

@@ -97,6 +97,13 @@ pub enum BenchError {
 }
 
 impl BenchError {
+    pub(crate) fn missing(program: impl Into<String>, remedy: impl ToString) -> Self {
+        Self::Missing {
+            program: program.into(),
+            remedy: remedy.to_string(),
+        }
+    }
+
     pub(crate) fn file(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The numbers to reach, beside what was measured. A number that is promised under a condition says so,
-//! and where the condition does not hold the measured value is shown without a verdict.
+//! The numbers to reach, beside what was measured. A number that is promised under a condition names it; where
+//! the condition does not hold, the measured value has no verdict.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Table;
+use crate::report::table;
 use crate::stats::Spread;
 
 /// How far a measured value reaches.
@@ -20,7 +20,7 @@ use crate::stats::Spread;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Reach {
-    /// Not even what is promised
+    /// Less than what is promised
     #[value(skip)]
     Missed,
     /// What is promised
@@ -33,106 +33,98 @@ pub enum Reach {
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
     what: Cow<'static, str>,
-    /// Under which condition it is promised; always, if there is none.
+    /// The condition of the promise; `None` for a promise without one.
     condition: Option<&'static str>,
     must: f64,
     aim: f64,
     /// Whether smaller is better.
     at_most: bool,
     measured: Spread,
-    /// None where the condition does not hold.
+    /// `None` where the condition does not hold.
     reached: Option<Reach>,
 }
 
 impl Goal {
-    /// Reached if the median is at least `must` (at most, with `at_most`), and better still with `aim`.
-    pub(crate) fn new(
-        what: impl Into<Cow<'static, str>>,
-        at_most: bool,
-        must: f64,
-        aim: f64,
-        measured: Spread,
-    ) -> Self {
-        let good = |bound: f64| match at_most {
-            true => measured.median <= bound,
-            false => measured.median >= bound,
-        };
-        let reached = match (good(must), good(aim)) {
-            (_, true) => Reach::Aim,
-            (true, false) => Reach::Must,
-            (false, false) => Reach::Missed,
-        };
-        let (what, reached) = (what.into(), Some(reached));
-        Self {
-            what,
-            condition: None,
-            must,
-            aim,
-            at_most,
-            measured,
-            reached,
-        }
-    }
-
+    /// Reached if the median is at least `must`, and better still at least `aim`.
     pub(crate) fn at_least(
         what: impl Into<Cow<'static, str>>,
         must: f64,
         aim: f64,
         measured: Spread,
     ) -> Self {
-        Self::new(what, false, must, aim, measured)
+        let reached = match measured.median {
+            median if median >= aim => Reach::Aim,
+            median if median >= must => Reach::Must,
+            _ => Reach::Missed,
+        };
+        Self {
+            what: what.into(),
+            condition: None,
+            must,
+            aim,
+            at_most: false,
+            measured,
+            reached: Some(reached),
+        }
     }
 
+    /// Reached if the median is at most `must`, and better still at most `aim`.
     pub(crate) fn at_most(
         what: impl Into<Cow<'static, str>>,
         must: f64,
         aim: f64,
         measured: Spread,
     ) -> Self {
-        Self::new(what, true, must, aim, measured)
+        let Self { reached, .. } = Self::at_least("", -must, -aim, measured.map(|value| -value));
+        Self {
+            at_most: true,
+            reached,
+            ..Self::at_least(what, must, aim, measured)
+        }
     }
 
-    /// The same, promised under a condition only; `holds` says whether that is so in this run.
+    /// The same, promised under a condition only; `holds` is whether it holds in this run.
     pub(crate) fn only_if(mut self, condition: &'static str, holds: bool) -> Self {
         self.condition = Some(condition);
         self.reached = self.reached.filter(|_| holds);
         self
+    }
+
+    /// A bound as the table shows it: with as many decimals as the promised one needs.
+    fn bound(&self, bound: f64) -> String {
+        let sign = if self.at_most { "≤" } else { "≥" };
+        format!("{sign} {bound:.*}", self.decimals())
+    }
+
+    fn decimals(&self) -> usize {
+        match self.must {
+            must if must > 10.0 => 1,
+            must if must > 1.0 => 2,
+            _ => 3,
+        }
     }
 }
 
 /// The numbers to reach of one report.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Goals(Vec<Goal>);
-
-impl Extend<Goal> for Goals {
-    fn extend<T: IntoIterator<Item = Goal>>(&mut self, goals: T) {
-        self.0.extend(goals);
-    }
-}
-
-impl FromIterator<Goal> for Goals {
-    fn from_iter<T: IntoIterator<Item = Goal>>(goals: T) -> Self {
-        Self(goals.into_iter().collect())
-    }
-}
+pub(crate) struct Goals(pub(crate) Vec<Goal>);
 
 impl Goals {
-    /// Those whose condition holds, and those without a verdict, as tables under a title; nothing if there
-    /// are none.
+    /// Those whose condition holds, and those without a verdict, as tables under a title; empty without goals.
     pub(crate) fn render(&self) -> String {
         let (promised, others): (Vec<_>, Vec<_>) =
             self.0.iter().partition(|goal| goal.reached.is_some());
+        let titled = [
+            ("Numbers to reach, median (range over the rounds)", promised),
+            (
+                "Measured where nothing is promised: the condition does not hold here",
+                others,
+            ),
+        ];
         let mut text = String::new();
-        if !promised.is_empty() {
-            text.push_str("\nNumbers to reach, median (range over the rounds)\n");
-            text.push_str(&table(&promised).render());
-        }
-        if !others.is_empty() {
-            text.push_str(
-                "\nMeasured where nothing is promised: the condition does not hold here\n",
-            );
-            text.push_str(&table(&others).render());
+        for (title, goals) in titled.into_iter().filter(|(_, goals)| !goals.is_empty()) {
+            text.push_str(&format!("\n{title}\n{}", goals_table(&goals)));
         }
         text
     }
@@ -158,36 +150,20 @@ impl Goals {
     }
 }
 
-fn table(goals: &[&Goal]) -> Table {
-    let mut table = Table::new(&["what", "must", "aim", "measured", "reached"]);
-    for Goal {
-        what,
-        condition,
-        must,
-        aim,
-        at_most,
-        measured,
-        reached,
-    } in goals.iter().copied()
-    {
-        let sign = if *at_most { "≤" } else { "≥" };
-        let decimals = match *must {
-            must if must > 10.0 => 1,
-            must if must > 1.0 => 2,
-            _ => 3,
-        };
-        table.row([
-            condition.map_or_else(
-                || what.to_string(),
-                |condition| format!("{what} [{condition}]"),
-            ),
-            format!("{sign} {must:.decimals$}"),
-            format!("{sign} {aim:.decimals$}"),
-            measured.show(decimals),
-            reached.map_or_else(|| "-".to_owned(), |reached| reached.to_string()),
-        ]);
-    }
-    table
+#[rustfmt::skip]
+fn goals_table(goals: &[&Goal]) -> String {
+    let what = |goal: &Goal| match goal.condition {
+        Some(condition) => format!("{} [{condition}]", goal.what),
+        None => goal.what.to_string(),
+    };
+    table(goals, &[
+        ("what", &|goal| what(goal)),
+        ("must", &|goal| goal.bound(goal.must)),
+        ("aim", &|goal| goal.bound(goal.aim)),
+        ("measured", &|goal| goal.measured.show(goal.decimals())),
+        ("reached", &|goal| goal.reached.map_or_else(|| "-".to_owned(), |reached| reached.to_string())),
+    ])
+    .render()
 }
 
 #[cfg(test)]
@@ -205,25 +181,15 @@ mod tests {
     #[test]
     fn median_decides_what_is_reached() {
         let reached = |goal: Goal| goal.reached.expect("it applies");
+        let at_least = |median| reached(Goal::at_least("a", 2.0, 3.0, spread(median)));
         assert_eq!(
-            reached(Goal::at_least("a", 2.0, 3.0, spread(1.9))),
-            Reach::Missed
+            [1.9, 2.0, 3.0].map(at_least),
+            [Reach::Missed, Reach::Must, Reach::Aim]
         );
+        let at_most = |median| reached(Goal::at_most("a", 5.0, 3.0, spread(median)));
         assert_eq!(
-            reached(Goal::at_least("a", 2.0, 3.0, spread(2.0))),
-            Reach::Must
-        );
-        assert_eq!(
-            reached(Goal::at_least("a", 2.0, 3.0, spread(3.0))),
-            Reach::Aim
-        );
-        assert_eq!(
-            reached(Goal::at_most("a", 5.0, 3.0, spread(5.1))),
-            Reach::Missed
-        );
-        assert_eq!(
-            reached(Goal::at_most("a", 5.0, 3.0, spread(2.0))),
-            Reach::Aim
+            [5.1, 5.0, 2.0].map(at_most),
+            [Reach::Missed, Reach::Must, Reach::Aim]
         );
     }
 
@@ -231,9 +197,7 @@ mod tests {
     fn missed_goal_fails_only_where_required_and_where_its_condition_holds() {
         let goals = |holds| {
             let missed = Goal::at_least("rate", 2.0, 3.0, spread(1.0)).only_if("no IFMA", holds);
-            [missed, Goal::at_least("other", 1.0, 3.0, spread(2.0))]
-                .into_iter()
-                .collect::<Goals>()
+            Goals(vec![missed, Goal::at_least("other", 1.0, 3.0, spread(2.0))])
         };
         assert!(goals(true).require(None).is_ok());
         let error = goals(true)

@@ -3,7 +3,7 @@
 
 //! Keys and certificates made for one run, in memory and in its temporary directory.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,12 @@ pub(crate) const GATEWAY_KEYS: [&str; 2] = ["rsa-2048", "p-256"];
 pub(crate) struct Identity {
     pub(crate) kind: BenchKey,
     pub(crate) certificate: CertificateDer<'static>,
-    pub(crate) certificate_file: PathBuf,
     pub(crate) key_file: PathBuf,
     pub(crate) certificate_pem: String,
 }
 
 impl Identity {
-    /// Makes a key and writes it and its certificate into `dir`.
+    /// Makes a key and writes it into `dir`.
     pub(crate) fn make(kind: BenchKey, dir: &Path) -> Result<Self, BenchError> {
         let key = generate(kind)?;
         let failed = |error| BenchError::Setup(format!("cannot make a certificate: {error}"));
@@ -36,17 +35,12 @@ impl Identity {
         let certificate = params.self_signed(&key).map_err(failed)?;
         let key_pem = Zeroizing::new(key.serialize_pem());
         let key_file = dir.join(format!("{kind}.key"));
-        let certificate_file = dir.join(format!("{kind}.crt"));
         write_private(&key_file, &key_pem)?;
-        let certificate_pem = certificate.pem();
-        fs::write(&certificate_file, &certificate_pem)
-            .map_err(BenchError::file("write", &certificate_file))?;
         Ok(Self {
             kind,
             certificate: certificate.der().clone(),
-            certificate_file,
+            certificate_pem: certificate.pem(),
             key_file,
-            certificate_pem,
         })
     }
 }
@@ -57,9 +51,8 @@ fn generate(kind: BenchKey) -> Result<KeyPair, BenchError> {
         BenchKey::Rsa2048 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         BenchKey::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         _ => {
-            return Err(BenchError::Setup(format!(
-                "gateways are not measured with {kind} keys"
-            )));
+            let problem = format!("gateways are not measured with {kind} keys");
+            return Err(BenchError::Setup(problem));
         }
     }
     .map_err(|error| BenchError::Setup(format!("cannot make a {kind} key: {error}")))

@@ -4,7 +4,7 @@
 //! Which machine, kernel, versions and commit a figure belongs to.
 
 use std::env;
-use std::path::Path;
+use std::process::Command;
 
 use millrace_hostfs::{Root, TABLE_BYTES};
 use millrace_inspect::cpu::CpuInfo;
@@ -14,16 +14,9 @@ use serde::Serialize;
 use crate::process::{output_of, which};
 
 /// Instruction-set extensions that decide how fast the operations are.
-const FLAGS_THAT_MATTER: &[&str] = &[
-    "avx2",
-    "adx",
-    "bmi2",
-    "avx512f",
-    "avx512ifma",
-    "vaes",
-    "sha_ni",
-    "asimd",
-    "sve",
+#[rustfmt::skip]
+const FLAGS_THAT_MATTER: [&str; 9] = [
+    "avx2", "adx", "bmi2", "avx512f", "avx512ifma", "vaes", "sha_ni", "asimd", "sve",
 ];
 
 /// A machine and what runs on it.
@@ -47,12 +40,9 @@ pub(crate) struct Machine {
 impl Machine {
     /// Reads processor, memory, kernel and versions; what cannot be read says `unknown`.
     pub(crate) fn here() -> Self {
-        // Always there; an empty description says that it was not.
         let root = Root::open("/").ok();
-        let cpuinfo = root
-            .as_ref()
-            .and_then(|root| root.text("proc/cpuinfo", TABLE_BYTES).ok());
-        let cpuinfo = CpuInfo::parse(cpuinfo.as_deref().unwrap_or_default());
+        let read = |root: &Root| root.text("proc/cpuinfo", TABLE_BYTES).ok();
+        let cpuinfo = CpuInfo::parse(&root.as_ref().and_then(read).unwrap_or_default());
         let machine = root.and_then(|root| machine::section(&root).known);
         let machine = machine.unwrap_or_default();
         let unknown = || "unknown".to_owned();
@@ -79,29 +69,32 @@ impl Machine {
 
     /// Whether the libraries use AVX-512 IFMA here: the processor has it, and no mask turns it off.
     pub(crate) fn uses_ifma(&self) -> bool {
-        let masked = env::var("OPENSSL_ia32cap").is_ok_and(|mask| mask.contains("~0x200000"));
+        let mask = env::var("OPENSSL_ia32cap").unwrap_or_default();
+        let masked = mask.split(':').any(|word| word == "~0x200000");
         self.cpu_flags.iter().any(|flag| flag == "avx512ifma") && !masked
     }
 
-    /// Two lines for people.
+    /// Two lines of text.
     pub(crate) fn describe(&self) -> String {
+        let Self {
+            cpu,
+            cores,
+            memory_mib,
+            kernel,
+            system,
+            ..
+        } = self;
         let virtualised = if self.hypervisor {
             ", virtual machine"
         } else {
             ""
         };
+        let versions = [&self.openssl, &self.haproxy, &self.nginx].map(String::as_str);
         format!(
-            "{} ({} cores{virtualised}; {}), {} MiB, Linux {}, {}\n\
-             {}; {}; {}; millrace {} at {}; {}",
-            self.cpu,
-            self.cores,
+            "{cpu} ({cores} cores{virtualised}; {}), {memory_mib} MiB, Linux {kernel}, {system}\n\
+             {}; millrace {} at {}; {}",
             self.cpu_flags.join(" "),
-            self.memory_mib,
-            self.kernel,
-            self.system,
-            self.openssl,
-            self.haproxy,
-            self.nginx,
+            versions.join("; "),
             self.millrace,
             self.commit,
             self.date,
@@ -110,27 +103,19 @@ impl Machine {
 }
 
 fn version(program: &str, args: &[&str]) -> String {
-    let text = which(program).and_then(|path| output_of(&path, args));
-    let first = text.as_deref().and_then(|text| text.lines().next());
-    first.map_or_else(|| format!("no {program}"), str::to_owned)
+    let text =
+        which(program).and_then(|path| output_of(program, Command::new(path).args(args)).ok());
+    let first = text.and_then(|text| Some(text.lines().next()?.to_owned()));
+    first.unwrap_or_else(|| format!("no {program}"))
 }
 
 /// The commit of the working tree that holds the running binary, with a mark if the tree differs.
 fn commit() -> String {
     let found = env::current_exe().ok().and_then(|binary| {
-        let folder = binary.parent()?.to_str()?.to_owned();
-        let git = which("git")?;
-        output_of(
-            Path::new(&git),
-            &[
-                "-C",
-                &folder,
-                "describe",
-                "--always",
-                "--dirty",
-                "--abbrev=12",
-            ],
-        )
+        let mut git = Command::new("git");
+        git.arg("-C").arg(binary.parent()?);
+        git.args(["describe", "--always", "--dirty", "--abbrev=12"]);
+        Some(output_of("git", &mut git).ok()?.trim().to_owned())
     });
     found.unwrap_or_else(|| "an unknown commit".to_owned())
 }

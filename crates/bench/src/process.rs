@@ -1,25 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Child processes that end with us, whatever happens.
+//! Child processes that end with this one, whatever happens.
 //!
-//! Each child writes into a log in the run's directory, is pinned before it has threads, and is
-//! stopped by its id when its [`Process`] is dropped. Where `setpriv` exists (util-linux, essential on
-//! Debian) the kernel also ends it if we are killed.
+//! A server writes into a log in the run's folder, is pinned before it has threads, and is stopped by its id when
+//! its [`Process`] is dropped. Where `setpriv` exists (util-linux, essential on Debian) the kernel also ends it if
+//! this process is killed.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::child::OwnedChild;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 use tempfile::TempDir;
 
 use crate::cores;
@@ -31,67 +27,35 @@ const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a server may take to end after SIGTERM, before SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Between two looks at whether a server listens or has ended.
+/// Between two checks whether a server listens or has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How much of a child's log goes into an error message, in bytes.
-const LOG_TAIL_LEN: u64 = 2000;
+const LOG_TAIL_LEN: usize = 2000;
 
-/// Set when the user asks us to stop; every loop looks at it.
-#[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A second one ends the process at once.
-    pub(crate) fn on_signals() -> Result<Self, BenchError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            flag::register_conditional_default(signal, Arc::clone(&stop))
-                .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-                .map_err(BenchError::system("catch signals"))?;
-        }
-        Ok(Self(stop))
-    }
-
-    /// # Errors
-    /// [`BenchError::Interrupted`] once asked to stop.
-    pub(crate) fn check(&self) -> Result<(), BenchError> {
-        if self.0.load(Ordering::Relaxed) {
-            Err(BenchError::Interrupted)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// A running child.
+/// A running server.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
-    child: Child,
+    child: OwnedChild,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `command` on one core, its output going to `log`.
+    /// Starts a [`command`] on one core, its output going to `log`.
     pub(crate) fn start(
         name: &str,
         core: usize,
-        command: &Command,
+        mut command: Command,
         log: &Path,
     ) -> Result<Self, BenchError> {
         let output = File::create(log).map_err(BenchError::file("create", log))?;
         let errors = output.try_clone().map_err(BenchError::file("open", log))?;
-        let mut command = ends_with_us(command);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let child =
-            cores::pinned(core, || command.spawn())?.map_err(|source| BenchError::Missing {
-                program: name.to_owned(),
-                remedy: format!("{source}"),
-            })?;
+        let child = cores::pinned(core, || OwnedChild::spawn(&mut command))?;
         Ok(Self {
             name: name.to_owned(),
-            child,
+            child: child.map_err(|error| BenchError::missing(name, error))?,
             log: log.to_owned(),
         })
     }
@@ -101,19 +65,26 @@ impl Process {
         self.child.id()
     }
 
+    /// CPU time of the process and its children so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        cores::tree_cpu_time(self.id())
+    }
+
     /// An error about this child, with the end of its log.
     pub(crate) fn problem(&self, problem: impl Into<String>) -> BenchError {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(LOG_TAIL_LEN)..];
         BenchError::Child {
             name: self.name.clone(),
             problem: problem.into(),
-            log: tail(&self.log).unwrap_or_default(),
+            log: String::from_utf8_lossy(tail).into_owned(),
         }
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` holds.
     ///
     /// # Errors
-    /// If the child ends before, or takes too long.
+    /// The child ends before, or takes too long.
     pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result<(), BenchError> {
         let start = Instant::now();
         while !ready() {
@@ -129,7 +100,7 @@ impl Process {
     }
 
     /// # Errors
-    /// If the child has ended.
+    /// The child has ended.
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         match self.ended()? {
             Some(status) => Err(self.problem(format!("ended unexpectedly ({status})"))),
@@ -142,52 +113,60 @@ impl Process {
             .try_wait()
             .map_err(BenchError::system("wait for a child"))
     }
-
-    fn stop(&mut self) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let (Ok(None), Some(pid)) = (self.child.try_wait(), pid) {
-            let asked = Instant::now();
-            if kill_process(pid, Signal::TERM).is_ok() {
-                while asked.elapsed() < STOP_TIMEOUT {
-                    if !matches!(self.child.try_wait(), Ok(None)) {
-                        return;
-                    }
-                    thread::sleep(POLL_INTERVAL);
-                }
-            }
-            // It ignored SIGTERM, or is ours no more: then both of these do nothing.
-            drop(self.child.kill());
-            drop(self.child.wait());
-        }
-    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.stop();
+        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), pid)
+            && kill_process(pid, Signal::TERM).is_ok()
+        {
+            let asked = Instant::now();
+            while asked.elapsed() < STOP_TIMEOUT && matches!(self.child.try_wait(), Ok(None)) {
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        // A child that ignored SIGTERM is killed by its owner.
     }
 }
 
-/// The same command, under `setpriv --pdeathsig` where there is one.
-fn ends_with_us(command: &Command) -> Command {
-    let mut wrapped = match which("setpriv") {
-        Some(setpriv) => {
-            let mut wrapped = Command::new(setpriv);
-            wrapped
-                .args(["--pdeathsig", "TERM", "--"])
-                .arg(command.get_program());
-            wrapped
-        }
-        None => Command::new(command.get_program()),
+/// A command of a server, under `setpriv --pdeathsig` where there is one. OpenSSL is the system's as it is,
+/// whatever the caller's environment configures.
+pub(crate) fn command(program: &Path) -> Command {
+    let mut command = match which("setpriv") {
+        Some(setpriv) => Command::new(setpriv),
+        None => Command::new(program),
     };
-    wrapped.args(command.get_args());
-    for (key, value) in command.get_envs() {
-        match value {
-            Some(value) => wrapped.env(key, value),
-            None => wrapped.env_remove(key),
-        };
+    if command.get_program() != program {
+        command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     }
-    wrapped
+    command
+        .env_remove("OPENSSL_CONF")
+        .env_remove("OPENSSL_MODULES");
+    command
+}
+
+/// Runs a program to its end. Returns what it printed: its standard output, or its standard error if that is
+/// empty.
+///
+/// # Errors
+/// [`BenchError::Child`] with its standard error, if it fails.
+pub(crate) fn output_of(name: &str, command: &mut Command) -> Result<String, BenchError> {
+    command.env_remove("OPENSSL_CONF").stdin(Stdio::null());
+    let output = command
+        .output()
+        .map_err(|error| BenchError::missing(name, error))?;
+    let [printed, errors] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    match output.status.success() {
+        true if printed.is_empty() => Ok(errors),
+        true => Ok(printed),
+        false => Err(BenchError::Child {
+            name: name.to_owned(),
+            problem: format!("failed ({})", output.status),
+            log: errors,
+        }),
+    }
 }
 
 /// A folder of this run, removed with its value.
@@ -198,7 +177,7 @@ pub(crate) fn temporary_folder() -> Result<TempDir, BenchError> {
         .map_err(BenchError::system("create a temporary folder"))
 }
 
-/// Finds a program in `PATH` and where Debian puts servers.
+/// Finds a program in `PATH` and in Debian's folders of servers.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -207,22 +186,22 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// As [`which`], as an error that says what to do.
-pub(crate) fn need(program: &str) -> Result<PathBuf, BenchError> {
-    which(program).ok_or_else(|| BenchError::Missing {
-        program: program.to_owned(),
-        remedy: format!("run `make setup`, or `apt-get install {program}`"),
-    })
+/// As [`which`]; an error names the package.
+pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> {
+    let remedy = format!("run `make setup`, or `apt-get install {package}`");
+    which(program).ok_or_else(|| BenchError::missing(program, remedy))
 }
 
-/// Loopback ports that were free a moment ago, all different.
-pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, BenchError> {
-    let listeners: Result<Vec<_>, _> = (0..count)
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect();
-    listeners
-        .and_then(|all| all.iter().map(|one| Ok(one.local_addr()?.port())).collect())
-        .map_err(BenchError::system("find free ports"))
+/// Loopback addresses whose ports were free a moment ago, all different.
+pub(crate) fn free_addresses<const N: usize>() -> Result<[SocketAddr; N], BenchError> {
+    let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listeners = [(); N].map(|()| listen());
+    let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
+    for (address, listener) in addresses.iter_mut().zip(listeners) {
+        let found = listener.and_then(|listener| listener.local_addr());
+        *address = found.map_err(BenchError::system("find free ports"))?;
+    }
+    Ok(addresses)
 }
 
 /// Whether a server listens there.
@@ -230,46 +209,18 @@ pub(crate) fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
 
-/// What a short-lived program prints, if it succeeds.
-pub(crate) fn output_of(program: &Path, args: &[&str]) -> Option<String> {
-    let output = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
-    let text = if output.stdout.is_empty() {
-        output.stderr
-    } else {
-        output.stdout
-    };
-    output
-        .status
-        .success()
-        .then(|| String::from_utf8_lossy(&text).trim().to_owned())
-}
-
-fn tail(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let len = fs::metadata(path).ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL_LEN)))
-        .ok()?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_ends_is_told_with_its_output() {
+    fn error_about_a_child_that_ends_has_its_output() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let mut command = Command::new("/bin/sh");
+        let mut command = command(Path::new("/bin/sh"));
         command.args(["-c", "echo no such luck; exit 3"]);
         let core = cores::usable().expect("cores")[0];
         let mut child =
-            Process::start("sh", core, &command, &dir.path().join("log")).expect("start");
+            Process::start("sh", core, command, &dir.path().join("log")).expect("start");
         let error = child.wait_until(|| false).expect_err("it ends");
         let text = error.to_string();
         assert!(
@@ -281,11 +232,10 @@ mod tests {
     #[test]
     fn dropping_stops_the_child() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let mut command = Command::new("sleep");
+        let mut command = command(Path::new("sleep"));
         command.arg("600");
         let core = cores::usable().expect("cores")[0];
-        let child =
-            Process::start("sleep", core, &command, &dir.path().join("log")).expect("start");
+        let child = Process::start("sleep", core, command, &dir.path().join("log")).expect("start");
         let id = child.id();
         drop(child);
         assert!(!Path::new(&format!("/proc/{id}")).exists());

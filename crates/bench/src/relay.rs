@@ -3,201 +3,111 @@
 
 //! Stands between a gateway and a node, and holds the node's answers back, as if it were far away.
 //!
-//! One thread, on the core of the thread that starts it. What the gateway sends is forwarded at once.
+//! Its threads run on the core of the thread that starts it. It forwards at once what the gateway sends.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use crate::error::BenchError;
-
-/// Bytes that wait on one connection, in either direction, before no more are read: several thousand
-/// answers.
-const MAX_HELD: usize = 4 * 1024 * 1024;
 
 /// Bytes of one read.
 const READ: usize = 64 * 1024;
 
+/// Reads that wait on one connection before the relay reads no more: several thousand answers.
+const MAX_HELD: usize = 1024;
+
 /// A running relay; ends on drop.
 pub(crate) struct Relay {
-    /// Closed to end the thread.
-    stop: Option<UnixStream>,
+    path: PathBuf,
+    /// The open connections of gateways; `None` once the relay ends.
+    open: Connections,
     thread: Option<JoinHandle<()>>,
 }
 
+type Connections = Arc<Mutex<Option<Vec<UnixStream>>>>;
+
 impl Relay {
-    /// Listens at `path` for gateways of the node that listens at `node`. Each answer is held back for
-    /// `latency`.
+    /// Listens at `path` for gateways of the node that listens at `node`. Each answer is held back for `latency`.
     ///
     /// # Errors
     /// [`BenchError::System`], [`BenchError::File`].
     pub(crate) fn start(path: &Path, node: &Path, latency: Duration) -> Result<Self, BenchError> {
-        let failed = BenchError::system("start a relay");
         let listener = UnixListener::bind(path).map_err(BenchError::file("listen at", path))?;
-        let prepared = listener
-            .set_nonblocking(true)
-            .and_then(|()| UnixStream::pair());
-        let (stop, stopped) = match prepared {
-            Ok(pair) => pair,
-            Err(error) => return Err(failed(error)),
-        };
-        let node = node.to_owned();
+        let open = Connections::new(Mutex::new(Some(Vec::new())));
+        let (accepted, node) = (Arc::clone(&open), node.to_owned());
         let thread = thread::Builder::new()
             .name("relay".to_owned())
-            .spawn(move || relay(&listener, &stopped, &node, latency));
-        match thread {
-            Ok(thread) => Ok(Self {
-                stop: Some(stop),
-                thread: Some(thread),
-            }),
-            Err(error) => Err(failed(error)),
-        }
+            .spawn(move || relay(&listener, &accepted, &node, latency));
+        Ok(Self {
+            path: path.to_owned(),
+            open,
+            thread: Some(thread.map_err(BenchError::system("start a relay"))?),
+        })
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in there has been printed.
-            let _ = thread.join();
+        for connection in lock(&self.open).take().into_iter().flatten() {
+            let _ = connection.shutdown(Shutdown::Both);
         }
+        // Wakes the thread that accepts. A panic in there has been printed.
+        drop(UnixStream::connect(&self.path));
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// A connection of a gateway, and the one to the node that stands for it.
-struct Line {
-    gateway: UnixStream,
-    node: UnixStream,
-    /// On their way to the node.
-    forth: Vec<u8>,
-    /// On their way back, with the time from which they may be sent.
-    back: VecDeque<(Instant, Vec<u8>)>,
-    held: usize,
+fn lock(open: &Connections) -> MutexGuard<'_, Option<Vec<UnixStream>>> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Line {
-    fn new(gateway: UnixStream, node: &Path) -> io::Result<Self> {
-        let node = UnixStream::connect(node)?;
-        gateway.set_nonblocking(true)?;
-        node.set_nonblocking(true)?;
-        Ok(Self {
-            gateway,
-            node,
-            forth: Vec::new(),
-            back: VecDeque::new(),
-            held: 0,
-        })
-    }
-
-    /// What to wait for: at the gateway's side, and at the node's.
-    fn wants(&self, now: Instant) -> (PollFlags, PollFlags) {
-        let (mut gateway, mut node) = (PollFlags::empty(), PollFlags::empty());
-        gateway.set(PollFlags::IN, self.forth.len() < MAX_HELD);
-        gateway.set(
-            PollFlags::OUT,
-            self.back.front().is_some_and(|(due, _)| *due <= now),
-        );
-        node.set(PollFlags::IN, self.held < MAX_HELD);
-        node.set(PollFlags::OUT, !self.forth.is_empty());
-        (gateway, node)
-    }
-
-    /// Moves what can be moved.
-    ///
-    /// # Errors
-    /// One side is gone, or has ended.
-    fn turn(&mut self, latency: Duration, space: &mut [u8]) -> io::Result<()> {
-        while self.forth.len() < MAX_HELD {
-            let Some(n) = read(&mut self.gateway, space)? else {
-                break;
-            };
-            self.forth.extend_from_slice(&space[..n]);
+fn relay(listener: &UnixListener, open: &Connections, node: &Path, latency: Duration) {
+    thread::scope(|scope| {
+        while let Ok((gateway, _)) = listener.accept() {
+            let mut open = lock(open);
+            let Some(open) = &mut *open else { return };
+            // A gateway whose node cannot be reached finds its connection closed.
+            if let (Ok(node), Ok(known)) = (UnixStream::connect(node), gateway.try_clone()) {
+                open.push(known);
+                scope.spawn(move || carry(&gateway, &node, latency));
+            }
         }
-        let sent = write(&mut self.node, &self.forth)?;
-        self.forth.drain(..sent);
-        while self.held < MAX_HELD {
-            let Some(n) = read(&mut self.node, space)? else {
-                break;
-            };
-            self.held += n;
-            self.back
-                .push_back((Instant::now() + latency, space[..n].to_vec()));
-        }
-        let now = Instant::now();
-        while let Some((due, bytes)) = self.back.front_mut().filter(|(due, _)| *due <= now) {
-            let sent = write(&mut self.gateway, bytes)?;
-            self.held -= sent;
-            if sent < bytes.len() {
-                bytes.drain(..sent);
-                // Due still, so that it is written as soon as there is room.
-                *due = now;
+    });
+}
+
+/// Carries what a gateway and the node send each other, until either closes.
+fn carry(gateway: &UnixStream, node: &UnixStream, latency: Duration) {
+    let (hold, held) = sync_channel(MAX_HELD);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = io::copy(&mut &*gateway, &mut &*node);
+            let _ = node.shutdown(Shutdown::Both);
+        });
+        scope.spawn(move || {
+            let mut space = vec![0; READ];
+            while let Ok(len @ 1..) = (&mut &*node).read(&mut space) {
+                let answer = space.get(..len).unwrap_or_default().to_vec();
+                if hold.send((Instant::now() + latency, answer)).is_err() {
+                    return;
+                }
+            }
+        });
+        for (due, answer) in held {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if (&mut &*gateway).write_all(&answer).is_err() {
                 break;
             }
-            self.back.pop_front();
         }
-        Ok(())
-    }
-}
-
-fn read(from: &mut UnixStream, space: &mut [u8]) -> io::Result<Option<usize>> {
-    match from.read(space) {
-        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-        Ok(n) => Ok(Some(n)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn write(to: &mut UnixStream, bytes: &[u8]) -> io::Result<usize> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match to.write(&bytes[sent..]) {
-            Ok(n) => sent += n,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error),
+        for side in [gateway, node] {
+            let _ = side.shutdown(Shutdown::Both);
         }
-    }
-    Ok(sent)
-}
-
-/// Runs until the other end of `stopped` is closed.
-fn relay(listener: &UnixListener, stopped: &UnixStream, node: &Path, latency: Duration) {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut space = vec![0; READ];
-    while !wait(listener, stopped, &lines) {
-        while let Ok((gateway, _)) = listener.accept() {
-            // A gateway whose node cannot be reached finds its connection closed.
-            lines.extend(Line::new(gateway, node));
-        }
-        lines.retain_mut(|line| line.turn(latency, &mut space).is_ok());
-    }
-}
-
-/// Waits until something can be moved. Gives whether it is time to end.
-fn wait(listener: &UnixListener, stopped: &UnixStream, lines: &[Line]) -> bool {
-    let now = Instant::now();
-    let mut fds = vec![
-        PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-    ];
-    for line in lines {
-        let (gateway, node) = line.wants(now);
-        fds.push(PollFd::from_borrowed_fd(line.gateway.as_fd(), gateway));
-        fds.push(PollFd::from_borrowed_fd(line.node.as_fd(), node));
-    }
-    let due = lines.iter().filter_map(|line| Some(line.back.front()?.0));
-    let next = due.filter(|due| *due > now).min();
-    let timeout = next.map(|due| Timespec::try_from(due - now).unwrap_or_default());
-    // A signal is of no interest here: the next turn finds nothing to do.
-    let _ = poll(&mut fds, timeout.as_ref());
-    !fds[0].revents().is_empty()
+    });
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Tables for people on stdout, JSON for machines.
+//! Reports: tables on stdout, JSON for programs.
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
 
 use crate::error::BenchError;
+use crate::goals::{Goals, Reach};
+use crate::machine::Machine;
 use crate::stats::Spread;
 
 /// A table: the first column is text, the rest is aligned to the right.
@@ -19,38 +22,31 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(head: &[&str]) -> Self {
-        Self {
-            rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()],
-        }
+    pub(crate) fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let mut table = Self { rows: Vec::new() };
+        table.row(head);
+        table
     }
 
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// The table as text, columns two spaces apart.
     pub(crate) fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-        };
-        let widths: Vec<usize> = (0..columns)
-            .map(|column| width(column).unwrap_or(0))
-            .collect();
+        let mut widths = Vec::new();
+        for row in &self.rows {
+            widths.resize(row.len().max(widths.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
         let mut text = String::new();
         for row in &self.rows {
+            let mut cells = row.iter().zip(&widths);
             let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => line.push_str(&format!("{cell:<width$}")),
-                    _ => line.push_str(&format!("  {cell:>width$}")),
-                }
-            }
+            line.extend(cells.next().map(|(cell, width)| format!("{cell:<width$}")));
+            line.extend(cells.map(|(cell, width)| format!("  {cell:>width$}")));
             text.push_str(line.trim_end());
             text.push('\n');
         }
@@ -63,8 +59,7 @@ pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// A table that is declared by its columns.
 pub(crate) fn table<R>(rows: impl IntoIterator<Item = R>, columns: &[Column<'_, R>]) -> Table {
-    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(columns.iter().map(|(head, _)| *head));
     for row in rows {
         table.row(columns.iter().map(|(_, cell)| cell(&row)));
     }
@@ -73,13 +68,20 @@ pub(crate) fn table<R>(rows: impl IntoIterator<Item = R>, columns: &[Column<'_, 
 
 /// The median with some decimals, or a dash.
 pub(crate) fn median(spread: Option<Spread>, decimals: usize) -> String {
-    spread.map_or_else(
-        || "-".to_owned(),
-        |spread| format!("{:.decimals$}", spread.median),
-    )
+    dash(spread.map(|spread| format!("{:.decimals$}", spread.median)))
 }
 
-/// What to say of two cores: nothing, unless they are the same one.
+/// The median and its range with some decimals, or a dash.
+pub(crate) fn range(spread: Option<Spread>, decimals: usize) -> String {
+    dash(spread.map(|spread| spread.show(decimals)))
+}
+
+/// The text, or a dash.
+pub(crate) fn dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// A remark about two cores; empty unless they are the same one.
 pub(crate) fn sharing(one: usize, other: usize) -> &'static str {
     if one == other {
         " (the same: figures are not comparable)"
@@ -88,16 +90,52 @@ pub(crate) fn sharing(one: usize, other: usize) -> &'static str {
     }
 }
 
-/// Prints a report: as JSON where `json` is `-`, else as text and, where `json` names a file, as JSON there.
-pub(crate) fn deliver(
-    report: &impl Serialize,
-    json: Option<&Path>,
-    text: impl FnOnce() -> String,
-) -> Result<(), BenchError> {
-    if json != Some(Path::new("-")) {
-        print(&text())?;
+/// Options of every benchmark that compares with numbers to reach.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Fail if a number to reach is not reached this far
+    #[arg(long, value_enum, value_name = "HOW_FAR")]
+    pub(crate) require: Option<Reach>,
+}
+
+/// A report: where and how the figures were measured, and the numbers to reach.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report<P, F> {
+    /// Raised when a field changes its meaning.
+    schema: u32,
+    benchmark: &'static str,
+    pub(crate) machine: Machine,
+    pub(crate) plan: P,
+    #[serde(flatten)]
+    pub(crate) figures: F,
+    pub(crate) goals: Goals,
+}
+
+impl<P: Serialize, F: Serialize> Report<P, F> {
+    /// A report on this machine, without goals.
+    pub(crate) fn new(benchmark: &'static str, schema: u32, plan: P, figures: F) -> Self {
+        Self {
+            schema,
+            benchmark,
+            machine: Machine::here(),
+            plan,
+            figures,
+            goals: Goals::default(),
+        }
     }
-    json.map_or(Ok(()), |path| write_json(report, path))
+
+    /// Prints `text` and writes the JSON, as the options say.
+    pub(crate) fn deliver(&self, args: &ReportArgs, text: &str) -> Result<(), BenchError> {
+        if args.json.as_deref() != Some(Path::new("-")) {
+            print(text)?;
+        }
+        args.json
+            .as_ref()
+            .map_or(Ok(()), |path| write_json(self, path))
+    }
 }
 
 /// Prints to stdout. A reader that went away is no error.
@@ -128,9 +166,9 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(&["key", "rate"]);
-        table.row(["rsa".to_owned(), "5".to_owned()]);
-        table.row(["p-256".to_owned(), "1234".to_owned()]);
+        let mut table = Table::new(["key", "rate"]);
+        table.row(["rsa", "5"]);
+        table.row(["p-256", "1234"]);
         assert_eq!(table.render(), "key    rate\nrsa       5\np-256  1234\n");
     }
 }

@@ -7,28 +7,20 @@
 //! private operation costs them: the offload ceiling of a handshake. Its rates are per second of
 //! processor time.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::cores;
 use crate::error::BenchError;
-use crate::process::need;
+use crate::process::{need, output_of};
 
-/// Private operations per second of the system's OpenSSL on this core: signatures, or derivations for
+/// Private operations per second of processor time of the system's OpenSSL on this core: signatures, or derivations for
 /// `ecdh…`. Takes twice `seconds` for signatures, because it measures their verification, too.
 pub(crate) fn openssl_rate(core: usize, algorithm: &str, seconds: u32) -> Result<f64, BenchError> {
-    let openssl = need("openssl")?;
-    let mut command = Command::new(openssl);
+    let name = format!("openssl speed {algorithm}");
+    let mut command = Command::new(need("openssl", "openssl")?);
     command.args(["speed", "-mr", "-seconds", &seconds.to_string(), algorithm]);
-    command.env_remove("OPENSSL_CONF").stdin(Stdio::null());
-    let output = cores::pinned(core, || command.output())?
-        .map_err(BenchError::system("run openssl speed"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    parse(&text).ok_or_else(|| {
-        BenchError::Setup(format!(
-            "openssl speed {algorithm} printed no rate ({})",
-            output.status
-        ))
-    })
+    let text = cores::pinned(core, || output_of(&name, &mut command))??;
+    parse(&text).ok_or_else(|| BenchError::Setup(format!("{name} printed no rate")))
 }
 
 /// Takes the rate from a line such as `+F2:2:2048:4520.0:75278.0`: RSA, DSA, ECDSA, ECDH and finite-field
@@ -48,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_readable_line_is_understood() {
+    fn rate_is_taken_from_the_machine_readable_line() {
         assert_eq!(
             parse("+DTP:2048:private\n+F2:2:2048:4520.000000:75278.000000\n"),
             Some(4520.0)

@@ -32,8 +32,7 @@ impl Latencies {
         let _ = self.0.add(&other.0);
     }
 
-    /// The smallest latency that a share of `fraction` of all does not exceed, in microseconds; 0 if there
-    /// is none.
+    /// The smallest latency that a share of `fraction` of all does not exceed, in microseconds; 0 without any.
     pub(crate) fn quantile_us(&self, fraction: f64) -> f64 {
         self.0.value_at_quantile(fraction) as f64 / 1e3
     }
@@ -57,8 +56,8 @@ impl Random {
     }
 }
 
-/// The numbers below `count` in the order of one round: another permutation in each round, the same in
-/// every run, so that no contender always follows the same predecessor.
+/// The numbers below `count` in the order of one round: another permutation in each round, so that no contender
+/// always follows the same predecessor, and the same in every run.
 pub(crate) fn order(count: usize, round: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut random = Random(round);
@@ -78,7 +77,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// The spread of these values; nothing if there is none.
+    /// The spread of these values; `None` without any.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -90,6 +89,22 @@ impl Spread {
             f64::midpoint(values[middle - 1], values[middle])
         };
         Some(Self { median, min, max })
+    }
+
+    /// The spread of something over rounds; rounds without a value do not count.
+    pub(crate) fn over<'a, R: 'a, V: Into<Option<f64>>>(
+        rounds: impl IntoIterator<Item = &'a R>,
+        value: impl Fn(&R) -> V,
+    ) -> Option<Self> {
+        Self::of(rounds.into_iter().filter_map(|round| value(round).into()))
+    }
+
+    /// The spread of ratios within rounds.
+    pub(crate) fn of_ratios(
+        ours: impl IntoIterator<Item = f64>,
+        peer: impl IntoIterator<Item = f64>,
+    ) -> Option<Self> {
+        Self::of(ours.into_iter().zip(peer).map(|(ours, peer)| ours / peer))
     }
 
     /// `0.97 (0.95 to 0.98)`
@@ -143,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_of_an_even_count_takes_the_middle() {
+    fn spread_of_an_even_count_takes_the_middle() {
         assert!(Spread::of([]).is_none());
         let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).expect("four values");
         assert!((spread.median - 2.5).abs() < 1e-9);

@@ -172,6 +172,9 @@ pub(crate) enum LogFormat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ConfigArg {
     /// Configuration file of the node (every key: deploy/node.toml)
+    ///
+    /// Default for root and for the node's own user: /etc/millrace/node.toml,
+    /// if it exists and --state is not given.
     #[arg(
         long,
         value_name = "FILE",
@@ -209,8 +212,10 @@ pub(crate) struct StoreArgs {
     pub(crate) state: Option<PathBuf>,
     /// Key-encryption key, a file with mode 0600
     ///
-    /// Default: the systemd credential `millrace-kek` if there is one, else
-    /// a file in the state folder that `up` makes the first time.
+    /// Default: what the configuration names. Without a configuration, the
+    /// systemd credential `millrace-kek` if there is one, else a file in the
+    /// state folder that is made the first time. Where the configuration says
+    /// "credential", root uses the file in LoadCredential= of millrace.service.
     #[arg(
         long,
         value_name = "FILE",
@@ -220,8 +225,17 @@ pub(crate) struct StoreArgs {
     pub(crate) kek_file: Option<PathBuf>,
 }
 
+/// The key store, and the node that serves it, for the commands about keys.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KeyStoreArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
+}
+
 /// Policy of a key: the allowed identities, operations and hashes.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct PolicyArgs {
     /// Local user (number or name) who may use the key; repeatable
     #[arg(long, value_name = "USER")]
@@ -246,7 +260,7 @@ pub(crate) struct PolicyArgs {
 }
 
 /// Changes of the list of identities that may use a key.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct IdentityChangeArgs {
     /// Local user (number or name) to add to those who may use the key; repeatable
     #[arg(long, value_name = "USER", conflicts_with_all = REPLACING)]
@@ -279,12 +293,16 @@ pub(crate) enum KeyCommand {
 const IMPORT_EXAMPLE: &str = "\
 Examples:
   millrace key import www /etc/ssl/private/www.pem --allow-uid haproxy
-  openssl pkey -in encrypted.pem | millrace key import www -
-  millrace key import old rsa.pem --operations rsa-pkcs1-sign,rsa-pss-sign
+  openssl pkey -in encrypted.pem | millrace key import www - --allow-cert gateway-1
+  millrace key import www renewed.pem --replace
 
-A running node serves the key within a second. By default every authenticated client
-may sign, decrypt OAEP and agree on keys with it; PKCS#1 v1.5 decryption and
-raw RSA are off.";
+A running node serves the key within a second. No client may use a new key until
+--allow-uid, --allow-cert or `millrace key policy` names it. Those that are named
+may sign, decrypt OAEP and agree on keys; PKCS#1 v1.5 decryption and raw RSA are off.
+
+--replace keeps the policy, but for what an option names. Nodes serve the former
+key to gateways that still have its stub, under the same policy; at most 4 former
+versions are kept. `millrace key remove NAME --former` ends that.";
 
 /// Import a private key into the pool
 ///
@@ -297,24 +315,24 @@ pub(crate) struct KeyImportArgs {
     pub(crate) name: String,
     /// PEM file with the private key, or - for standard input
     pub(crate) file: PathBuf,
-    /// Replace an existing key of the same name
+    /// Replace an existing key of the same name; keeps its policy
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
 }
 
 /// List the keys
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace key list --json")]
 pub(crate) struct KeyListArgs {
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/keys.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
 }
 
 /// Show one key: its type, its public half, its policy
@@ -330,19 +348,29 @@ pub(crate) struct KeyShowArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) stub: bool,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
 }
 
-/// Remove a key
+const KEY_REMOVE_EXAMPLE: &str = "\
+Examples:
+  millrace key remove www
+  millrace key remove www --former
+
+After a key was stolen: replace it, then remove its former version.";
+
+/// Remove a key with all its versions
 ///
 /// A running node unloads it within a second; operations in flight still finish.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace key remove www")]
+#[command(after_long_help = KEY_REMOVE_EXAMPLE)]
 pub(crate) struct KeyRemoveArgs {
     /// Name of the key
     pub(crate) name: String,
+    /// Remove only the former versions of a key that was replaced
+    #[arg(long)]
+    pub(crate) former: bool,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
 }
 
 const POLICY_EXAMPLE: &str = "\
@@ -370,7 +398,21 @@ pub(crate) struct KeyPolicyArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
+}
+
+impl KeyPolicyArgs {
+    /// Whether no option names a change.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        let Self {
+            name: _,
+            json: _,
+            identities,
+            policy,
+            store: _,
+        } = self;
+        *identities == IdentityChangeArgs::default() && *policy == PolicyArgs::default()
+    }
 }
 
 const STUB_EXAMPLE: &str = "\
@@ -390,7 +432,7 @@ pub(crate) struct KeyStubArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    pub(crate) store: KeyStoreArgs,
 }
 
 /// Issue certificates for clients that connect over TCP.
@@ -450,7 +492,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = STATUS_EXAMPLE)]
 pub(crate) struct StatusArgs {
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/status.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     /// List the open sessions instead: client, software, age, jobs in flight

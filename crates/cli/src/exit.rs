@@ -4,8 +4,10 @@
 //! The end of a command: exit codes, and the only function that prints an error.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
+
+use crate::terminal::styled;
 
 /// The reasons of failure that have an exit code. The long help describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     if let Some(ExitCodeOnly(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    let label = if io::stderr().is_terminal() {
+    let label = if styled(&io::stderr()) {
         "\x1b[1;31merror\x1b[0m"
     } else {
         "error"

@@ -27,6 +27,7 @@ mod paths;
 mod placement;
 mod progress;
 mod settings;
+mod terminal;
 
 use std::process::ExitCode;
 

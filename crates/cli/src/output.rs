@@ -3,11 +3,13 @@
 
 //! Data on standard output: tables, JSON, and text. Messages go to standard error, elsewhere.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use time::OffsetDateTime;
+
+use crate::terminal::{broken, columns, longest_piece, styled, width};
 
 /// Writes text to standard output.
 ///
@@ -41,23 +43,29 @@ pub(crate) fn date(seconds: u64) -> String {
     }
 }
 
-/// A table: a header and rows of text. Each column is as wide as its longest cell.
+/// A table: a header and rows of text. Each column is as wide as its longest cell, or narrower where the
+/// terminal is; cells then take several lines.
 #[derive(Debug)]
 pub(crate) struct Table {
-    header: Vec<&'static str>,
-    /// Whether each column has numbers, which are aligned to the right.
+    header: Vec<String>,
+    /// Whether each column has numbers, which are aligned to the right and never broken.
     numeric: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
+/// Columns between two cells.
+const GAP: usize = 2;
+/// A column of text keeps its longest word whole up to this width.
+const WHOLE_WORD: usize = 24;
+/// Where that does not fit, a column of text is not made narrower than this, or than the words of its header.
+const NARROWEST: usize = 12;
+
 impl Table {
     /// A table with these columns. A name that begins with `>` makes a column of numbers.
     pub(crate) fn new(columns: &[&'static str]) -> Self {
+        let names = columns.iter().map(|name| name.trim_start_matches('>'));
         Self {
-            header: columns
-                .iter()
-                .map(|name| name.trim_start_matches('>'))
-                .collect(),
+            header: names.map(str::to_uppercase).collect(),
             numeric: columns.iter().map(|name| name.starts_with('>')).collect(),
             rows: Vec::new(),
         }
@@ -69,40 +77,68 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text, its header bold if `styled`.
-    pub(crate) fn render(&self, styled: bool) -> String {
-        let header: Vec<String> = self.header.iter().map(|name| name.to_uppercase()).collect();
-        let width = |column: usize| {
-            let cells = self
-                .rows
-                .iter()
-                .chain([&header])
-                .filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    /// The table as text, its header bold if `styled`, its lines at most `columns` long if the cells allow it.
+    pub(crate) fn render(&self, styled: bool, columns: Option<usize>) -> String {
+        let widths = self.widths(columns);
         let mut text = String::new();
-        for (index, row) in [&header].into_iter().chain(&self.rows).enumerate() {
-            let mut line = String::new();
-            for ((cell, width), numeric) in row.iter().zip(&widths).zip(&self.numeric) {
-                if !line.is_empty() {
-                    line.push_str("  ");
+        for (index, row) in [&self.header].into_iter().chain(&self.rows).enumerate() {
+            let cells: Vec<Vec<String>> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| broken(cell, *width))
+                .collect();
+            for number in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                let mut line = String::new();
+                for ((cell, width), numeric) in cells.iter().zip(&widths).zip(&self.numeric) {
+                    let piece = cell.get(number).map_or("", String::as_str);
+                    let gap = if line.is_empty() { 0 } else { GAP };
+                    line.push_str(&" ".repeat(gap));
+                    line.push_str(&match numeric {
+                        true => format!("{piece:>width$}"),
+                        false => format!("{piece:<width$}"),
+                    });
                 }
-                if *numeric {
-                    line.push_str(&format!("{cell:>width$}"));
-                } else {
-                    line.push_str(&format!("{cell:<width$}"));
-                }
-            }
-            let line = line.trim_end();
-            if index == 0 && styled {
-                text.push_str(&format!("\x1b[1m{line}\x1b[0m\n"));
-            } else {
-                text.push_str(line);
-                text.push('\n');
+                let line = line.trim_end();
+                text.push_str(&match index == 0 && styled {
+                    true => format!("\x1b[1m{line}\x1b[0m\n"),
+                    false => format!("{line}\n"),
+                });
             }
         }
         text
+    }
+
+    /// The widths of the columns: the widest shrinks until a line fits, or no column may shrink.
+    fn widths(&self, columns: Option<usize>) -> Vec<usize> {
+        let longest = |column: usize, of_cell: &dyn Fn(&str) -> usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| of_cell(cell)).max().unwrap_or(0)
+        };
+        let all = 0..self.header.len();
+        let natural = |column: usize| width(&self.header[column]).max(longest(column, &width));
+        let mut widths: Vec<usize> = all.clone().map(natural).collect();
+        let gaps = GAP * widths.len().saturating_sub(1);
+        for most_of_a_word in [WHOLE_WORD, NARROWEST] {
+            let floor = |column: usize| {
+                let header = self.header[column].split(' ').map(width).max().unwrap_or(0);
+                let cells = match self.numeric[column] {
+                    true => longest(column, &width),
+                    false => longest(column, &longest_piece).min(most_of_a_word),
+                };
+                header.max(cells)
+            };
+            let floors: Vec<usize> = all.clone().map(floor).collect();
+            while columns.is_some_and(|most| widths.iter().sum::<usize>() + gaps > most) {
+                let shrinkable = all
+                    .clone()
+                    .filter(|column| widths[*column] > floors[*column]);
+                match shrinkable.max_by_key(|column| widths[*column]) {
+                    Some(widest) => widths[widest] -= 1,
+                    None => break,
+                }
+            }
+        }
+        widths
     }
 
     /// Writes the table to standard output; colours only on a terminal.
@@ -110,7 +146,7 @@ impl Table {
     /// # Errors
     /// As [`print()`].
     pub(crate) fn print(&self) -> Result<()> {
-        print(&self.render(io::stdout().is_terminal()))
+        print(&self.render(styled(&io::stdout()), columns()))
     }
 }
 
@@ -134,8 +170,34 @@ mod tests {
         table.row(vec!["www".to_owned(), "7".to_owned()]);
         table.row(vec!["mail-relay".to_owned(), "12345".to_owned()]);
         assert_eq!(
-            table.render(false),
+            table.render(false, None),
             "NAME         JOBS\nwww             7\nmail-relay  12345\n"
         );
+    }
+
+    #[test]
+    fn table_wider_than_the_terminal_breaks_text_but_not_numbers() {
+        let mut table = Table::new(&["library", ">per second", "file"]);
+        let path = "/usr/lib/x86_64-linux-gnu/libcrypto.so.3";
+        table.row(vec![
+            "OpenSSL".to_owned(),
+            "12 MB/s".to_owned(),
+            path.to_owned(),
+        ]);
+        let expected = "\
+LIBRARY        PER  FILE
+            SECOND
+OpenSSL    12 MB/s  /usr/lib/
+                    x86_64-linux-
+                    gnu/
+                    libcrypto.so.3
+";
+        assert_eq!(table.render(false, Some(34)), expected);
+        // Where no word fits, numbers still do.
+        let narrowest = table.render(false, Some(10));
+        assert!(narrowest.contains("12 MB/s") && !narrowest.contains("libcrypto.so.3"));
+        let wide = table.render(false, Some(200));
+        assert_eq!(wide, table.render(false, None));
+        assert!(wide.contains(path));
     }
 }

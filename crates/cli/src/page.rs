@@ -5,15 +5,16 @@
 //!
 //! Control characters in text from foreign files are replaced, since a terminal might obey them.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use anyhow::Result;
 use millrace_inspect::report::Section;
 
 use crate::output::{self, Table};
+use crate::terminal::{columns, prose_columns, styled, width, wrapped};
 
-/// Width of the text right of the margin of two columns, on a terminal of 80.
-const COLUMNS: usize = 76;
+/// Left of everything below a heading, and as much on the right.
+const MARGIN: &str = "  ";
 /// Width of the names of facts; the longest is `architecture`.
 const NAME_WIDTH: usize = 13;
 
@@ -27,7 +28,7 @@ impl Page {
     pub(crate) fn new() -> Self {
         Self {
             text: String::new(),
-            styled: io::stdout().is_terminal(),
+            styled: styled(&io::stdout()),
         }
     }
 
@@ -43,11 +44,11 @@ impl Page {
         }
     }
 
-    /// Adds a line with one fact.
+    /// Adds one fact. A terminal breaks its value; a file or a pipe gets one line.
     pub(crate) fn fact(&mut self, name: &str, value: &str) {
-        let value = plain(value);
+        let prefix = format!("{MARGIN}{name:<NAME_WIDTH$} ");
         self.text
-            .push_str(&format!("  {name:<NAME_WIDTH$} {value}\n"));
+            .push_str(&hanging(&prefix, &plain(value), columns()));
     }
 
     /// Adds a fact, if it is known.
@@ -59,16 +60,26 @@ impl Page {
 
     /// Adds a table, indented like the facts.
     pub(crate) fn table(&mut self, table: &Table) {
-        for line in table.render(self.styled).lines() {
-            self.text.push_str(&format!("  {line}\n"));
+        let columns = columns().map(|columns| columns - MARGIN.len());
+        for line in table.render(self.styled, columns).lines() {
+            self.text.push_str(&format!("{MARGIN}{line}\n"));
         }
     }
 
     /// Adds a sentence, wrapped.
     pub(crate) fn remark(&mut self, text: &str) {
-        for line in wrapped(&plain(text), COLUMNS) {
-            self.text.push_str(&format!("  {line}\n"));
-        }
+        self.hang(MARGIN, text);
+    }
+
+    /// Adds an item of a list, wrapped.
+    pub(crate) fn item(&mut self, text: &str) {
+        self.hang("  - ", text);
+    }
+
+    fn hang(&mut self, prefix: &str, text: &str) {
+        let columns = prose_columns() - MARGIN.len();
+        self.text
+            .push_str(&hanging(prefix, &plain(text), Some(columns)));
     }
 
     /// Adds the facts of a section that could not be read, with the reason.
@@ -95,21 +106,26 @@ pub(crate) fn plain(text: &str) -> String {
         .collect()
 }
 
-/// Breaks text into lines of at most `columns`, unless a word is longer.
-pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
+/// Facts without a margin, one per line or more: names and values.
+pub(crate) fn facts(rows: &[(&str, String)]) -> String {
+    let lines = rows
+        .iter()
+        .map(|(name, value)| hanging(&format!("{name:<12} "), &plain(value), columns()));
+    lines.collect()
+}
+
+/// A prefix and text, whose lines after the first are indented by the width of the prefix.
+fn hanging(prefix: &str, text: &str, columns: Option<usize>) -> String {
+    let indent = width(prefix);
+    let lines = match columns {
+        Some(columns) => wrapped(text, columns.saturating_sub(indent)),
+        None => vec![text.to_owned()],
+    };
+    let margin = format!("\n{}", " ".repeat(indent));
+    format!(
+        "{}\n",
+        format!("{prefix}{}", lines.join(&margin)).trim_end()
+    )
 }
 
 #[cfg(test)]
@@ -122,10 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn long_sentences_are_wrapped() {
-        let text = "word ".repeat(40);
-        let lines = wrapped(text.trim(), 76);
-        assert!(lines.iter().all(|line| line.len() <= 76));
-        assert_eq!(lines.join(" "), text.trim(), "no word is lost");
+    fn long_values_are_indented_below_their_first_line() {
+        let text = hanging("  has           ", "aes-ni, vaes, pclmul", Some(30));
+        assert_eq!(
+            text,
+            "  has           aes-ni, vaes,\n                pclmul\n"
+        );
+        assert_eq!(hanging("x ", "a b c", None), "x a b c\n");
     }
 }

@@ -9,6 +9,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+/// The configuration of the installed node.
+pub(crate) const INSTALLED_CONFIG: &str = "/etc/millrace/node.toml";
+
+/// The unit of the installed node.
+pub(crate) const UNIT: &str = "millrace.service";
+
+/// The key-encryption key that `make install` makes.
+pub(crate) const INSTALLED_KEK: &str = "/etc/millrace/kek";
+
 /// The folder for keys and certificates.
 ///
 /// # Errors
@@ -37,7 +46,7 @@ pub(crate) fn runtime_dir() -> Result<PathBuf> {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 

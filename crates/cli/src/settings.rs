@@ -7,14 +7,18 @@
 use std::env;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use millrace_hostfs::{Root, systemd};
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
-use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyStore, StoreError};
+use millrace_service::keys::KeyReport;
+use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyMeta, KeyStore, StoreError};
 
-use crate::args::{CheckArgs, LogFormat, StatusArgs, StoreArgs, UpArgs};
-use crate::exit::{ContextCode, Failure};
+use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
+use crate::commands::status;
+use crate::exit::{ContextCode, Failure, fail};
 use crate::owner::as_owner_of;
 use crate::paths;
 
@@ -61,7 +65,15 @@ impl Settings {
         Ok(settings)
     }
 
-    /// For commands that work on the key store or the certificates.
+    /// For `key`.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_keys(args: &KeyStoreArgs) -> Result<Self> {
+        Self::of(&args.store, args.socket.socket.as_deref())
+    }
+
+    /// For commands that work on the certificates.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -92,6 +104,14 @@ impl Settings {
         )
     }
 
+    /// For commands that only ask the node of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::for_node`].
+    pub(crate) fn for_socket(socket: &SocketArg) -> Result<Self> {
+        Self::load(None, None, None, socket.socket.as_deref())
+    }
+
     /// For `gateway check`. The checked server's provider connects to `socket`.
     ///
     /// # Errors
@@ -108,6 +128,11 @@ impl Settings {
         kek: Option<&Path>,
         socket: Option<&Path>,
     ) -> Result<Self> {
+        let installed = match (file, state) {
+            (None, None) => installed_config(),
+            _ => None,
+        };
+        let file = file.or(installed.as_deref());
         let mut node = match file {
             Some(path) => read(path)?,
             None => NodeConfig::default(),
@@ -141,6 +166,9 @@ impl Settings {
                 create: false,
             };
         }
+        if node.store.kek == KekSource::Credential && paths::is_root() && !has_credential() {
+            node.store.kek = credential_for_root(&Root::open("/")?)?;
+        }
         Ok(Self { node, tls })
     }
 
@@ -154,21 +182,75 @@ impl Settings {
         Ok(KeyStore::open(store.directory.as_path(), &store.kek)?)
     }
 
-    /// Opens the key store with its key-encryption key.
+    /// Opens the key store to write keys, with its key-encryption key.
     ///
     /// # Errors
-    /// The folder or the key-encryption key cannot be used.
+    /// The folder or the key-encryption key cannot be used, or the keys of the store or the running node have
+    /// another one.
     pub(crate) fn open_store(&self) -> Result<Store> {
-        let kek = &self.node.store.kek;
+        let store = self.unlock(&self.node.store.kek)?;
+        store.act(KeyStore::check_kek)?;
+        let node = self.running_node(&store);
+        let ours = store.keys.kek().map(|kek| kek.to_string());
+        if let Some(node) = node.filter(|node| node.kek != ours) {
+            let message = format!(
+                "the node {} unseals keys with the key-encryption key {}, not with {} ({}): use the node's \
+                 (--kek-file FILE), or restart the node with this one",
+                node.node,
+                node.kek.as_deref().unwrap_or("-"),
+                ours.as_deref().unwrap_or("-"),
+                self.kek_place(),
+            );
+            return Err(fail(Failure::Failed, message));
+        }
+        Ok(store)
+    }
+
+    /// Opens the key store to show keys. Without the key-encryption key, or with another, the result is not
+    /// verified; the second value says why.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub(crate) fn view_store(&self) -> Result<(Store, Option<String>)> {
+        let kek = match &self.node.store.kek {
+            KekSource::File { path, .. } => KekSource::File {
+                path: path.clone(),
+                create: false,
+            },
+            other => other.clone(),
+        };
+        match self.unlock(&kek) {
+            Ok(store) => Ok((store, None)),
+            Err(reason) => Ok((self.look_at_store()?, Some(format!("{reason:#}")))),
+        }
+    }
+
+    fn unlock(&self, kek: &KekSource) -> Result<Store> {
         let keys = self.look_at_store()?.keys;
         // Root may own the key-encryption key and the node the store, so each is opened with its owner's
         // rights.
         let place = match kek {
             KekSource::File { path, .. } => path,
-            _ => &self.node.store.directory,
+            KekSource::Credential | KekSource::Absent => &self.node.store.directory,
         };
         let keys = as_owner_of(place, || keys.unlock(kek))??;
         Ok(Store { keys })
+    }
+
+    fn kek_place(&self) -> String {
+        match &self.node.store.kek {
+            KekSource::File { path, .. } => path.display().to_string(),
+            KekSource::Credential | KekSource::Absent => "the systemd credential".to_owned(),
+        }
+    }
+
+    /// The keys of the node that serves `store`, if it runs here and this user may ask it.
+    pub(crate) fn running_node(&self, store: &Store) -> Option<KeyReport> {
+        let admin = self.node.admin.as_ref()?;
+        let report = status::request(&admin.socket, "/keys").ok()?;
+        let report: KeyReport = serde_json::from_slice(&report).ok()?;
+        let folder = fs::metadata(store.directory()).ok()?;
+        ((report.device, report.inode) == (folder.dev(), folder.ino())).then_some(report)
     }
 
     /// Opens the key store only to list and remove, without the key-encryption key.
@@ -199,10 +281,26 @@ impl Store {
     ) -> Result<T> {
         as_owner_of(self.keys.directory(), || work(&self.keys))?.map_err(|error| match error {
             StoreError::NoSuchKey { .. } | StoreError::Exists { .. } => {
-                crate::exit::fail(Failure::KeyName, error.to_string())
+                fail(Failure::KeyName, error.to_string())
             }
-            StoreError::Name { .. } => crate::exit::fail(Failure::Usage, error.to_string()),
+            StoreError::Name { .. } => fail(Failure::Usage, error.to_string()),
             other => other.into(),
+        })
+    }
+
+    /// `meta` as the seal authenticates it, or the reason for which the file cannot be used. Without the
+    /// key-encryption key it stays as it is.
+    ///
+    /// # Errors
+    /// This process cannot act as the owner of the store.
+    pub(crate) fn verify(&self, meta: KeyMeta) -> Result<(KeyMeta, Option<String>)> {
+        if self.keys.kek().is_none() {
+            return Ok((meta, None));
+        }
+        let verified = as_owner_of(self.keys.directory(), || self.keys.verify(&meta))?;
+        Ok(match verified {
+            Ok(verified) => (verified, None),
+            Err(error) => (meta, Some(error.to_string())),
         })
     }
 
@@ -247,9 +345,7 @@ pub(crate) fn tcp(address: SocketAddr, from_file: Option<TcpConfig>, tls: &Path)
 
 /// The systemd credential if there is one, else a file that is created at the first use.
 fn default_kek(state: &Path) -> KekSource {
-    let credential = env::var_os("CREDENTIALS_DIRECTORY")
-        .is_some_and(|folder| Path::new(&folder).join(CREDENTIAL_NAME).exists());
-    if credential {
+    if has_credential() {
         KekSource::Credential
     } else {
         KekSource::File {
@@ -259,9 +355,78 @@ fn default_kek(state: &Path) -> KekSource {
     }
 }
 
+/// Whether systemd started this process with the key-encryption key as a credential.
+fn has_credential() -> bool {
+    env::var_os("CREDENTIALS_DIRECTORY")
+        .is_some_and(|folder| Path::new(&folder).join(CREDENTIAL_NAME).exists())
+}
+
+/// The file that the installed unit passes to the node as its credential: root's commands use the same key.
+fn credential_for_root(root: &Root) -> Result<KekSource> {
+    let of = |setting| {
+        let values = systemd::values(root, paths::UNIT, setting);
+        let path = |value: &String| {
+            let (name, path) = value.split_once(':')?;
+            (name == CREDENTIAL_NAME).then(|| PathBuf::from(path))
+        };
+        values.iter().rev().find_map(path)
+    };
+    if let Some(path) = of("LoadCredentialEncrypted") {
+        let message = format!(
+            "the key-encryption key is in the encrypted credential {path}: run this command with it, as in \
+             systemd-run --pipe --wait -p LoadCredentialEncrypted={CREDENTIAL_NAME}:{path} millrace key …",
+            path = path.display()
+        );
+        return Err(fail(Failure::Usage, message));
+    }
+    let path = of("LoadCredential").unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
+    Ok(KekSource::File {
+        path,
+        create: false,
+    })
+}
+
+/// The configuration of the installed node, for root and for the owner of its store: another user's node has
+/// files of its own.
+fn installed_config() -> Option<PathBuf> {
+    let path = PathBuf::from(paths::INSTALLED_CONFIG);
+    if paths::is_root() {
+        return path.exists().then_some(path);
+    }
+    let store = read(&path).ok()?.store.directory;
+    let owner = fs::metadata(store).ok()?.uid();
+    (owner == rustix::process::geteuid().as_raw()).then_some(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_finds_the_credential_of_the_unit() {
+        let folder = tempfile::tempdir().unwrap();
+        let units = folder.path().join("etc/systemd/system");
+        fs::create_dir_all(&units).unwrap();
+        let found = || credential_for_root(&Root::open(folder.path()).unwrap());
+        let file = |path: &str| KekSource::File {
+            path: PathBuf::from(path),
+            create: false,
+        };
+        assert_eq!(found().unwrap(), file(paths::INSTALLED_KEK));
+        let unit = units.join(paths::UNIT);
+        fs::write(&unit, "[Service]\nLoadCredential=millrace-kek:/srv/kek\n").unwrap();
+        assert_eq!(found().unwrap(), file("/srv/kek"));
+        fs::write(
+            &unit,
+            "[Service]\nLoadCredentialEncrypted=millrace-kek:/srv/kek.cred\n",
+        )
+        .unwrap();
+        let error = found().unwrap_err().to_string();
+        assert!(
+            error.contains("systemd-run") && error.contains("/srv/kek.cred"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn status_socket_is_in_the_folder_of_the_client_socket() {

@@ -44,7 +44,8 @@ pub const MAX_NODES: usize = 64;
 pub struct PoolConfig {
     /// The nodes; at least one, at most [`MAX_NODES`].
     pub nodes: Vec<Endpoint>,
-    /// How long a connection may take, TLS and protocol handshake included. Default 1 s.
+    /// How long a connection may take, TLS and protocol handshake included. Default 2 s, as long as a job: the
+    /// kernel queues connections for a node that is starting, and a second one would stand behind the first.
     pub connect_timeout: Duration,
     /// What [`crate::Pool::deadline`] adds to now. Default 2 s: below every TLS server's own handshake
     /// timeout.
@@ -72,7 +73,7 @@ impl Default for PoolConfig {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
-            connect_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
             default_deadline: Duration::from_secs(2),
             max_in_flight: 8192,
             max_keys: 4096,

@@ -17,9 +17,13 @@ pub enum ClientError {
     /// No node opened the key; the last one gave this reason.
     #[error("the key was refused: {}", refusal(*.0))]
     Key(KeyRefusal),
-    /// Resource: no node can be reached now. The text has the last error of each.
+    /// Resource: no node can be reached now, or none could by the deadline. The text has the last error of each.
     #[error("no node can be reached: {0}")]
     NoNode(String),
+    /// Caller: every node that could take the private key may be an impostor: see
+    /// [`Pool::import_key`](crate::Pool::import_key).
+    #[error("the private key was not sent: {0}")]
+    Untrusted(String),
     /// Resource: the deadline passed.
     #[error("no answer by the deadline")]
     TimedOut,
@@ -44,7 +48,7 @@ pub enum ClientError {
     /// Resource: too many generations of processes, forked from each other, have used this pool.
     #[error("this process descends from too many forks that used the same pool")]
     Forked,
-    /// Resource: the I/O thread or its descriptors could not be created.
+    /// Resource: the descriptors of the I/O could not be created, or, for a job with a callback, its thread.
     #[error("the i/o thread could not be started: {0}")]
     Start(String),
 }
@@ -74,7 +78,10 @@ impl ClientError {
 /// A refusal in words.
 fn refusal(reason: KeyRefusal) -> String {
     match reason {
-        KeyRefusal::NoSuchKey => "no such key for this client".to_owned(),
+        KeyRefusal::NoSuchKey => {
+            "no such key for this client: it is not there, or its policy does not admit this client"
+                .to_owned()
+        }
         KeyRefusal::Key(error) => error.to_string(),
         KeyRefusal::TooManyKeys => "the node has too many keys open for this client".to_owned(),
         KeyRefusal::Draining => "the node is draining".to_owned(),

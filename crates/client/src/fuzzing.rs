@@ -199,7 +199,7 @@ impl World {
         if self.dispatcher.take_done(caller).is_some() {
             assert!(self.dispatcher.take_done(caller).is_none());
         } else if deadline <= self.now {
-            self.dispatcher.give_up(caller);
+            let _ = self.dispatcher.give_up(caller, self.now);
         } else {
             return;
         }
@@ -232,7 +232,8 @@ impl World {
                 .handle_lost(at, "refused".to_owned(), self.now);
         }
         self.peers[at] = Peer::default();
-        self.dispatcher.handle_connected(at, self.now);
+        let distrust = (choice & 2 != 0).then(|| "another user's socket".to_owned());
+        self.dispatcher.handle_connected(at, distrust, self.now);
         if choice & 1 == 1 {
             let welcome = Welcome {
                 version: 1,

@@ -53,6 +53,11 @@ impl KeyData {
         }
     }
 
+    /// Whether this process holds the private key, so that its jobs need not wait for a node.
+    pub(crate) fn is_import(&self) -> bool {
+        matches!(self.source, KeySource::Import(_))
+    }
+
     /// Whether a node that states these facts has the same key as the first node. A name may belong to
     /// different keys on two nodes, but the certificate fits one of them only.
     pub(crate) fn agrees_with(&self, facts: &KeyFacts) -> bool {

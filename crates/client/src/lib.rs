@@ -44,9 +44,10 @@
 //!
 //! # Guarantees
 //! Every job ends once, by its deadline. A job whose node dies or declines is sent to another one, at
-//! most twice, within a budget: every operation of the protocol may be repeated. If no node can be
-//! reached, the job ends at once, so that the caller can do the work itself. A key is only at the nodes
-//! that its owner chose. A node that has another key by the same name than the first node is not used.
+//! most twice, within a budget: every operation of the protocol may be repeated. While no node can take it, a
+//! job with a key of the nodes waits until its deadline; one with a key of this process ([`Pool::import_key`])
+//! ends at once, so that the caller can do the work itself. A key is only at the nodes that its owner chose. A
+//! node that has another key by the same name than the first node is not used.
 //!
 //! # Limits
 //! - A name in an [`Endpoint::Tcp`] is resolved on the I/O thread.
@@ -75,8 +76,8 @@ mod report;
 mod spin;
 mod stats;
 pub mod stub;
-
 mod tls;
+mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
 pub use error::ClientError;

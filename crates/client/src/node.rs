@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::config::Endpoint;
 use crate::connection::Connection;
 use crate::random::Random;
 use crate::stats::{NodeCounters, NodeStats};
@@ -13,8 +14,16 @@ use crate::stats::{NodeCounters, NodeStats};
 /// First bound of the random wait after a failed connection; it doubles each time.
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
 
-/// Last bound of that wait: a node that came back is found after this time at most.
+/// Last bound of that wait: an idle process finds a node that came back after this time at most.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Wait after a failed connection to a unix socket while there are jobs. An attempt costs some microseconds
+/// and loads no other machine.
+const NEAR_RETRY: Duration = Duration::from_millis(50);
+
+/// Longest wait after a failed connection over TCP while a job has no node, in an orderly restart a tenth of a
+/// job's deadline. The shortest is half of it: the clients of a node must not come back together.
+const FAR_RETRY: Duration = Duration::from_millis(200);
 
 /// A connection that lasted this long counts as stable: when it is lost, the client reconnects at once.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
@@ -36,14 +45,18 @@ pub(crate) enum Link {
     Connecting,
     /// There is a connection, greeting or ready.
     Up(Box<Connection>),
-    /// Failed; not tried again before that.
-    Backoff { until: Instant },
+    /// Failed; tried again at `until`, or at `soonest` if a job needs the node.
+    Backoff { until: Instant, soonest: Instant },
 }
 
 /// One configured node.
 pub(crate) struct Node {
     pub(crate) endpoint: String,
+    /// Whether the endpoint is a unix socket.
+    is_near: bool,
     pub(crate) link: Link,
+    /// Why no private key may be sent over the present connection.
+    pub(crate) distrust: Option<String>,
     pub(crate) counters: NodeCounters,
     /// Attempts sent on this connection whose jobs ended before the node answered.
     pub(crate) late_replies: u32,
@@ -54,10 +67,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(endpoint: String, now: Instant) -> Self {
+    pub(crate) fn new(endpoint: &Endpoint, now: Instant) -> Self {
         Self {
-            endpoint,
+            endpoint: endpoint.to_string(),
+            is_near: matches!(endpoint, Endpoint::Unix(_)),
             link: Link::Idle,
+            distrust: None,
             counters: NodeCounters::default(),
             late_replies: 0,
             name: Arc::from(""),
@@ -75,7 +90,27 @@ impl Node {
         }
     }
 
-    /// Whether a connection is being made and the last attempt did not fail: worth waiting for.
+    /// There is a job: connects a node that is idle, and tries a near one again soon.
+    pub(crate) fn want(&mut self, now: Instant) {
+        if matches!(self.link, Link::Idle) {
+            self.link = Link::Wanted;
+        } else if self.is_near {
+            self.hurry(now);
+        }
+    }
+
+    /// A job has no node: ends the wait for the next attempt as early as the bounds on attempts allow.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        match &mut self.link {
+            Link::Backoff { soonest, .. } if *soonest <= now => self.link = Link::Wanted,
+            Link::Backoff { until, soonest } => *until = (*until).min(*soonest),
+            Link::Idle => self.link = Link::Wanted,
+            Link::Wanted | Link::Connecting | Link::Up(_) => {}
+        }
+    }
+
+    /// Whether a connection is being made and the last attempt did not fail: worth waiting for, also if the
+    /// caller has the key itself.
     pub(crate) fn is_hopeful(&self) -> bool {
         self.failures == 0
             && match &self.link {
@@ -128,8 +163,14 @@ impl Node {
             .min(BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
         self.last_error = why;
+        let retry = if self.is_near {
+            NEAR_RETRY
+        } else {
+            FAR_RETRY / 2 + random.up_to(FAR_RETRY / 2)
+        };
         self.link = Link::Backoff {
             until: now + random.up_to(bound),
+            soonest: now + retry,
         };
     }
 
@@ -206,14 +247,57 @@ impl Latency {
 mod tests {
     use super::*;
 
+    fn node(endpoint: &str, now: Instant) -> Node {
+        Node::new(&endpoint.parse().expect("an endpoint"), now)
+    }
+
+    #[test]
+    fn needed_node_is_tried_again_soon_and_not_sooner() {
+        let now = Instant::now();
+        let mut random = Random::new();
+        for (endpoint, shortest, longest) in [
+            ("unix:/x", NEAR_RETRY, NEAR_RETRY),
+            ("tcp:a:1", FAR_RETRY / 2, FAR_RETRY),
+        ] {
+            for _ in 0..100 {
+                let mut node = node(endpoint, now);
+                node.failures = 20;
+                node.connect_failed("refused".to_owned(), &mut random, now);
+                let Link::Backoff { until, soonest } = node.link else {
+                    panic!("no back-off")
+                };
+                assert!(soonest >= now + shortest && soonest <= now + longest);
+                node.hurry(now);
+                let waits = matches!(node.link, Link::Backoff { until: hurried, .. }
+                    if hurried == until.min(soonest));
+                assert!(waits, "{endpoint}: an attempt at most every {shortest:?}");
+                node.hurry(now + longest);
+                assert!(matches!(node.link, Link::Wanted), "{endpoint}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_job_hurries_a_near_node_and_leaves_a_far_one() {
+        let now = Instant::now();
+        for (endpoint, hurried) in [("unix:/x", true), ("tcp:a:1", false)] {
+            let mut node = node(endpoint, now);
+            node.want(now);
+            assert!(matches!(node.link, Link::Wanted), "the first job connects");
+            node.connect_failed("refused".to_owned(), &mut Random::new(), now);
+            node.want(now + FAR_RETRY);
+            assert_eq!(matches!(node.link, Link::Wanted), hurried, "{endpoint}");
+        }
+    }
+
     #[test]
     fn backoff_grows_and_stays_bounded() {
         let now = Instant::now();
         let mut random = Random::new();
-        let mut node = Node::new("unix:/x".to_owned(), now);
+        let mut node = node("unix:/x", now);
         for attempt in 0..40 {
             node.connect_failed("refused".to_owned(), &mut random, now);
-            let Link::Backoff { until } = node.link else {
+            let Link::Backoff { until, .. } = node.link else {
                 panic!("no backoff")
             };
             let bound = BACKOFF_BASE
@@ -229,7 +313,7 @@ mod tests {
     fn stable_connection_is_replaced_at_once_and_a_short_one_later() {
         let start = Instant::now();
         let mut random = Random::new();
-        let mut node = Node::new("unix:/x".to_owned(), start);
+        let mut node = node("unix:/x", start);
         node.lost(
             start,
             false,
@@ -259,7 +343,7 @@ mod tests {
     #[test]
     fn old_latency_decays() {
         let now = Instant::now();
-        let mut node = Node::new("unix:/x".to_owned(), now);
+        let mut node = node("unix:/x", now);
         node.served(Duration::from_millis(800), now);
         assert_eq!(node.cost(0, now), 800_000);
         assert_eq!(node.cost(1, now), 1_600_000);

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::key::PrivateKey;
 use millrace_engine::operation::Operation;
 use millrace_wire::{KeyRefusal, KeySelector};
@@ -138,11 +139,12 @@ impl Pool {
         Instant::now() + self.shared.config.default_deadline
     }
 
-    /// Opens a key that the nodes hold, at the first node that has it. Blocks, until `deadline` at most.
+    /// Opens a key that the nodes hold, at the first node that has it. Blocks, until `deadline` at most: this
+    /// and every job with the key wait for a node that can take them, since the caller has no other way.
     ///
     /// # Errors
-    /// [`ClientError::Key`] if every node that can be reached refuses it; [`ClientError::NoNode`],
-    /// [`ClientError::TimedOut`], [`ClientError::TooManyKeys`] and those of the first use.
+    /// [`ClientError::Key`] if every node refuses it; [`ClientError::NoNode`] if one could not be reached by
+    /// the deadline; [`ClientError::TimedOut`], [`ClientError::TooManyKeys`] and those of the first use.
     pub fn open_key(
         &self,
         selector: KeySelector,
@@ -154,12 +156,37 @@ impl Pool {
         self.open(KeySource::Selector(selector), deadline)
     }
 
-    /// Imports a private key into the nodes. The client keeps it (zeroised when dropped) to import it again
-    /// after a reconnect or into another node; nodes keep it no longer than the connection. Blocks, until
-    /// `deadline` at most.
+    /// Opens the version of the key `name` whose public half is `spki` (DER): the current one, or a former one
+    /// that the nodes still serve. If no node has it, opens the current version, so that the caller can tell a
+    /// version that is gone from a key that is not there. Otherwise as [`Self::open_key`].
     ///
     /// # Errors
     /// As [`Self::open_key`].
+    pub fn open_version(
+        &self,
+        name: &str,
+        spki: &[u8],
+        deadline: Instant,
+    ) -> Result<RemoteKey, ClientError> {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, spki).as_ref());
+        match self.open_key(KeySelector::SpkiSha256(hash), deadline) {
+            Err(ClientError::Key(KeyRefusal::NoSuchKey)) => {
+                self.open_key(KeySelector::Name(name.to_owned()), deadline)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Imports a private key into the nodes. The client keeps it (zeroised when dropped) to import it again
+    /// after a reconnect or into another node; nodes keep it no longer than the connection. Blocks, until
+    /// `deadline` at most. This and every job with the key end at once if no node can be reached.
+    ///
+    /// Over a unix socket the key goes only to a listener of root, of this process's user, or of the owner of the
+    /// socket's folder. In the last case only these three users may own or write to the folders above.
+    ///
+    /// # Errors
+    /// As [`Self::open_key`]; [`ClientError::Untrusted`] if a listener is of another user.
     pub fn import_key(&self, key: PrivateKey, deadline: Instant) -> Result<RemoteKey, ClientError> {
         self.open(KeySource::Import(key), deadline)
     }

@@ -11,7 +11,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake::{Auto, FakeNode, PATIENCE, SIGN, Seen, completion, digest, is_answer, open, pool, soon};
+use fake::{
+    Auto, FakeNode, PATIENCE, SIGN, Seen, completion, digest, import, is_answer, open, pool, soon,
+};
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
 use millrace_engine::error::JobError;
 use millrace_engine::key::PrivateKey;
@@ -244,13 +246,11 @@ fn retry_until_served(pool: &Pool, key: &millrace_client::RemoteKey, node: &Fake
 }
 
 #[test]
-fn call_fails_at_once_if_no_node_can_be_reached() {
+fn own_key_fails_at_once_if_no_node_can_be_reached() {
     let folder = folder();
     let missing = Endpoint::Unix(folder.path().join("absent"));
     let pool = Pool::new(PoolConfig::new(vec![missing]));
-    let error = pool
-        .open_key(KeySelector::Name("k".to_owned()), soon())
-        .expect_err("no node");
+    let error = import(&pool).expect_err("no node");
     assert!(
         matches!(&error, ClientError::NoNode(why) if why.contains("absent")),
         "{error}"
@@ -259,12 +259,12 @@ fn call_fails_at_once_if_no_node_can_be_reached() {
 }
 
 #[test]
-fn calls_fail_fast_while_the_node_is_down_and_work_again() {
+fn calls_with_an_own_key_fail_at_once_while_the_node_is_down() {
     let folder = folder();
     let path = folder.path().join("node");
     let mut node = FakeNode::start(&path, Auto::ALL);
     let pool = pool(&[&node]);
-    let key = open(&pool);
+    let key = import(&pool).expect("the key opens");
     node.kill();
     let give_up = soon();
     // Until the loss is noticed the call may be on its way; it ends as soon as it is.
@@ -276,6 +276,56 @@ fn calls_fail_fast_while_the_node_is_down_and_work_again() {
     drop(node);
     let node = FakeNode::start(&path, Auto::NO_JOBS);
     retry_until_served(&pool, &key, &node);
+}
+
+/// Without its node, a process that has never used it waits, and one that has done so.
+#[test]
+fn calls_with_a_pool_key_wait_for_the_node() {
+    let folder = folder();
+    let path = folder.path().join("node");
+    let call = |pool: &Pool, key: Option<&millrace_client::RemoteKey>| {
+        let (pool, key) = (pool.clone(), key.cloned());
+        thread::spawn(move || {
+            let key = key.unwrap_or_else(|| open(&pool));
+            let reply = pool.call(&key, &SIGN, &digest(1), soon());
+            assert!(is_answer(&digest(1), &reply.expect("an answer")));
+        })
+    };
+    let endpoint = Endpoint::Unix(path.clone());
+    let fresh = Pool::new(PoolConfig::new(vec![endpoint]));
+    let first = call(&fresh, None);
+    failed_attempts(&fresh, 3);
+    let mut node = FakeNode::start(&path, Auto::ALL);
+    first.join().expect("it has waited");
+    // The only node restarts, twice.
+    let pool = pool(&[&node]);
+    let key = open(&pool);
+    for _ in 0..2 {
+        drop(node);
+        let (blocked, (done, ended)) = (call(&pool, Some(&key)), channel());
+        let tell = move |result: Result<_, _>| done.send(result.is_ok()).expect("open");
+        pool.submit(&key, SIGN, digest(2), soon(), Box::new(tell))
+            .expect("it waits");
+        failed_attempts(&pool, 3);
+        node = FakeNode::start(&path, Auto::ALL);
+        blocked.join().expect("it has waited");
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+    }
+}
+
+/// Waits until as many further attempts to connect have failed.
+fn failed_attempts(pool: &Pool, count: u64) {
+    let failures = || {
+        let nodes = pool.stats().nodes;
+        nodes
+            .first()
+            .map_or(0, |node| node.counters.connect_failures)
+    };
+    let (goal, give_up) = (failures() + count, soon());
+    while failures() < goal {
+        assert!(Instant::now() < give_up, "the node should be tried again");
+        thread::yield_now();
+    }
 }
 
 #[test]

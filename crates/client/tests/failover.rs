@@ -10,15 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake::{
-    Auto, FakeNode, PATIENCE, Peer, SIGN, Seen, config, digest, is_answer, open, pool, soon,
+    Auto, FakeNode, PATIENCE, Peer, SIGN, Seen, config, digest, import, is_answer, open, pool, soon,
 };
 use millrace_client::{
-    ClientError, Endpoint, Hedge, KeyRefusal, KeySelector, Pool, PoolConfig, RemoteKey, Reply,
+    ClientError, Endpoint, Hedge, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply,
 };
-use millrace_engine::PrivateKey;
 use millrace_engine::error::JobError;
 use millrace_wire::{NodeMessage, SubmittedJob};
-use zeroize::Zeroizing;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
@@ -348,9 +346,7 @@ fn node_that_never_sends_welcome_is_given_up() {
     let folder = folder();
     let mute = FakeNode::start(&folder.path().join("mute"), Auto::MUTE);
     let pool = Pool::new(config(&[&mute]).connect_timeout(Duration::from_millis(30)));
-    let error = pool
-        .open_key(KeySelector::Name("k".to_owned()), soon())
-        .expect_err("no welcome");
+    let error = import(&pool).expect_err("no welcome");
     assert!(
         matches!(&error, ClientError::NoNode(why) if why.contains("welcome")),
         "{error}"
@@ -410,8 +406,7 @@ fn slow_job_is_hedged_and_answered_by_the_other_node() {
     // As a callback with an imported key, by another pool, which has not measured the latency of either
     // node.
     let pool = Pool::new(config(&[&slow, &fast]).hedge(hedge));
-    let private = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30, 0]));
-    let imported = pool.import_key(private, soon()).expect("the key opens");
+    let imported = import(&pool).expect("the key opens");
     both_connected(&pool);
     hedged_once(&pool, |_| {
         let ended = submit_many(&pool, &imported, 1, soon());

@@ -194,8 +194,7 @@ fn pool(endpoint: Endpoint) -> Pool {
 }
 
 fn trouble(endpoint: Endpoint) -> String {
-    let selector = KeySelector::Name("site".to_owned());
-    match pool(endpoint).open_key(selector, soon()) {
+    match fake::import(&pool(endpoint)) {
         Err(ClientError::NoNode(why)) => why,
         other => panic!("no node should be reached: {other:?}"),
     }

@@ -5,11 +5,14 @@
 
 use crate::operation::{Hash, Operation, OperationKind};
 
+/// The identity in a policy that admits every authenticated client.
+pub const EVERY_CLIENT: &str = "*";
+
 /// What may be done with a key, and by whom. Everything that is not allowed is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPolicy {
-    /// Identities that may use the key, as exact names (`uid:33`, `cert:gateway-1`); `*` is
-    /// everybody whom the node has authenticated.
+    /// Identities that may use the key, as exact names (`uid:33`, `cert:gateway-1`); [`EVERY_CLIENT`] admits
+    /// every client that the node has authenticated.
     pub identities: Vec<String>,
     /// The operations that are allowed.
     pub operations: OperationSet,
@@ -18,17 +21,17 @@ pub struct KeyPolicy {
 }
 
 impl KeyPolicy {
-    /// The default: every authenticated identity; signatures, OAEP and key agreement; SHA-1 and
-    /// later. PKCS#1 v1.5 decryption, the TLS premaster operation and raw RSA are off.
+    /// The default operations and hashes for these identities: signatures, OAEP and key agreement; all hashes.
+    /// PKCS#1 v1.5 decryption, the TLS premaster operation and raw RSA are off.
     #[must_use]
-    pub fn signing() -> Self {
+    pub fn signing<'a>(identities: impl IntoIterator<Item = &'a str>) -> Self {
         let off = [
             OperationKind::RsaPkcs1Decrypt,
             OperationKind::RsaTlsPremaster,
             OperationKind::RsaRaw,
         ];
         Self {
-            identities: vec!["*".to_owned()],
+            identities: identities.into_iter().map(str::to_owned).collect(),
             operations: OperationKind::ALL
                 .iter()
                 .copied()
@@ -43,7 +46,7 @@ impl KeyPolicy {
     #[must_use]
     pub fn session_owned() -> Self {
         Self {
-            identities: vec!["*".to_owned()],
+            identities: vec![EVERY_CLIENT.to_owned()],
             operations: OperationKind::ALL.iter().copied().collect(),
             hashes: Hash::ALL.iter().copied().collect(),
         }
@@ -54,7 +57,7 @@ impl KeyPolicy {
     pub fn admits(&self, identity: &str) -> bool {
         self.identities
             .iter()
-            .any(|allowed| allowed == "*" || allowed == identity)
+            .any(|allowed| allowed == EVERY_CLIENT || allowed == identity)
     }
 
     /// Whether the operation, with its hashes, is allowed.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_default_policy_denies_what_makes_an_oracle() {
-        let policy = KeyPolicy::signing();
+        let policy = KeyPolicy::signing(["*"]);
         assert!(!policy.permits(&Operation::RsaRaw));
         assert!(!policy.permits(&Operation::RsaPkcs1Decrypt));
         assert!(!policy.permits(&Operation::RsaTlsPremaster {
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_mgf1_counts_too() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.hashes = [Hash::Sha256].into_iter().collect();
         let pss = |mgf_hash| Operation::RsaPssSign {
             hash: Hash::Sha256,
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn identities_are_exact() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.identities = vec!["uid:33".to_owned()];
         assert!(policy.admits("uid:33"));
         assert!(!policy.admits("uid:333"));

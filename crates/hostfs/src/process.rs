@@ -31,6 +31,42 @@ pub fn pids(root: &Root) -> Vec<u32> {
     pids
 }
 
+/// A process that was found by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Process id.
+    pub pid: u32,
+    /// Name (`comm`), at most 15 bytes.
+    pub name: String,
+    /// Effective user id; unknown where `status` cannot be read, as in a bundle of an older version.
+    pub uid: Option<u32>,
+}
+
+/// The processes below `root/proc` whose name is `wanted`, by id. Zombies are left out: a process that has
+/// ended serves nothing, even if its parent never asks for its exit status (a container without an init).
+#[must_use]
+pub fn named(root: &Root, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
+    let pids = pids(root).into_iter();
+    let found = pids.filter_map(|pid| {
+        // A process may end at any time.
+        let comm = root
+            .lossy_text(&format!("proc/{pid}/comm"), MAX_SMALL)
+            .ok()?;
+        let name = comm.trim().to_owned();
+        if !wanted(&name) {
+            return None;
+        }
+        let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL);
+        let status = status.unwrap_or_default();
+        (!has_ended(&status)).then(|| Named {
+            pid,
+            name,
+            uid: effective(&status, "Uid"),
+        })
+    });
+    found.collect()
+}
+
 /// A soft limit in the text of `/proc/PID/limits`, such as `Max open files`.
 #[must_use]
 pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
@@ -97,22 +133,15 @@ impl Proc {
         Ok(found)
     }
 
-    /// One process; `None` if it has ended.
+    /// One process; `None` if it has ended, also where it remains as a zombie.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
         let status = self
             .root
             .lossy_text(&format!("{pid}/status"), MAX_SMALL)
             .ok()?;
-        let (name, parent, user) = parse_status(&status)?;
         let arguments = self.strings(pid, "cmdline", MAX_SMALL).unwrap_or_default();
-        Some(Process {
-            pid,
-            name,
-            parent,
-            arguments,
-            user,
-        })
+        parse_status(pid, &status, arguments)
     }
 
     /// The value of a variable in the environment with which a process was started; `None` if it was not set.
@@ -210,26 +239,40 @@ impl Proc {
     }
 }
 
-fn parse_status(text: &str) -> Option<(String, u32, User)> {
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
-    };
-    // Real, effective, saved, file system.
-    let effective = |name| field(name)?.split_whitespace().nth(1)?.parse().ok();
-    let groups = field("Groups").unwrap_or_default();
-    Some((
-        field("Name")?.to_owned(),
-        field("PPid")?.parse().ok()?,
-        User {
-            uid: effective("Uid")?,
-            gid: effective("Gid")?,
-            groups: groups
-                .split_whitespace()
-                .filter_map(|id| id.parse().ok())
-                .collect(),
+/// The value of a line of `status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+}
+
+/// The second of the ids in a line of `status`: real, effective, saved, file system.
+fn effective(status: &str, name: &str) -> Option<u32> {
+    field(status, name)?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether `status` is that of a zombie (`Z`) or of a process that is about to disappear (`X`).
+fn has_ended(status: &str) -> bool {
+    field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// The process of a `status`; none if the process has ended.
+fn parse_status(pid: u32, status: &str, arguments: Vec<String>) -> Option<Process> {
+    if has_ended(status) {
+        return None;
+    }
+    let groups = field(status, "Groups").unwrap_or_default();
+    let groups = groups.split_whitespace().filter_map(|id| id.parse().ok());
+    Some(Process {
+        pid,
+        name: field(status, "Name")?.to_owned(),
+        parent: field(status, "PPid")?.parse().ok()?,
+        arguments,
+        user: User {
+            uid: effective(status, "Uid")?,
+            gid: effective(status, "Gid")?,
+            groups: groups.collect(),
         },
-    ))
+    })
 }
 
 #[cfg(test)]
@@ -272,6 +315,31 @@ mod tests {
     }
 
     #[test]
+    fn zombie_is_not_a_running_process() {
+        let dir = tempfile::tempdir().expect("folder");
+        for (pid, state) in [(7, "Z (zombie)"), (8, "S (sleeping)")] {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&folder).expect("folder");
+            fs::write(folder.join("comm"), "nginx\n").expect("file");
+            let status = STATUS.replace("S (sleeping)", state);
+            fs::write(folder.join("status"), status).expect("file");
+        }
+        let pids = |found: Vec<Process>| -> Vec<u32> { found.iter().map(|one| one.pid).collect() };
+        let proc = Proc::open(&dir.path().join("proc")).expect("folder");
+        assert_eq!(
+            pids(proc.named(|name| name == "nginx").expect("listed")),
+            [8]
+        );
+        let root = Root::open(dir.path()).expect("root");
+        let expected = Named {
+            pid: 8,
+            name: "nginx".to_owned(),
+            uid: Some(33),
+        };
+        assert_eq!(named(&root, |name| name == "nginx"), [expected]);
+    }
+
+    #[test]
     fn soft_limits_are_read_by_name() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
                       Max core file size        unlimited            unlimited            bytes     \n\
@@ -289,7 +357,7 @@ mod tests {
             "Name: x\nPPid: y\nUid: 1 1\nGid: 1 1\n",
             "Uid:\n",
         ] {
-            assert!(parse_status(text).is_none(), "{text}");
+            assert!(parse_status(1, text, Vec::new()).is_none(), "{text}");
         }
     }
 }

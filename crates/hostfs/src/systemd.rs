@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::environment::{self, words};
+use crate::lexer;
 use crate::{FileKind, Root, Unavailable, glob};
 
 /// Bound on a unit file and on a file of variables, in bytes.
@@ -60,6 +61,25 @@ pub fn unit_of(cgroup: &str) -> Option<&str> {
         .filter_map(|line| line.splitn(3, ':').nth(2))
         .flat_map(|path| path.split('/'))
         .find(|name| name.ends_with(".service"))
+}
+
+/// The values of a setting in a unit's files, in order. An empty assignment discards those before it, as it
+/// does for systemd's lists (systemd.syntax(7)). Files that cannot be read are skipped.
+#[must_use]
+pub fn values(root: &Root, unit: &str, setting: &str) -> Vec<String> {
+    let mut values = Vec::new();
+    for file in unit_files(root, unit) {
+        for line in logical_lines(&root.text(&file, MAX_FILE).unwrap_or_default()) {
+            match line.split_once('=') {
+                Some((key, value)) if key.trim() == setting && value.trim().is_empty() => {
+                    values.clear();
+                }
+                Some((key, value)) if key.trim() == setting => values.push(value.trim().to_owned()),
+                _ => {}
+            }
+        }
+    }
+    values
 }
 
 /// The environment of a service, from its unit files.
@@ -225,25 +245,10 @@ impl ServiceEnvironment {
     }
 }
 
-/// The lines of a unit file without comments; continued lines are joined by a blank.
+/// The lines of a unit file without comments, which may also stand between the parts of a continued line.
 fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut begun = String::new();
-    for line in text.lines() {
-        // Comments may stand between the parts of a line, too.
-        if line.trim_start().starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(continued) = line.strip_suffix('\\') {
-            begun.push_str(continued);
-            begun.push(' ');
-            continue;
-        }
-        begun.push_str(line);
-        lines.push(std::mem::take(&mut begun));
-    }
-    lines.push(begun);
-    lines
+    let is_comment = |line: &str| line.trim_start().starts_with(['#', ';']);
+    lexer::logical_lines(text, " ", |line| (!is_comment(line)).then_some(line))
 }
 
 /// The unit file in force, then its drop-ins by name. Of files with the same name, the one in the folder with
@@ -315,6 +320,23 @@ mod tests {
             assert_eq!(problems.len(), 1, "{problems:?}");
             problems.remove(0)
         }
+    }
+
+    #[test]
+    fn values_of_a_setting_are_collected_until_an_empty_one() {
+        let files = Files::new();
+        let values = || {
+            let root = Root::open(files.0.path()).expect("folder");
+            values(&root, "nginx.service", "LoadCredential")
+        };
+        assert!(values().is_empty());
+        files.unit("LoadCredential=a:/1\nLoadCredentialEncrypted=c:/3\nLoadCredential = b:/2\n");
+        assert_eq!(values(), ["a:/1", "b:/2"]);
+        files.put(
+            "etc/systemd/system/nginx.service.d/m.conf",
+            b"[Service]\nLoadCredential=\nLoadCredential=a:/4\n",
+        );
+        assert_eq!(values(), ["a:/4"]);
     }
 
     #[test]

@@ -19,6 +19,10 @@ const INTERFACES: &str = "sys/class/net";
 /// Bound on interfaces: enough for a gateway with a few thousand tunnels.
 const MAX_INTERFACES: usize = 4096;
 
+/// The most bytes that WireGuard or OpenVPN adds to a packet: IPv6 40, UDP 8, WireGuard's header and tag 32.
+/// OpenVPN's opcode and peer, packet id and tag have 24.
+pub(crate) const TUNNEL_OVERHEAD: u32 = 80;
+
 /// Bound on calls of `ethtool`: each takes milliseconds.
 const MAX_CARDS: usize = 16;
 

@@ -15,7 +15,7 @@
 //!
 //! fn section(root: &Root) -> Section<u64> {
 //!     let mut reader = SectionReader::new(root);
-//!     let online = reader.number("sys/devices/system/cpu/kernel_max");
+//!     let online = reader.number_if_there("sys/devices/system/cpu/kernel_max");
 //!     reader.section(online)
 //! }
 //! # let _ = section(&Root::open("/")?);
@@ -33,9 +33,10 @@ use serde::Serialize;
 use crate::accelerators::{self, Accelerators};
 use crate::cpu::{self, Cpu};
 use crate::kernel::{self, Kernel};
-use crate::libcrypto::{self, Libraries};
+use crate::libcrypto::{self, Libraries, Timed};
 use crate::machine::{self, Machine};
 use crate::network::{self, Network};
+use crate::offload_status::Used;
 use crate::qat::{self, Qat};
 use millrace_hostfs::{
     ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
@@ -86,6 +87,55 @@ impl Report {
             qat: qat::section(root),
             accelerators: accelerators::section(root),
             network: network::section(root),
+        }
+    }
+}
+
+/// The JSON of `millrace inspect`: all sections, or those of one part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(title = "Report")]
+pub struct ReportParts {
+    /// Version of this format; it grows when a field changes its meaning or disappears
+    pub format: u32,
+    /// True for the machine itself, false for a folder or bundle
+    pub live: bool,
+    /// Maker, system, kernel, memory
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Section<Machine>>,
+    /// The processors
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Section<Cpu>>,
+    /// The crypto libraries
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub libcrypto: Option<Section<Libraries>>,
+    /// Speeds measured with `openssl speed` (`inspect openssl --timed`)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed: Option<Section<Vec<Timed>>>,
+    /// The implementations that the kernel prefers
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<Section<Kernel>>,
+    /// Intel QAT
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qat: Option<Section<Qat>>,
+    /// Other accelerators
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerators: Option<Section<Accelerators>>,
+    /// Cryptography in the network
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Section<Network>>,
+    /// Whether a device serves each tunnel and server (`inspect used`)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<Section<Used>>,
+}
+
+impl ReportParts {
+    /// No section of a machine.
+    #[must_use]
+    pub fn none(root: &Root) -> Self {
+        Self {
+            format: Report::FORMAT,
+            live: root.is_live(),
+            ..Self::default()
         }
     }
 }
@@ -158,22 +208,40 @@ impl<'a> SectionReader<'a> {
         }
     }
 
+    /// The text of a small file that need not exist, without blanks, line ends and NULs around it.
+    pub fn word(&mut self, path: &str) -> Option<String> {
+        let text = self.text_if_there(path)?;
+        Some(
+            text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
+                .to_owned(),
+        )
+    }
+
+    /// The NUMA node of a device; none if the machine has only one, where the kernel says -1.
+    pub fn numa_node(&mut self, device: &str) -> Option<u32> {
+        let node = self.number_if_there::<i64>(&format!("{device}/numa_node"))?;
+        u32::try_from(node).ok()
+    }
+
+    /// The names of the loaded modules; none without a list of them.
+    pub fn modules(&mut self) -> Vec<String> {
+        let text = self.table("proc/modules").unwrap_or_default();
+        let names = text
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().next());
+        names.map(str::to_owned).collect()
+    }
+
     /// The text of a file that grows with the machine, such as `/proc/cpuinfo`.
     pub fn table(&mut self, path: &str) -> Option<String> {
         let text = self.root.text(path, TABLE_BYTES);
         self.keep(path, text)
     }
 
-    /// The bytes of a library or program.
-    pub fn library(&mut self, path: &str) -> Option<Vec<u8>> {
-        let content = self.root.read(path, LIBRARY_BYTES);
-        self.keep(path, content.map(Content::into_bytes))
-    }
-
-    /// The bytes of a library or program that need not exist.
-    pub fn library_if_there(&mut self, path: &str) -> Option<Vec<u8>> {
+    /// The bytes of a library or program; if `optional`, its absence is not noted.
+    pub fn library(&mut self, path: &str, optional: bool) -> Option<Vec<u8>> {
         match self.root.read(path, LIBRARY_BYTES) {
-            Err(Unavailable::Missing) => None,
+            Err(Unavailable::Missing) if optional => None,
             content => self.keep(path, content.map(Content::into_bytes)),
         }
     }
@@ -190,19 +258,9 @@ impl<'a> SectionReader<'a> {
         }
     }
 
-    /// The single value in a small file that should exist.
-    pub fn number<T: FromStr>(&mut self, path: &str) -> Option<T> {
-        let text = self.text(path)?;
-        self.parse(path, &text)
-    }
-
     /// The single value in a small file that need not exist.
     pub fn number_if_there<T: FromStr>(&mut self, path: &str) -> Option<T> {
         let text = self.text_if_there(path)?;
-        self.parse(path, &text)
-    }
-
-    fn parse<T: FromStr>(&mut self, path: &str, text: &str) -> Option<T> {
         let parsed = text.trim().parse().ok();
         if parsed.is_none() {
             let shown: String = text.trim().chars().take(40).collect();
@@ -296,11 +354,11 @@ mod tests {
         std::fs::write(folder.path().join("odd"), "a few\n").unwrap();
         let root = Root::open(folder.path()).unwrap();
         let mut reader = SectionReader::new(&root);
-        assert_eq!(reader.number::<u32>("n"), Some(12));
+        assert_eq!(reader.number_if_there::<u32>("n"), Some(12));
         assert_eq!(reader.text_if_there("none"), None);
         assert_eq!(reader.text("none"), None);
         assert_eq!(reader.text("/none"), None);
-        assert_eq!(reader.number::<u32>("odd"), None);
+        assert_eq!(reader.number_if_there::<u32>("odd"), None);
         let section = reader.section(Some(()));
         let said: Vec<String> = section
             .unread

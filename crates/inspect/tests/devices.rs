@@ -4,6 +4,7 @@
 //! Facts about whole machines with accelerators: one fixture each.
 
 use std::path::Path;
+use std::time::Duration;
 
 use millrace_hostfs::Root;
 use millrace_inspect::accelerators;
@@ -190,9 +191,12 @@ fn silent_heartbeat_and_lost_requests_are_reported() {
 fn watched(fixture: &str) -> Used {
     let root = root(fixture);
     let before = offload_status::Counters::read(&root);
-    let moved = before.moved(&offload_status::Counters::read(&root));
+    let watched = before.watched(
+        &offload_status::Counters::read(&root),
+        Duration::from_secs(1),
+    );
     let network = network::section(&root).known;
-    offload_status::section(&root, network.as_ref(), Some((moved, 1000)))
+    offload_status::section(&root, network.as_ref(), Some(watched))
         .known
         .expect(fixture)
 }

@@ -130,35 +130,36 @@ impl Process {
         pause: Option<&dyn Pause>,
         deadline: Instant,
     ) -> Opened {
-        let oneshot = {
-            let mut keys = lock(&self.keys);
-            match keys.get_mut(user.as_ref()) {
-                Some(entry) => match entry.join(user, pause) {
-                    Joined::Now(opened) => return opened,
-                    Joined::Wait(oneshot) => Some(oneshot),
-                    Joined::Open => None,
-                },
-                None => {
-                    keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
-                    let key = Arc::new(Identity::clone(user));
-                    let users = vec![Arc::downgrade(user)];
-                    keys.insert(
-                        key,
-                        KeyEntry {
-                            users,
-                            state: KeyState::Opening(Vec::new()),
-                        },
-                    );
-                    None
-                }
-            }
-        };
-        match oneshot {
-            Some(oneshot) => oneshot
+        loop {
+            let oneshot = match self.join(user, pause) {
+                Joined::Now(opened) => return opened,
+                Joined::Open => return self.open(user, source, stats, pause, deadline),
+                Joined::Wait(oneshot) => oneshot,
+            };
+            let opened = oneshot
                 .wait(pause, deadline)
-                .unwrap_or_else(|| Err(unanswered(pause))),
-            None => self.open(user, source, stats, pause, deadline),
+                .unwrap_or_else(|| Err(unanswered(pause)));
+            match opened {
+                // The caller that opened the key had an earlier deadline.
+                Err(error) if error.silent() && Instant::now() < deadline => {}
+                opened => return opened,
+            }
         }
+    }
+
+    /// Joins the opening of a key, or puts the key into state `Opening` for the caller to open it.
+    fn join(&self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
+        let mut keys = lock(&self.keys);
+        if let Some(entry) = keys.get_mut(user.as_ref()) {
+            return entry.join(user, pause);
+        }
+        keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
+        let entry = KeyEntry {
+            users: vec![Arc::downgrade(user)],
+            state: KeyState::Opening(Vec::new()),
+        };
+        keys.insert(Arc::new(Identity::clone(user)), entry);
+        Joined::Open
     }
 
     /// Forgets keys that have no key object any more.
@@ -254,14 +255,18 @@ impl Opening {
         let pool = &self.process.pool;
         let opened = match source {
             Source::Imported(key) => pool.import(key, deadline),
-            Source::Resident => pool.open(self.identity.name.as_deref().unwrap_or(""), deadline),
+            Source::Resident => {
+                let name = self.identity.name.as_deref().unwrap_or("");
+                pool.open(name, Some(&self.identity.spki), deadline)
+            }
         };
         let opened = opened.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
                 Ok(Arc::new(OpenKey::new(remote, Instant::now())))
             } else {
-                let text = "the pool holds another key under this name; make the stub again";
+                let text = "the pool has a newer version of this key and serves that of this stub no more: \
+                            make the stub again (millrace key stub NAME)";
                 Err(PoolError::new(FailureKind::Refused, text))
             }
         });
@@ -319,5 +324,92 @@ fn unanswered(pause: Option<&dyn Pause>) -> PoolError {
             FailureKind::TimedOut,
             "the key could not be opened by the deadline",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::remote::Remote;
+
+    /// Answers the first opening when another caller has joined it, and then with an error.
+    struct Late {
+        process: OnceLock<Weak<Process>>,
+        openings: AtomicU32,
+    }
+
+    impl Late {
+        fn is_joined(&self) -> bool {
+            let process = self.process.get().and_then(Weak::upgrade);
+            let process = process.expect("the test holds it");
+            let keys = lock(&process.keys);
+            let waits =
+                |entry: &KeyEntry| matches!(&entry.state, KeyState::Opening(w) if !w.is_empty());
+            keys.values().any(waits)
+        }
+    }
+
+    impl Pool for Arc<Late> {
+        fn open(
+            &self,
+            _name: &str,
+            _: Option<&[u8]>,
+            _deadline: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
+            let (kind, text) = match self.openings.fetch_add(1, Ordering::SeqCst) {
+                0 => (FailureKind::NoNode, "the node restarts"),
+                _ => (FailureKind::Refused, "the node is back"),
+            };
+            while kind == FailureKind::NoNode && !self.is_joined() {
+                thread::yield_now();
+            }
+            Err(PoolError::new(kind, text))
+        }
+
+        fn import(
+            &self,
+            _key: PrivateKey,
+            deadline: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
+            self.open("", None, deadline)
+        }
+    }
+
+    #[test]
+    fn caller_that_joined_an_opening_goes_on_when_that_ends_early() {
+        let pool = Arc::new(Late {
+            process: OnceLock::new(),
+            openings: AtomicU32::new(0),
+        });
+        let process = Arc::new(Process::new(Arc::new(Arc::clone(&pool))));
+        let _ = pool.process.set(Arc::downgrade(&process));
+        let user = Arc::new(Identity {
+            spki: vec![1],
+            name: Some("www".to_owned()),
+        });
+        let open = || {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let opened = process.open_key(
+                &user,
+                || Ok(Source::Resident),
+                &Arc::default(),
+                None,
+                deadline,
+            );
+            opened.err().map(|error| error.kind)
+        };
+        let mut ends = thread::scope(|scope| {
+            [scope.spawn(open), scope.spawn(open)].map(|caller| caller.join().expect("no panic"))
+        });
+        // The first caller's time is over; the second one opens the key itself.
+        ends.sort_by_key(|end| *end == Some(FailureKind::Refused));
+        assert_eq!(
+            ends,
+            [Some(FailureKind::NoNode), Some(FailureKind::Refused)]
+        );
+        assert_eq!(pool.openings.load(Ordering::SeqCst), 2);
     }
 }

@@ -85,7 +85,7 @@ impl From<ClientError> for PoolError {
             | ClientError::Key(KeyRefusal::Draining | KeyRefusal::TooManyKeys)
             | ClientError::Job(JobError::Busy | JobError::Draining) => FailureKind::Busy,
             ClientError::Job(JobError::OverQuota) => FailureKind::Quota,
-            ClientError::Key(_) => FailureKind::Refused,
+            ClientError::Key(_) | ClientError::Untrusted(_) => FailureKind::Refused,
             ClientError::Job(JobError::Denied | JobError::NotOffered) => FailureKind::Denied,
             ClientError::Job(_) | ClientError::Cancelled => FailureKind::Failed,
             _ => FailureKind::NoNode,
@@ -102,11 +102,17 @@ pub type Done = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
 
 /// A pool of nodes.
 pub trait Pool: Send + Sync {
-    /// Opens a key that the pool holds, by its name. Blocks.
+    /// Opens a key that the pool holds: the version with the public half `spki`, else the current version of
+    /// that name. Blocks.
     ///
     /// # Errors
     /// Why it was not opened.
-    fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
+    fn open(
+        &self,
+        name: &str,
+        spki: Option<&[u8]>,
+        deadline: Instant,
+    ) -> Result<Arc<dyn Remote>, PoolError>;
 
     /// Imports a key. Blocks.
     ///
@@ -172,10 +178,18 @@ struct ClientKey {
 }
 
 impl Pool for Client {
-    fn open(&self, name: &str, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
-        let key = self
-            .0
-            .open_key(KeySelector::Name(name.to_owned()), deadline)?;
+    fn open(
+        &self,
+        name: &str,
+        spki: Option<&[u8]>,
+        deadline: Instant,
+    ) -> Result<Arc<dyn Remote>, PoolError> {
+        let key = match spki {
+            Some(spki) => self.0.open_version(name, spki, deadline)?,
+            None => self
+                .0
+                .open_key(KeySelector::Name(name.to_owned()), deadline)?,
+        };
         Ok(Arc::new(ClientKey {
             pool: self.0.clone(),
             key,
@@ -255,6 +269,7 @@ mod tests {
             (ClientError::Start(String::new()), NoNode),
             (ClientError::Cancelled, Failed),
             (ClientError::Key(KeyRefusal::NoSuchKey), Refused),
+            (ClientError::Untrusted(String::new()), Refused),
             (ClientError::Key(KeyRefusal::ImportDisabled), Refused),
             (ClientError::Key(KeyRefusal::TooManyKeys), Busy),
             (ClientError::Key(KeyRefusal::Draining), Busy),

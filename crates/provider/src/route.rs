@@ -198,7 +198,12 @@ mod tests {
     struct ScriptedKey(KeyInfo, Script);
 
     impl Pool for Scripted {
-        fn open(&self, _name: &str, _by: Instant) -> Result<Arc<dyn Remote>, PoolError> {
+        fn open(
+            &self,
+            _: &str,
+            _: Option<&[u8]>,
+            _: Instant,
+        ) -> Result<Arc<dyn Remote>, PoolError> {
             let info = KeyInfo {
                 key_type: KeyType::Rsa { bits: 2048 },
                 spki: vec![1, 2, 3],
@@ -211,7 +216,7 @@ mod tests {
             _key: millrace_engine::PrivateKey,
             by: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            self.open("", by)
+            self.open("", None, by)
         }
     }
 
@@ -353,7 +358,10 @@ mod tests {
     fn denied_operation_is_sent_again_after_a_second() {
         let bench = Bench::new([]);
         let (start, lasts) = (Instant::now(), DENIAL_LASTS);
-        let key = OpenKey::new(bench.process.pool().open("", start).expect("a key"), start);
+        let key = OpenKey::new(
+            bench.process.pool().open("", None, start).expect("a key"),
+            start,
+        );
         let [sha1, sha256] =
             [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });
         // SHA-1 was not listed when the key was opened; SHA-256 was.

@@ -74,7 +74,7 @@ fn everything() -> KeyPolicy {
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
     KeyPolicy {
         operations,
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     }
 }
 

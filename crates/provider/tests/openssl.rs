@@ -25,7 +25,7 @@ fn everything() -> KeyPolicy {
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
     KeyPolicy {
         operations,
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     }
 }
 
@@ -490,7 +490,7 @@ fn stub_of_another_key_is_refused() {
 fn operation_denied_by_the_key_policy_is_named_in_the_error() {
     let mut bench = Bench::new();
     bench.generate("rsa", RSA);
-    bench.hold("rsa", KeyPolicy::signing());
+    bench.hold("rsa", KeyPolicy::signing(["*"]));
     bench.write("message", b"message");
     bench.start(Arc::new(Software::new()));
     must(&bench.stock("pkeyutl -encrypt -pubin -inkey rsa.pub -in message -out secret"));

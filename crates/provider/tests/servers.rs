@@ -29,7 +29,7 @@ fn installed(server: &str) -> bool {
 fn prepared() -> Bench {
     let bench = Bench::new();
     bench.generate("rsa", "-algorithm RSA -pkeyopt rsa_keygen_bits:2048");
-    bench.hold("rsa", KeyPolicy::signing());
+    bench.hold("rsa", KeyPolicy::signing(["*"]));
     must(&bench.stock("req -x509 -new -key rsa.pem -subj /CN=mill -days 2 -out rsa.crt"));
     bench
 }

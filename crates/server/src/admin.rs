@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `GET /status` | as on the status socket |
 //! | `GET /sessions` | [`Sessions`]: identity, agent, age and jobs in flight of each |
+//! | `GET /keys` | [`KeyReport`](millrace_service::keys::KeyReport): versions in service, files that cannot be used |
 //! | `GET /settings` | the settings in force, with their revision |
 //! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::node::ReloadReport) |
 //!
@@ -106,6 +107,7 @@ pub(crate) async fn serve(
     let router = Router::new()
         .route("/status", get(status))
         .route("/sessions", get(sessions))
+        .route("/keys", get(keys))
         .route("/settings", get(settings))
         .route("/reload", post(reload))
         .with_state(node);
@@ -120,6 +122,14 @@ async fn status(State(node): State<NodeHandle>) -> Response {
 async fn sessions(State(node): State<NodeHandle>) -> Response {
     let sessions = node.service().sessions();
     answer(&Sessions { sessions })
+}
+
+async fn keys(State(node): State<NodeHandle>) -> Response {
+    // A reload holds the lock of the keys while it reads the disk.
+    match spawn_blocking(move || node.service().keys()).await {
+        Ok(report) => answer(&report),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 async fn settings(State(node): State<NodeHandle>) -> Response {

@@ -27,17 +27,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{BackendKind, Completion, JobError, KeyError, Output, PrivateKey};
+use millrace_engine::{BackendKind, Completion, JobError, Output};
+use millrace_service::Session;
 use millrace_service::outbox::{Order, Outbox, Waiting};
-use millrace_service::{Service, Session};
 use millrace_wire::codec::CompleteWriter;
-use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage, RequestId};
+use millrace_wire::{ClientMessage, Decoder, Fault, JobId, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
+
+use crate::imports::ImportLine;
 
 /// Unsent bytes above which the node stops to read from the client. It holds a few full frames: enough to
 /// keep a fast reader busy, and small enough for thousands of slow ones.
@@ -57,10 +58,6 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a client has to close the connection after its last job on a draining node. The node still
 /// answers jobs that crossed with `Drain` during this time.
 const DRAIN_LINGER: Duration = Duration::from_millis(500);
-
-/// Key checks of one connection that may queue with those of others, in order of arrival. The number equals
-/// that of concurrent checks, so a client with a thousand keys delays the one key of another by two checks.
-const IMPORTS_IN_LINE: usize = 2;
 
 /// The node frees an empty send buffer above this size, in bytes.
 const KEPT_BUFFER: usize = 64 * 1024;
@@ -121,17 +118,16 @@ enum End {
     Lost(io::Error),
 }
 
-/// Serves one authenticated client until its connection ends. `checks` bounds the key checks of all
-/// connections.
+/// Serves one authenticated client until its connection ends.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     session: Session,
     outbox: Arc<Outbox>,
     turns: Turns,
-    checks: Arc<Semaphore>,
+    imports: ImportLine,
 ) {
     let identity = Arc::clone(session.identity());
-    let connection = Connection::new(stream, session, outbox, turns, checks);
+    let connection = Connection::new(stream, session, outbox, turns, imports);
     match connection.await {
         End::Closed => debug!(%identity, "connection closed"),
         End::Lost(error) => debug!(%identity, %error, "connection lost"),
@@ -148,13 +144,9 @@ struct Connection<S> {
     turns: Turns,
     waiting: Waiting,
     sending: SendBuffer,
-    /// Key checks in progress. Checks that have not begun are cancelled with the connection: otherwise a
-    /// client could accumulate them by reconnecting.
-    imports: JoinSet<()>,
-    /// Bounds this connection's checks that queue with those of other connections.
-    in_line: Arc<Semaphore>,
-    /// Bounds the concurrent key checks of all connections.
-    checks: Arc<Semaphore>,
+    /// Imports that wait for a check end with the connection: otherwise a client could accumulate them by
+    /// reconnecting.
+    imports: ImportLine,
     /// Set once the last message is in the send buffer.
     closing: bool,
     timer: Pin<Box<Sleep>>,
@@ -167,6 +159,8 @@ struct Deadlines {
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
+    /// When the message began of which the decoder holds a part.
+    message: Option<Instant>,
     linger: Option<Instant>,
     /// The end of a pause after refused jobs ([`BUSY_PAUSE`]).
     busy: Option<Instant>,
@@ -179,7 +173,7 @@ impl<S> Connection<S> {
         session: Session,
         outbox: Arc<Outbox>,
         turns: Turns,
-        checks: Arc<Semaphore>,
+        imports: ImportLine,
     ) -> Self {
         let now = Instant::now();
         let hello = now + session.settings().limits.handshake_timeout;
@@ -192,15 +186,14 @@ impl<S> Connection<S> {
             turns,
             waiting: Waiting::default(),
             sending: SendBuffer::default(),
-            imports: JoinSet::new(),
-            in_line: Arc::new(Semaphore::new(IMPORTS_IN_LINE)),
-            checks,
+            imports,
             closing: false,
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
                 armed: Some(hello),
                 hello,
                 active: now,
+                message: None,
                 linger: None,
                 busy: None,
                 close: None,
@@ -280,11 +273,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(true)
     }
 
-    /// Whether reading must stop until more jobs have ended, more bytes were sent, or a pause has passed.
+    /// Whether reading must stop until more jobs have ended, more keys are checked, more bytes were sent, or a pause
+    /// has passed.
     fn paused(&self) -> bool {
         !self.session.wants_more()
             || self.sending.len() >= HIGH_WATER
             || self.deadlines.busy.is_some()
+            || self.imports.must_wait(self.session.importing())
     }
 
     fn take_messages(&mut self) {
@@ -292,6 +287,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let now = Instant::now();
         self.deadlines.active = now;
         self.session.begin_turn(now);
+        let mut message_began = self.deadlines.message.unwrap_or(now);
         let ended = loop {
             let jobs = self.session.jobs_waiting();
             if self.session.replies_waiting() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
@@ -301,35 +297,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.decoder.next() {
                 Ok(None) => break None,
                 Ok(Some(message)) => {
+                    message_began = now;
                     if let Err(fault) = self.session.receive(message, now) {
                         break Some((fault, fault.to_string()));
+                    }
+                    self.begin_imports();
+                    if self.imports.must_wait(self.session.importing()) {
+                        self.unread = true;
+                        break None;
                     }
                 }
                 Err(error) => break Some((error.fault(), error.to_string())),
             }
         };
+        self.deadlines.message = (self.decoder.buffered() > 0).then_some(message_began);
         self.carry_out();
         if let Some((fault, reason)) = ended {
             self.fault(fault, &reason);
         }
     }
 
+    /// Queues the key checks that the session asks for.
+    fn begin_imports(&mut self) {
+        for (request, key) in self.session.take_imports() {
+            self.imports.push(request, key, Arc::clone(&self.outbox));
+        }
+    }
+
     /// Performs the actions that the session returned.
     fn carry_out(&mut self) {
-        // A finished import frees its place in the queue; its answer is in the outbox.
-        while self.imports.try_join_next().is_some() {}
-        let service = self.session.service().clone();
         let answers = self.session.carry_out();
-        for (request, key) in answers.imports {
-            self.imports.spawn(import(
-                request,
-                key,
-                Arc::clone(&self.in_line),
-                Arc::clone(&self.checks),
-                service.clone(),
-                Arc::clone(&self.outbox),
-            ));
-        }
         for reply in answers.replies {
             reply.encode(&mut self.sending.bytes);
         }
@@ -439,14 +436,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         } else {
             self.deadlines.linger = None;
         }
+        if self.paused() || self.unread {
+            // The client cannot complete a message that the node does not read.
+            self.deadlines.message = self.deadlines.message.map(|_| Instant::now());
+        }
+        let message_timeout = self.session.settings().limits.message_timeout;
         let deadlines = &self.deadlines;
+        let message = deadlines.message.map(|began| began + message_timeout);
         let hello = (!self.session.greeted()).then_some(deadlines.hello);
         let idle = (idle_now && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
         if self.closing {
             return deadlines.close;
         }
         let sending = self.sending.deadline();
-        let all = [hello, idle, deadlines.linger, deadlines.busy, sending];
+        let all = [
+            hello,
+            message,
+            idle,
+            deadlines.linger,
+            deadlines.busy,
+            sending,
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -462,10 +472,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if passed(self.deadlines.linger) {
             return Some(End::Closed);
         }
-        let reason = if self.session.greeted() {
-            "idle"
-        } else {
+        let message_timeout = self.session.settings().limits.message_timeout;
+        let message = self.deadlines.message.map(|began| began + message_timeout);
+        let reason = if !self.session.greeted() {
             "no hello"
+        } else if passed(message) {
+            "a message is not complete in time"
+        } else {
+            "idle"
         };
         self.fault(Fault::TimedOut, reason);
         None
@@ -483,29 +497,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         NodeMessage::Fault(fault).encode(&mut self.sending.bytes);
         self.closing = true;
         self.deadlines.close = Some(Instant::now() + FAULT_TIMEOUT);
-    }
-}
-
-/// Checks and loads an imported key without blocking its connection.
-async fn import(
-    request: RequestId,
-    key: PrivateKey,
-    in_line: Arc<Semaphore>,
-    checks: Arc<Semaphore>,
-    service: Service,
-    outbox: Arc<Outbox>,
-) {
-    let _in_line = in_line.acquire().await;
-    let permit = checks.acquire_owned().await;
-    let answers = Arc::clone(&outbox);
-    let answered = tokio::task::spawn_blocking(move || {
-        answers.imported((request, service.check_import(&key)));
-        // Released only here: answers keep the order of the queue, and a check continues after its connection
-        // has ended and counts against the bound until it is done.
-        drop(permit);
-    });
-    if answered.await.is_err() {
-        outbox.imported((request, Err(KeyError::Backend)));
     }
 }
 

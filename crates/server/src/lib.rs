@@ -26,6 +26,7 @@ mod connection;
 #[doc(hidden)]
 pub mod fuzzing;
 mod http;
+mod imports;
 pub mod listener;
 pub mod node;
 mod on_demand_writable;

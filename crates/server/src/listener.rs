@@ -129,7 +129,7 @@ impl BoundSocket {
         let _ = fs::remove_file(&beside);
         let placed = bind_closed(&beside, *mode).and_then(|socket| {
             if let Some(group) = &group {
-                // Not through a link, whoever put it there.
+                // Never through a link: the path was free before the bind, but another process may have changed it.
                 lchown(&beside, None, Some(group.id))?;
             }
             listen(&socket, BACKLOG)?;

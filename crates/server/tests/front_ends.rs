@@ -107,7 +107,7 @@ impl InMemory {
 fn node(change: impl FnOnce(&mut Settings)) -> (TestNode, Service) {
     let mut setup = Setup::new();
     change(&mut setup.config.settings);
-    setup.import("all", &keys::p_256(), KeyPolicy::signing());
+    setup.import("all", &keys::p_256(), KeyPolicy::signing(["*"]));
     setup.import("mine", &keys::p_256(), only(&my_uid()));
     let node = setup.start();
     let service = node.handle.service().clone();

@@ -49,7 +49,7 @@ fn sums(text: &str) -> BTreeMap<&str, f64> {
 fn every_metric_moves_with_its_event() {
     let mut setup = Setup::new();
     setup.config.settings.limits.connections_per_identity = 2;
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     std::fs::write(setup.config.store.directory.join("broken.key"), b"rubbish").unwrap();
     let node = setup.start_with(Arc::new(Software::new()));
     let service = node.handle.service();

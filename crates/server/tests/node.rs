@@ -52,7 +52,7 @@ fn gated() -> (Arc<FaultyBackend>, Controls) {
 #[test]
 fn keys_of_the_store_and_imported_ones_sign() {
     let setup = Setup::new();
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = node.connect();
     let NodeMessage::KeyOpened {
@@ -81,7 +81,7 @@ fn keys_of_the_store_and_imported_ones_sign() {
 #[test]
 fn key_is_found_by_its_public_key() {
     let setup = Setup::new();
-    let info = setup.import("www", &keys::ed25519(), KeyPolicy::signing());
+    let info = setup.import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut hash = [0; 32];
     hash.copy_from_slice(digest::digest(&digest::SHA256, &info.spki).as_ref());
@@ -102,7 +102,7 @@ fn key_is_found_by_its_public_key() {
 #[test]
 fn pipelined_batch_completes_and_names_its_backend() {
     let setup = Setup::new();
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = node.connect();
     let key = client.open("www");
@@ -125,7 +125,7 @@ fn pipelined_batch_completes_and_names_its_backend() {
 #[test]
 fn protocol_violation_ends_only_its_own_connection() {
     let setup = Setup::new();
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut good = node.connect();
     let key = good.open("www");
@@ -178,7 +178,7 @@ fn protocol_violation_ends_only_its_own_connection() {
 #[test]
 fn duplicate_job_id_ends_the_connection() {
     let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
     let mut client = node.connect();
@@ -249,7 +249,7 @@ fn foreign_key_or_handle_is_answered_like_a_missing_one() {
 #[test]
 fn policy_denies_and_input_is_checked() {
     let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = node.connect();
     let key = client.open("www");
@@ -317,7 +317,7 @@ fn imported_keys_end_with_their_connection() {
 #[test]
 fn waiting_job_can_be_cancelled() {
     let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
     let mut client = node.connect();
@@ -344,7 +344,7 @@ fn waiting_job_can_be_cancelled() {
 fn waiting_job_ends_at_its_deadline() {
     // Long enough that, on a busy machine, the first job reaches the gate.
     let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
     let mut client = node.connect();
@@ -364,7 +364,7 @@ fn waiting_job_ends_at_its_deadline() {
 #[test]
 fn jobs_above_the_bound_are_answered_busy() {
     let setup = Setup::new().limits(|limits| limits.in_flight = 2);
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
     let mut client = node.connect();
@@ -382,7 +382,7 @@ fn jobs_above_the_bound_are_answered_busy() {
 #[test]
 fn jobs_of_a_disconnected_client_are_dropped() {
     let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let node = setup.start_with(backend);
     let mut client = node.connect();
@@ -405,7 +405,7 @@ fn jobs_of_a_disconnected_client_are_dropped() {
 #[test]
 fn drain_finishes_jobs_in_flight_and_refuses_new_ones() {
     let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let mut node = setup.start_with(backend);
     let mut client = node.connect();
@@ -435,7 +435,7 @@ fn drain_ends_at_its_timeout() {
     let mut setup = Setup::new();
     // Long enough that, on a busy machine, the connection learns of the drain.
     setup.config.drain_timeout = Duration::from_secs(1);
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing());
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let (backend, gate) = gated();
     let mut node = setup.start_with(backend);
     let mut client = node.connect();
@@ -453,7 +453,7 @@ fn drain_ends_at_its_timeout() {
 #[test]
 fn changes_in_the_store_reach_open_sessions() {
     let setup = Setup::new();
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let store = node.setup.store();
     let mut client = node.connect();
@@ -463,34 +463,100 @@ fn changes_in_the_store_reach_open_sessions() {
 
     let nothing = KeyPolicy {
         operations: [].into_iter().collect(),
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     };
     store.set_policy("www", nothing).unwrap();
     eventually(|| outcome() == Some(JobError::Denied));
     store.set_policy("www", only("uid:4294967294")).unwrap();
     eventually(|| outcome() == Some(JobError::NoSuchKey));
-    store.set_policy("www", KeyPolicy::signing()).unwrap();
+    store.set_policy("www", KeyPolicy::signing(["*"])).unwrap();
     eventually(|| outcome().is_none());
     store.remove("www").unwrap();
     eventually(|| outcome() == Some(JobError::NoSuchKey));
     assert!(matches!(client.ask("www"), NodeMessage::KeyRefused { .. }));
 
-    // The old handle does not refer to another key under the same name.
+    // A replaced key is served to those that have it open, and no more by the name.
     node.setup
-        .import("www", &keys::p_256(), KeyPolicy::signing());
+        .import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     node.until(|status| status.keys == 1);
     let old = client.open("www");
     node.setup
-        .import("www", &keys::ed25519(), KeyPolicy::signing());
-    eventually(|| client.run(old, &ECDSA_SIGN, &[0; 32]) == Err(JobError::NoSuchKey));
+        .import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
+    let report = || node.handle.service().keys().keys;
+    eventually(|| {
+        report()
+            .iter()
+            .any(|row| row.former && row.spki_sha256.is_some())
+    });
+    assert!(client.run(old, &ECDSA_SIGN, &[0; 32]).is_ok());
     let new = client.open("www");
     assert!(client.run(new, &Operation::Ed25519Sign, b"any").is_ok());
+    // The policy of the name holds for the former version, too, and so does a removal.
+    store.set_policy("www", only("uid:4294967294")).unwrap();
+    eventually(|| client.run(old, &ECDSA_SIGN, &[0; 32]) == Err(JobError::NoSuchKey));
+    store.set_policy("www", only(&my_uid())).unwrap();
+    eventually(|| client.run(old, &ECDSA_SIGN, &[0; 32]).is_ok());
+    store.remove_former("www").unwrap();
+    eventually(|| client.run(old, &ECDSA_SIGN, &[0; 32]) == Err(JobError::NoSuchKey));
+    assert!(client.run(new, &Operation::Ed25519Sign, b"any").is_ok());
+}
+
+#[test]
+fn former_version_is_opened_by_its_public_half_after_a_restart() {
+    let setup = Setup::new();
+    let old = setup.import("www", &keys::p_256(), only(&my_uid()));
+    let new = setup.import("www", &keys::ed25519(), only(&my_uid()));
+    let node = setup.start();
+    let mut client = node.connect();
+    for (info, operation) in [(&old, &ECDSA_SIGN), (&new, &Operation::Ed25519Sign)] {
+        let handle = client.open_by_spki(&info.spki);
+        assert!(client.run(handle, operation, &[0; 32]).is_ok());
+    }
+    let report = node.handle.service().keys();
+    let row = |former: bool| {
+        let row = report.keys.iter().find(|row| row.former == former).unwrap();
+        (row.name.as_str(), row.last_used.is_some())
+    };
+    assert_eq!((row(false), row(true)), (("www", true), ("www", true)));
+}
+
+#[test]
+fn policy_that_this_version_cannot_read_ends_the_service_of_its_key() {
+    let setup = Setup::new();
+    setup.import("www", &keys::p_256(), only(&my_uid()));
+    let node = setup.start();
+    let mut client = node.connect();
+    let key = client.open("www");
+    let file = node.setup.config.store.directory.join("www.key");
+    let mut bytes = std::fs::read(&file).unwrap();
+    // The version of the format.
+    bytes[8] = 2;
+    std::fs::write(&file, bytes).unwrap();
+    eventually(|| client.run(key, &ECDSA_SIGN, &[0; 32]) == Err(JobError::NoSuchKey));
+    let report = node.handle.service().keys();
+    let problem = report.keys[0].problem.as_deref().unwrap();
+    assert!(problem.contains("upgrade millrace"), "{problem}");
+}
+
+#[test]
+fn node_without_a_single_key_that_it_can_unseal_does_not_start() {
+    let setup = Setup::new();
+    setup.import("www", &keys::p_256(), only(&my_uid()));
+    let kek = setup.directory.path().join("kek");
+    std::fs::write(&kek, [7; 32]).unwrap();
+    let engine = engine(Arc::new(Software::new()));
+    let error = setup.config.service(engine, setup.store()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("www") && text.contains("--kek-file"),
+        "{text}"
+    );
 }
 
 #[test]
 fn broken_key_file_is_skipped_until_it_is_repaired() {
     let setup = Setup::new();
-    setup.import("good", &keys::p_256(), KeyPolicy::signing());
+    setup.import("good", &keys::p_256(), KeyPolicy::signing(["*"]));
     let broken = setup.config.store.directory.join("www.key");
     std::fs::write(&broken, b"rubbish").unwrap();
     let node = setup.start();
@@ -499,7 +565,7 @@ fn broken_key_file_is_skipped_until_it_is_repaired() {
     let mut client = node.connect();
     client.open("good");
     node.setup
-        .import("www", &keys::ed25519(), KeyPolicy::signing());
+        .import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
     assert_eq!(node.handle.reload().unwrap().broken, 0);
     client.open("www");
     // If the file of a key in service breaks, the key stays in service.
@@ -577,7 +643,7 @@ fn metrics_health_and_status_are_served() {
     setup.config.metrics = Some("127.0.0.1:0".parse().unwrap());
     let socket = setup.directory.path().join("run/status.sock");
     setup.config.status_socket = Some(socket.clone());
-    setup.import("www", &keys::p_256(), KeyPolicy::signing());
+    setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = node.connect();
     let key = client.open("www");
@@ -651,4 +717,16 @@ async fn what_is_taken_is_named() {
             .to_string()
             .contains("not a socket")
     );
+}
+
+#[test]
+fn message_that_is_not_completed_in_time_ends_the_connection() {
+    let setup = Setup::new().limits(|limits| limits.message_timeout = Duration::from_millis(50));
+    let node = setup.start();
+    let mut idle = node.connect();
+    let mut half = node.connect();
+    half.write(&[0; 3]);
+    assert_eq!(half.fault(), Fault::TimedOut);
+    // No message has begun here.
+    idle.import(&keys::p_256());
 }

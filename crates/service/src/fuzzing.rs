@@ -473,7 +473,7 @@ fn info(key_type: KeyType) -> KeyInfo {
 }
 
 fn entry(number: Key, key_type: KeyType) -> Arc<KeyEntry<Key>> {
-    let policy = KeyPolicy::signing();
+    let policy = KeyPolicy::signing(["*"]);
     let name = char::from(b'a' + (number % 26) as u8).to_string();
     Arc::new(KeyEntry::new(&name, number, info(key_type), policy))
 }

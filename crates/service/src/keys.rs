@@ -10,20 +10,27 @@
 //!
 //! A session stores the revision of an entry when it reads the policy, and compares one number per job. A
 //! changed policy or a removal changes the revision, so it takes effect with the next job.
+//!
+//! An entry is one version of a key. A replaced key keeps its entry as a former version: found by its public
+//! half, no more by the name, for the identities in the policy of the current version.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::{Engine, Key, KeyError, KeyInfo, KeyPolicy};
 use millrace_wire::KeySelector;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::store::{KeyStore, Stamp, StoreError};
+use crate::store::{KeyStore, Stamp, StoreError, VersionId, hex};
 
-/// A key that sessions can have open. `K` is the engine's key type.
+/// A version of a key that sessions can have open. `K` is the engine's key type.
 pub struct KeyEntry<K> {
     name: Arc<str>,
     key: K,
@@ -31,21 +38,26 @@ pub struct KeyEntry<K> {
     policy: RwLock<Arc<KeyPolicy>>,
     /// Increases with every change of the policy; [`REVOKED`] at the end.
     revision: AtomicU64,
+    /// Seconds from [`FIRST_USE`] to the last job, plus 1; 0 before the first.
+    last_used: AtomicU64,
 }
 
 /// The revision of an entry that is no longer in the store.
 const REVOKED: u64 = u64::MAX;
 
+/// The origin of [`KeyEntry::last_used`]: the first use of any key of this process.
+static FIRST_USE: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 impl<K> KeyEntry<K> {
     /// An entry with a policy in force.
     pub fn new(name: &str, key: K, info: KeyInfo, policy: KeyPolicy) -> Self {
-        let policy = RwLock::new(Arc::new(policy));
         Self {
             name: name.into(),
             key,
             info,
-            policy,
+            policy: RwLock::new(Arc::new(policy)),
             revision: AtomicU64::new(0),
+            last_used: AtomicU64::new(0),
         }
     }
 
@@ -70,7 +82,7 @@ impl<K> KeyEntry<K> {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// The policy in force; `None` once the key was removed or replaced by another.
+    /// The policy in force; `None` once the version was removed.
     pub fn policy(&self) -> Option<Arc<KeyPolicy>> {
         if self.revision() == REVOKED {
             return None;
@@ -80,15 +92,60 @@ impl<K> KeyEntry<K> {
         ))
     }
 
-    /// Replaces the policy. Sessions with the key open use the new one for their next job.
+    /// Replaces the policy. Sessions with the key open use the new one for their next job. A revoked entry
+    /// stays revoked.
     pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
-        self.revision.fetch_add(1, Ordering::Release);
+        let next = |revision| (revision != REVOKED).then(|| revision + 1);
+        let _ = self
+            .revision
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// Takes over the policy of the current version of the key. A version of another kind keeps its operations:
+    /// those of the current one do not fit it.
+    fn follow(&self, current: &Self) {
+        let (Some(policy), Some(own)) = (current.policy(), self.policy()) else {
+            return;
+        };
+        let same_kind = self.info.key_type.kind() == current.info.key_type.kind();
+        let operations = if same_kind {
+            policy.operations
+        } else {
+            own.operations
+        };
+        let follows = own.identities == policy.identities
+            && own.hashes == policy.hashes
+            && own.operations == operations;
+        if !follows {
+            self.set_policy(KeyPolicy {
+                operations,
+                ..KeyPolicy::clone(&policy)
+            });
+        }
     }
 
     /// Takes the key out of service, also for sessions that have it open.
     pub fn revoke(&self) {
         self.revision.store(REVOKED, Ordering::Release);
+    }
+
+    /// Notes a job at `now`. Writes at most once a second, so that jobs on many cores share the cache line.
+    pub(crate) fn used(&self, now: Instant) {
+        let seconds = now.saturating_duration_since(*FIRST_USE).as_secs() + 1;
+        if self.last_used.load(Ordering::Relaxed) != seconds {
+            self.last_used.store(seconds, Ordering::Relaxed);
+        }
+    }
+
+    /// The time of the last job, in seconds since 1970.
+    fn last_used(&self) -> Option<u64> {
+        let seconds = self.last_used.load(Ordering::Relaxed).checked_sub(1)?;
+        let ago = FIRST_USE
+            .elapsed()
+            .saturating_sub(Duration::from_secs(seconds));
+        let time = SystemTime::now().checked_sub(ago)?;
+        Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
     }
 }
 
@@ -101,14 +158,44 @@ impl<K> fmt::Debug for KeyEntry<K> {
 /// A snapshot of all keys.
 #[derive(Debug)]
 pub struct KeySet<K> {
+    /// The current versions.
     by_name: HashMap<Arc<str>, Arc<KeyEntry<K>>>,
-    /// Several names may have the same key with different policies.
+    /// All versions. Several names may have the same key with different policies.
     by_spki: HashMap<[u8; 32], Vec<Arc<KeyEntry<K>>>>,
 }
 
 impl<K> KeySet<K> {
-    /// The key that `selector` names, if `identity` may use it. The result is the same for a key that the
-    /// identity may not use and for one that does not exist.
+    /// A set of current versions, and of former versions, which have no name.
+    pub fn new(
+        current: impl IntoIterator<Item = Arc<KeyEntry<K>>>,
+        former: impl IntoIterator<Item = Arc<KeyEntry<K>>>,
+    ) -> Self {
+        let mut set = Self {
+            by_name: HashMap::new(),
+            by_spki: HashMap::new(),
+        };
+        for entry in current {
+            set.by_name
+                .insert(Arc::clone(&entry.name), Arc::clone(&entry));
+            set.insert_by_spki(entry);
+        }
+        former
+            .into_iter()
+            .for_each(|entry| set.insert_by_spki(entry));
+        set
+    }
+
+    fn insert_by_spki(&mut self, entry: Arc<KeyEntry<K>>) {
+        let entries = self.by_spki.entry(spki_sha256(&entry.info)).or_default();
+        // A name appears once: while a key is replaced, its version is the current and a former one.
+        if entries.iter().all(|known| known.name != entry.name) {
+            entries.push(entry);
+        }
+    }
+
+    /// The key that `selector` names, if `identity` may use it. A name selects the current version, a public
+    /// half any. The result is the same for a key that the identity may not use and for one that does not
+    /// exist.
     pub fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
         let admits = |entry: &&Arc<KeyEntry<K>>| {
             entry.policy().is_some_and(|policy| policy.admits(identity))
@@ -127,21 +214,14 @@ impl<K> KeySet<K> {
 
 impl<K> FromIterator<Arc<KeyEntry<K>>> for KeySet<K> {
     fn from_iter<I: IntoIterator<Item = Arc<KeyEntry<K>>>>(entries: I) -> Self {
-        let mut set = Self {
-            by_name: HashMap::new(),
-            by_spki: HashMap::new(),
-        };
-        for entry in entries {
-            let mut hash = [0; 32];
-            hash.copy_from_slice(digest(&SHA256, &entry.info.spki).as_ref());
-            set.by_spki
-                .entry(hash)
-                .or_default()
-                .push(Arc::clone(&entry));
-            set.by_name.insert(Arc::clone(&entry.name), entry);
-        }
-        set
+        Self::new(entries, [])
     }
+}
+
+fn spki_sha256(info: &KeyInfo) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, &info.spki).as_ref());
+    hash
 }
 
 /// The keys of a store, loaded into an engine.
@@ -150,16 +230,52 @@ pub(crate) struct Keyring {
     engine: Engine,
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
     /// The result of loading each file. Locked during a reload, so only one reload runs at a time.
-    files: Mutex<BTreeMap<String, Loaded>>,
+    files: Mutex<BTreeMap<VersionId, Loaded>>,
 }
 
+type Entry = Arc<KeyEntry<Arc<Key>>>;
+
+#[derive(Clone, Default)]
 struct Loaded {
-    /// The stamp of the file at the time of reading; `None` if a transient error prevented reading.
+    /// The stamp of the file at the time of reading; `None` if it must be read again: a transient error
+    /// prevented reading, or a former version had no current one.
     stamp: Option<Stamp>,
-    /// The key in service; that of an earlier file where the present one cannot be used.
-    entry: Option<Arc<KeyEntry<Arc<Key>>>>,
-    /// Whether the present file cannot be used.
-    broken: bool,
+    /// The version in service; that of an earlier file where the present one is damaged.
+    entry: Option<Entry>,
+    /// Why the present file cannot be used.
+    problem: Option<String>,
+}
+
+/// The keys of a node, as its administration socket reports them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyReport {
+    /// Name of the node.
+    pub node: String,
+    /// The folder of the store.
+    pub directory: String,
+    /// Device number of the folder: with `inode` it tells whether another process sees the same store.
+    pub device: u64,
+    /// Inode number of the folder.
+    pub inode: u64,
+    /// Id of the node's key-encryption key; no secret.
+    pub kek: Option<String>,
+    /// One row per version of a key, by name, the current version first.
+    pub keys: Vec<KeyRow>,
+}
+
+/// A version of a key, or a file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyRow {
+    /// Name of the key.
+    pub name: String,
+    /// Whether another key has taken its place.
+    pub former: bool,
+    /// SHA-256 of the public half, in hex, of the version in service.
+    pub spki_sha256: Option<String>,
+    /// Time of the last job since the node started, in seconds since 1970.
+    pub last_used: Option<u64>,
+    /// Why the file cannot be used.
+    pub problem: Option<String>,
 }
 
 /// Result of a reload.
@@ -197,92 +313,180 @@ impl Keyring {
     /// Updates the loaded keys from the store, reading only changed files. Blocks on the disk and on key
     /// checks.
     ///
-    /// A file that cannot be used is logged and skipped. If it was usable before, the loaded key stays in
-    /// service until the file is repaired or removed: a failing disk must not end handshakes.
+    /// A file that cannot be used is logged and skipped. If it was usable before and is now damaged, the loaded
+    /// version stays in service until the file is repaired or removed: a failing disk must not end handshakes.
+    /// A file that is whole, but of a later version of Millrace or under another key-encryption key, ends the
+    /// service of its key: it may have narrowed the policy.
     ///
     /// # Errors
     /// If the directory cannot be read; then nothing changes.
     pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let entries: BTreeMap<String, Stamp> = self.store.entries()?.into_iter().collect();
+        let present = self.store.entries()?;
         let mut report = Reloaded::default();
-        files.retain(|name, loaded| {
-            let stays = entries.contains_key(name);
-            if !stays {
-                info!(key = name, "key removed");
-                loaded.entry.iter().for_each(|entry| entry.revoke());
-                report.removed += 1;
+        let mut differs = false;
+        let mut after: BTreeMap<VersionId, Loaded> = BTreeMap::new();
+        // The current version of the name of this round, if it serves: the versions of a name are adjacent.
+        let mut current: Option<Entry> = None;
+        for (id, stamp) in present {
+            let known = files.get(&id).cloned().unwrap_or_default();
+            current = current.filter(|entry| id.former.is_some() && **entry.name() == *id.name);
+            let loaded = if id.former.is_some() && current.is_none() {
+                // A former version serves under the policy of the current one.
+                Loaded::default()
+            } else if known.stamp == Some(stamp) {
+                known.clone()
+            } else {
+                let loaded =
+                    self.load(&id, stamp, known.entry.clone(), &versions(&files, &id.name));
+                report.changed += usize::from(loaded.stamp.is_some() && loaded.problem.is_none());
+                loaded
+            };
+            match (&current, &loaded.entry) {
+                (None, entry) => current.clone_from(entry),
+                (Some(current), Some(entry)) => entry.follow(current),
+                (Some(_), None) => {}
             }
-            stays
-        });
-        for (name, stamp) in entries {
-            let known = files.get(&name);
-            if known.is_some_and(|known| known.stamp == Some(stamp)) {
-                continue;
-            }
-            let before = known.and_then(|known| known.entry.clone());
-            let loaded = self.load(&name, stamp, before);
-            report.changed += usize::from(loaded.stamp.is_some() && !loaded.broken);
-            files.insert(name, loaded);
+            differs |=
+                loaded.entry.as_ref().map(Arc::as_ptr) != known.entry.as_ref().map(Arc::as_ptr);
+            report.broken += usize::from(loaded.problem.is_some());
+            after.insert(id, loaded);
         }
-        report.broken = files.values().filter(|loaded| loaded.broken).count();
-        if report.changed + report.removed > 0 {
-            let set = files
-                .values()
-                .filter_map(|loaded| loaded.entry.clone())
-                .collect();
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
+        let serving: HashSet<_> = entries(&after).map(Arc::as_ptr).collect();
+        for entry in entries(&files).filter(|entry| !serving.contains(&Arc::as_ptr(entry))) {
+            info!(key = &**entry.name(), "key or former version removed");
+            entry.revoke();
+            differs = true;
+        }
+        let gone = |id: &&VersionId| id.former.is_none() && !after.contains_key(*id);
+        report.removed = files.keys().filter(gone).count();
+        *files = after;
+        if differs || report.changed > 0 {
+            let of = |former: bool| {
+                let files = files
+                    .iter()
+                    .filter(move |(id, _)| id.former.is_some() == former);
+                files.filter_map(|(_, loaded)| loaded.entry.clone())
+            };
+            let set = Arc::new(KeySet::new(of(false), of(true)));
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = set;
         }
         Ok(report)
     }
 
-    fn load(&self, name: &str, stamp: Stamp, before: Option<Arc<KeyEntry<Arc<Key>>>>) -> Loaded {
-        match self.try_load(name, before.as_ref()) {
-            Ok(entry) => Loaded {
-                stamp: Some(stamp),
-                entry: Some(entry),
-                broken: false,
-            },
-            Err(Broken::Store(StoreError::NoSuchKey { .. })) => Loaded {
-                stamp: None,
-                entry: before,
-                broken: false,
-            },
-            Err(error) => {
-                warn!(key = name, kept = before.is_some(), %error, "key file cannot be used");
-                // An invalid file is read again when it changes; an unreadable file at every reload.
-                let passing = matches!(error, Broken::Store(StoreError::Read { .. }));
-                Loaded {
-                    stamp: (!passing).then_some(stamp),
-                    entry: before,
-                    broken: true,
-                }
+    /// The result of loading a changed file. `before` is the version that the file had in service, `versions`
+    /// are those of its key.
+    fn load(
+        &self,
+        id: &VersionId,
+        stamp: Stamp,
+        before: Option<Entry>,
+        versions: &[Entry],
+    ) -> Loaded {
+        let error = match self.try_load(id, versions) {
+            Ok(entry) => {
+                return Loaded {
+                    stamp: Some(stamp),
+                    entry: Some(entry),
+                    problem: None,
+                };
             }
+            // Removed since the listing: the next reload sees that.
+            Err(Broken::Store(StoreError::NoSuchKey { .. })) => {
+                return Loaded {
+                    stamp: None,
+                    entry: before,
+                    problem: None,
+                };
+            }
+            Err(error) => error,
+        };
+        let deliberate = matches!(&error, Broken::Store(error) if error.is_deliberate());
+        let entry = before.filter(|_| !deliberate);
+        if let (Some(entry), Broken::Key { policy, .. }) = (&entry, &error) {
+            // The file is genuine: its policy holds, although this node cannot use its key.
+            entry.set_policy((**policy).clone());
+        }
+        warn!(key = id.name, former = id.former.is_some(), kept = entry.is_some(), %error, "key file cannot be used");
+        // A bad file is read again when it changes; an unreadable file at every reload.
+        let passing = matches!(error, Broken::Store(StoreError::Read { .. }));
+        Loaded {
+            stamp: (!passing).then_some(stamp),
+            entry,
+            problem: Some(error.to_string()),
         }
     }
 
-    fn try_load(
-        &self,
-        name: &str,
-        before: Option<&Arc<KeyEntry<Arc<Key>>>>,
-    ) -> Result<Arc<KeyEntry<Arc<Key>>>, Broken> {
-        let (key, meta) = self.store.load(name)?;
-        if let Some(entry) = before.filter(|entry| entry.info == meta.info) {
+    fn try_load(&self, id: &VersionId, versions: &[Entry]) -> Result<Entry, Broken> {
+        let (key, meta) = self.store.load_version(id)?;
+        if let Some(entry) = versions.iter().find(|entry| entry.info == meta.info) {
             // The same key: sessions with it open continue under the new policy.
-            if entry.policy().is_none_or(|policy| *policy != meta.policy) {
-                info!(key = name, "key policy changed");
+            if id.former.is_none() && entry.policy().is_none_or(|policy| *policy != meta.policy) {
+                info!(key = id.name, "key policy changed");
                 entry.set_policy(meta.policy);
             }
             return Ok(Arc::clone(entry));
         }
-        let key = self.engine.load_key(&key)?;
+        let refused = |reason: Refused| Broken::Key {
+            reason,
+            policy: Box::new(meta.policy.clone()),
+        };
+        let key = self
+            .engine
+            .load_key(&key)
+            .map_err(|error| refused(error.into()))?;
         if *key.info() != meta.info {
-            return Err(Broken::PublicKey);
+            return Err(refused(Refused::PublicKey));
         }
-        info!(key = name, key_type = %meta.info.key_type, replaced = before.is_some(), "key loaded");
-        before.into_iter().for_each(|entry| entry.revoke());
-        Ok(Arc::new(KeyEntry::new(name, key, meta.info, meta.policy)))
+        let (key_type, replaced) = (meta.info.key_type, !versions.is_empty());
+        info!(key = id.name, %key_type, former = id.former.is_some(), replaced, "key loaded");
+        Ok(Arc::new(KeyEntry::new(
+            &id.name,
+            key,
+            meta.info,
+            meta.policy,
+        )))
     }
+
+    /// The keys and what is wrong with them, for the node named `node`.
+    pub(crate) fn report(&self, node: &str) -> KeyReport {
+        let directory = self.store.directory();
+        let metadata = std::fs::metadata(directory).ok();
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(id, loaded): (&VersionId, &Loaded)| KeyRow {
+            name: id.name.clone(),
+            former: id.former.is_some(),
+            spki_sha256: loaded
+                .entry
+                .as_ref()
+                .map(|entry| hex(&spki_sha256(&entry.info))),
+            last_used: loaded.entry.as_ref().and_then(|entry| entry.last_used()),
+            problem: loaded.problem.clone(),
+        };
+        KeyReport {
+            node: node.to_owned(),
+            directory: directory.display().to_string(),
+            device: metadata.as_ref().map_or(0, MetadataExt::dev),
+            inode: metadata.as_ref().map_or(0, MetadataExt::ino),
+            kek: self.store.kek().map(|kek| kek.to_string()),
+            keys: files.iter().map(row).collect(),
+        }
+    }
+}
+
+/// The versions in service.
+fn entries(files: &BTreeMap<VersionId, Loaded>) -> impl Iterator<Item = &Entry> {
+    files.values().filter_map(|loaded| loaded.entry.as_ref())
+}
+
+/// The versions of one key in service.
+fn versions(files: &BTreeMap<VersionId, Loaded>, name: &str) -> Vec<Entry> {
+    let of_name = files
+        .range(VersionId::current(name)..)
+        .take_while(|(id, _)| id.name == name);
+    of_name
+        .filter_map(|(_, loaded)| loaded.entry.clone())
+        .collect()
 }
 
 impl fmt::Debug for Keyring {
@@ -298,6 +502,17 @@ impl fmt::Debug for Keyring {
 enum Broken {
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The file is genuine, but the node cannot use the key in it.
+    #[error("{reason}")]
+    Key {
+        reason: Refused,
+        policy: Box<KeyPolicy>,
+    },
+}
+
+/// Why a genuine key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
     #[error("the key is not accepted: {0}")]
     Key(#[from] KeyError),
     #[error("the stored public key does not belong to the private key")]
@@ -306,7 +521,7 @@ enum Broken {
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::KeyType;
+    use millrace_engine::{KeyType, OperationKind};
 
     use super::*;
 
@@ -315,8 +530,7 @@ mod tests {
             key_type: KeyType::Ed25519,
             spki: vec![spki; 44],
         };
-        let mut policy = KeyPolicy::signing();
-        policy.identities = identities.iter().map(|&name| name.to_owned()).collect();
+        let policy = KeyPolicy::signing(identities.iter().copied());
         Arc::new(KeyEntry::new(name, 1, info, policy))
     }
 
@@ -346,10 +560,72 @@ mod tests {
     }
 
     #[test]
+    fn former_version_is_found_by_its_public_half_alone() {
+        let (current, former) = (entry("www", 2, &["uid:1"]), entry("www", 1, &["uid:1"]));
+        let set: KeySet<u32> = KeySet::new([current], [former]);
+        let found = |selector| set.find(&selector, "uid:1").unwrap().info().spki[0];
+        assert_eq!(found(KeySelector::Name("www".to_owned())), 2);
+        assert_eq!(found(by_spki(2)), 2);
+        assert_eq!(found(by_spki(1)), 1);
+        assert!(set.find(&by_spki(1), "uid:2").is_none());
+        assert_eq!(set.len(), 1);
+    }
+
+    #[test]
+    fn former_version_follows_the_policy_but_keeps_operations_of_its_kind() {
+        let mut current = entry("www", 2, &["uid:1"]);
+        let mut policy = KeyPolicy::signing(["uid:2"]);
+        policy.operations = [OperationKind::Ed25519Sign].into_iter().collect();
+        current.set_policy(policy.clone());
+        let former = entry("www", 1, &["uid:1"]);
+        former.follow(&current);
+        assert_eq!(*former.policy().unwrap(), policy);
+        let revision = former.revision();
+        former.follow(&current);
+        assert_eq!(
+            former.revision(),
+            revision,
+            "an unchanged policy is no news"
+        );
+        Arc::get_mut(&mut current).unwrap().info.key_type = KeyType::Rsa { bits: 2048 };
+        policy.operations = [OperationKind::RsaPssSign].into_iter().collect();
+        policy.identities = vec!["uid:3".to_owned()];
+        current.set_policy(policy);
+        former.follow(&current);
+        let followed = former.policy().unwrap();
+        assert_eq!(followed.identities, ["uid:3"]);
+        assert!(followed.operations.contains(OperationKind::Ed25519Sign));
+        assert!(!followed.operations.contains(OperationKind::RsaPssSign));
+    }
+
+    #[test]
+    fn policy_change_after_a_revocation_keeps_the_key_revoked() {
+        let entry = entry("a", 1, &["*"]);
+        entry.revoke();
+        entry.set_policy(KeyPolicy::signing(["*"]));
+        assert_eq!(entry.revision(), REVOKED);
+        assert!(entry.policy().is_none());
+    }
+
+    #[test]
+    fn last_use_is_the_time_of_the_last_job() {
+        let entry = entry("a", 1, &["*"]);
+        assert_eq!(entry.last_used(), None);
+        let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let before = unix(SystemTime::now());
+        entry.used(Instant::now());
+        let used = entry.last_used().unwrap();
+        assert!(
+            used + 1 >= before && used <= unix(SystemTime::now()) + 1,
+            "{used}"
+        );
+    }
+
+    #[test]
     fn revoked_key_and_changed_policy_change_the_revision() {
         let entry = entry("a", 1, &["*"]);
         let before = entry.revision();
-        entry.set_policy(KeyPolicy::signing());
+        entry.set_policy(KeyPolicy::signing(["*"]));
         assert_ne!(entry.revision(), before);
         entry.revoke();
         assert!(entry.policy().is_none());

@@ -33,7 +33,7 @@ use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use crate::client_reports::ClientReports;
-use crate::keys::{KeySet, Keyring, Reloaded};
+use crate::keys::{KeyReport, KeySet, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, Metrics, Moment, Refusal};
 use crate::outbox::Order;
@@ -86,7 +86,6 @@ struct Inner {
 #[derive(Default)]
 struct Book {
     places: usize,
-    handshakes: usize,
     next: u64,
     sessions: BTreeMap<u64, Arc<Entry>>,
     of_identity: HashMap<Arc<str>, usize>,
@@ -106,7 +105,9 @@ impl Service {
     /// checks.
     ///
     /// # Errors
-    /// If the key store cannot be read. A single key file that cannot be used is logged and skipped.
+    /// If the key store cannot be read, or if it has keys and another key-encryption key sealed them: a node
+    /// that serves none of its keys must not look ready. A single key file that cannot be used is logged and
+    /// skipped.
     pub fn new(
         name: impl Into<String>,
         settings: Settings,
@@ -143,6 +144,10 @@ impl Service {
             inner: Arc::new(inner),
         };
         service.reload_keys()?;
+        let keyring = &service.inner.keyring;
+        if keyring.current().len() == 0 && keyring.store().kek().is_some() {
+            keyring.store().check_kek()?;
+        }
         Ok(service)
     }
 
@@ -293,27 +298,15 @@ impl Service {
             book.places += 1;
             Place {
                 service: self.clone(),
-                handshake: false,
             }
         })
     }
 
-    /// As [`Self::admit`], for a connection whose handshake costs the node more than the client. At most a
-    /// quarter of all connections may be in such a handshake, so that clients that connect and stay silent do
-    /// not block clients that need no handshake.
+    /// Bound on the handshakes in progress that cost the node more than the client: a quarter of all connections, so
+    /// that clients that connect and stay silent do not block clients that need no handshake.
     #[must_use]
-    pub fn admit_handshake(&self) -> Option<Place> {
-        let most = (self.settings().settings.limits.connections / 4).max(1);
-        let mut place = self.admit()?;
-        let mut book = self.inner.book();
-        if book.handshakes >= most {
-            drop(book);
-            return None;
-        }
-        book.handshakes += 1;
-        place.handshake = true;
-        drop(book);
-        Some(place)
+    pub fn most_handshakes(&self) -> usize {
+        (self.settings().settings.limits.connections / 4).max(1)
     }
 
     /// Admits and opens in one step, for a front end that knows a client's identity at once.
@@ -379,6 +372,12 @@ impl Service {
         self.inner.book().sessions.iter().map(row).collect()
     }
 
+    /// The keys with the versions in service, and the files that cannot be used.
+    #[must_use]
+    pub fn keys(&self) -> KeyReport {
+        self.inner.keyring.report(&self.inner.name)
+    }
+
     /// The current state of the service: the answer of `/status`.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -438,27 +437,14 @@ impl fmt::Debug for Service {
 #[derive(Debug)]
 pub struct Place {
     service: Service,
-    handshake: bool,
 }
 
 impl Place {
-    /// Ends the handshake of a connection from [`Service::admit_handshake`].
-    pub fn end_handshake(&mut self) {
-        if mem::take(&mut self.handshake) {
-            self.service.inner.book().handshakes -= 1;
-        }
-    }
-
     /// Opens the session of an authenticated client.
     ///
     /// # Errors
     /// The reason of the refusal, which is already counted.
-    pub fn open(
-        mut self,
-        identity: Arc<str>,
-        sink: Arc<dyn SessionSink>,
-    ) -> Result<Session, Refusal> {
-        self.end_handshake();
+    pub fn open(self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
         match self.enter(&identity, &sink) {
             Ok((number, entry, snapshot)) => Ok(Session::new(self, number, entry, snapshot, sink)),
             Err(reason) => {
@@ -506,7 +492,6 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.end_handshake();
         self.service.inner.book().places -= 1;
     }
 }
@@ -518,8 +503,6 @@ pub struct Answers<'a> {
     pub replies: vec::Drain<'a, NodeMessage>,
     /// Jobs that ended without being submitted, to send as completions.
     pub refused: vec::Drain<'a, (JobId, JobError)>,
-    /// Keys to check with [`Service::check_import`]; answer each through [`Session::imported`].
-    pub imports: vec::Drain<'a, (RequestId, PrivateKey)>,
 }
 
 /// One client of the service. Dropping it ends the session and cancels its jobs.
@@ -667,8 +650,12 @@ impl Session {
         Answers {
             replies: self.effects.replies.drain(..),
             refused: self.effects.refused.drain(..),
-            imports: self.effects.imports.drain(..),
         }
+    }
+
+    /// Keys to check with [`Service::check_import`]; answer each through [`Self::imported`].
+    pub fn take_imports(&mut self) -> vec::Drain<'_, (RequestId, PrivateKey)> {
+        self.effects.imports.drain(..)
     }
 
     fn log_denial(&mut self) {
@@ -733,6 +720,12 @@ impl Session {
     #[must_use]
     pub fn greeted(&self) -> bool {
         self.state.greeted()
+    }
+
+    /// Number of imports that are not answered yet. A front end bounds how many may wait: see [`crate::imports`].
+    #[must_use]
+    pub fn importing(&self) -> usize {
+        self.state.importing()
     }
 
     /// Whether no job and no import of the client is in progress.

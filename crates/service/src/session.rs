@@ -268,6 +268,11 @@ impl<K: Clone> SessionState<K> {
         self.in_flight.len()
     }
 
+    /// Number of imports that are not answered yet.
+    pub fn importing(&self) -> usize {
+        usize_of(self.importing)
+    }
+
     /// Whether no job and no import of this client is in progress.
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty() && self.importing == 0
@@ -505,6 +510,7 @@ impl<K: Clone> SessionState<K> {
         if !self.quota.take(now) {
             return Err(JobError::OverQuota);
         }
+        entry.used(now);
         Ok(entry.key().clone())
     }
 }

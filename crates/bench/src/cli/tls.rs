@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{MAX_CONCURRENCY, MAX_ROUNDS, Reach, count, key};
-use crate::error::BenchError;
+use super::{MAX_CONCURRENCY, MAX_ROUNDS, count, key};
 use crate::keys::GATEWAY_KEYS;
-use crate::tls::{self, Mode, Part, Server, TlsVersion};
+use crate::report::ReportArgs;
+use crate::tls::{Mode, Part, Server, TlsVersion};
 use crate::workload::BenchKey;
 
 const TLS_EXAMPLE: &str = "\
@@ -34,78 +34,66 @@ const MAX_LATENCY_MS: u64 = 1000;
 /// Starts a node and, for each server, one gateway with plain PEM keys
 /// (local) and one with files that only name keys of the pool (pooled).
 /// Drives full handshakes, checks each signature, and compares in interleaved
-/// rounds: handshakes/s, requests/s, latency, CPU time of the gateway, and how
-/// much of what could be saved was saved.
+/// rounds: handshakes/s, requests/s, latency, CPU time of the gateway, and the
+/// saved share of the CPU time that could be saved.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = TLS_EXAMPLE)]
 pub struct TlsArgs {
     /// What to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short])]
-    pub part: Vec<Part>,
+    pub(crate) part: Vec<Part>,
     /// Servers to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Server::Haproxy, Server::Nginx])]
-    pub server: Vec<Server>,
+    pub(crate) server: Vec<Server>,
     /// Keys to measure, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = key(&GATEWAY_KEYS), default_values_t = [BenchKey::Rsa2048, BenchKey::P256])]
-    pub key: Vec<BenchKey>,
+    pub(crate) key: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
-    pub tls: Vec<TlsVersion>,
-    /// Where the private-key work happens, separated by commas [default: all; --demo leaves out what blocks]
+    pub(crate) tls: Vec<TlsVersion>,
+    /// Place of the private-key work, separated by commas [default: all; --demo leaves out modes that block]
     ///
-    /// pooled-preload is with the library that makes nginx asynchronous and has
+    /// pooled-preload loads the library that makes nginx asynchronous and lets
     /// both servers read the pool's answers themselves; it is left out where
     /// there is no such library.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub mode: Vec<Mode>,
+    pub(crate) mode: Vec<Mode>,
     /// Interleaved rounds of everything [default: 5; 2 with --demo]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
-    pub rounds: Option<u64>,
+    pub(crate) rounds: Option<u64>,
     /// Seconds per load; each round has up to four [default: 1; 0.5 with --demo]
     #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Milliseconds for which each answer of the node is held back, as if it were far away
+    pub(crate) seconds: Option<f64>,
+    /// Milliseconds by which each answer of the node is delayed, as if the node were far away
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=MAX_LATENCY_MS))]
-    pub latency: u64,
+    pub(crate) latency: u64,
     /// Handshakes at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
-    pub concurrency: usize,
-    /// Requests at a time, each over a connection of its own
+    pub(crate) concurrency: usize,
+    /// Requests at a time, each over a new connection
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = count(MAX_CONCURRENCY))]
-    pub request_concurrency: usize,
+    pub(crate) request_concurrency: usize,
     /// The provider module [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
-    pub provider: Option<PathBuf>,
+    pub(crate) provider: Option<PathBuf>,
     /// The preload library [default: found next to this binary]
     #[arg(long, value_name = "FILE")]
-    pub preload: Option<PathBuf>,
+    pub(crate) preload: Option<PathBuf>,
     /// Core of the gateway [default: the first usable one]
     #[arg(long, value_name = "CORE")]
-    pub gateway_core: Option<usize>,
+    pub(crate) gateway_core: Option<usize>,
     /// Core of the node and the load generator [default: the second usable one]
     #[arg(long, value_name = "CORE")]
-    pub load_core: Option<usize>,
-    /// A walking tour: short rounds, and words about what is seen
+    pub(crate) load_core: Option<usize>,
+    /// A demonstration: short rounds, and an explanation of the figures
     #[arg(long)]
-    pub demo: bool,
-    /// Also print where the gateways' CPU time goes, by class of operation
+    pub(crate) demo: bool,
+    /// Also print the gateways' CPU time by class of operation
     #[arg(long)]
-    pub profile: bool,
-    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    pub(crate) profile: bool,
     /// Also write plots
     #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Fail if a number to reach is not reached this far
-    #[arg(long, value_enum, value_name = "HOW_FAR")]
-    pub require: Option<Reach>,
-}
-
-/// Runs `millrace bench tls`.
-///
-/// # Errors
-/// Why there are no figures, or that a verification failed (after the tables, which show where).
-pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
-    tls::run(args)
+    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }

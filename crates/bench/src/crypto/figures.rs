@@ -5,84 +5,76 @@
 
 use super::load::Loaded;
 use super::rates::{MeasuredRates, Series};
-use super::results::{CryptoReport, at_load, contender};
+use super::results::{CryptoReport, Parts, at_load, contender};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value, stack};
 use crate::stats::Spread;
 use crate::workload::Subject;
 
-/// All charts that there is something for, below each other.
-pub(super) fn render(results: &CryptoReport) -> Result<String, BenchError> {
+/// All charts that have a value, below each other.
+pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
+    let Parts { rates, loads, .. } = &report.figures;
     let mut charts = Vec::new();
-    if !results.parts.rates.is_empty() {
-        charts.push(rates(&results.parts.rates).render()?);
+    if !rates.is_empty() {
+        charts.push(rates_chart(rates).render()?);
     }
-    for loaded in groups(&results.parts.loads) {
+    // Neighbours of one operation.
+    let groups = loads.chunk_by(|a, b| (&a.operation, a.key) == (&b.operation, b.key));
+    for loaded in groups {
         charts.push(latency(loaded).render()?);
     }
     if charts.is_empty() {
-        return Err(BenchError::Usage(
-            "--svg: there is nothing to draw of these parts".to_owned(),
-        ));
+        let problem = "--svg: there is nothing to draw of these parts";
+        return Err(BenchError::Usage(problem.to_owned()));
     }
     Ok(stack(&charts))
 }
 
 /// Operations per second at full batches.
-fn rates(measured: &[MeasuredRates]) -> BarChart {
-    // At its largest batch; that lanes are worse for a task alone is in the table.
-    let best = |series: &&Series, all: &[Series]| {
-        let larger =
-            |other: &Series| other.subject == series.subject && other.at_once > series.at_once;
-        let always = matches!(series.subject, Some(Subject::SimdAlways(_)));
-        !always && !all.iter().any(larger)
+fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
+    // At the largest batch; that lanes are worse for a single task is in the table.
+    let best = |one: &MeasuredRates| -> Vec<(String, Option<Value>)> {
+        let largest = |series: &&Series| match series.subject {
+            None => true,
+            Some(Subject::SimdAlways(_)) => false,
+            Some(subject) => one
+                .full(subject)
+                .is_some_and(|full| full.at_once == series.at_once),
+        };
+        let series = one.series.iter().filter(largest).map(|series| {
+            let rate = Spread::of(series.rates.iter().copied());
+            (contender(series.subject, "AWS-LC"), rate.map(Value::from))
+        });
+        let openssl = Spread::of(one.openssl.iter().copied());
+        series
+            .chain([("OpenSSL".to_owned(), openssl.map(Value::from))])
+            .collect()
     };
-    let mut names: Vec<String> = Vec::new();
-    let name = |series: &Series| contender(series.subject, "AWS-LC");
-    for one in measured {
-        for series in one.series.iter().filter(|series| best(series, &one.series)) {
-            if !names.contains(&name(series)) {
-                names.push(name(series));
-            }
+    let cases: Vec<_> = measured.iter().map(best).collect();
+    let mut names: Vec<&String> = Vec::new();
+    for (name, _) in cases.iter().flatten() {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    let value = |one: &MeasuredRates, wanted: &str| -> Option<Value> {
-        let found = one
-            .series
-            .iter()
-            .filter(|series| best(series, &one.series))
-            .find(|series| name(series) == wanted)?;
-        Spread::of(found.rates.iter().copied()).map(Value::from)
+    names.sort_by_key(|name| *name == "OpenSSL");
+    let value = |case: &Vec<(String, Option<Value>)>, wanted: &str| {
+        case.iter().find(|(name, _)| name == wanted)?.1
     };
-    let mut series: Vec<Bars> = names
-        .into_iter()
-        .map(|name| Bars {
-            values: measured.iter().map(|one| value(one, &name)).collect(),
-            name,
-        })
-        .collect();
-    let openssl = |one: &MeasuredRates| Spread::of(one.openssl.iter().copied()).map(Value::from);
-    series.push(Bars {
-        name: "OpenSSL".to_owned(),
-        values: measured.iter().map(openssl).collect(),
-    });
+    let bars = |name: &String| Bars {
+        name: name.clone(),
+        values: cases.iter().map(|case| value(case, name)).collect(),
+    };
+    let category = |one: &MeasuredRates| format!("{} {}", one.operation, one.key);
     BarChart {
         title: "Operations per second on one core, full batches".to_owned(),
         axis: Axis::logarithmic("operations per second of processor time"),
-        categories: measured
-            .iter()
-            .map(|one| format!("{} {}", one.operation, one.key))
-            .collect(),
-        series,
+        categories: measured.iter().map(category).collect(),
+        series: names.into_iter().map(bars).collect(),
     }
 }
 
-/// Neighbours of one operation.
-fn groups(loads: &[Loaded]) -> impl Iterator<Item = &[Loaded]> {
-    loads.chunk_by(|a, b| a.operation == b.operation && a.key == b.key)
-}
-
-/// The p99 over what is served, in absolute terms: so one sees where each engine ends.
+/// The p99 by the offered rate, in absolute terms: the chart shows where each engine ends.
 fn latency(loaded: &[Loaded]) -> LineChart {
     let line = |one: &Loaded| {
         let percents = one.rounds.first().map(|round| &round.loads);
@@ -96,11 +88,8 @@ fn latency(loaded: &[Loaded]) -> LineChart {
             points: points.collect(),
         }
     };
-    let title = loaded.first().map(|one| {
-        format!(
-            "{} {}: p99 by offered load, one core",
-            one.operation, one.key
-        )
+    let title = loaded.first().map(|Loaded { operation, key, .. }| {
+        format!("{operation} {key}: p99 by offered load, one core")
     });
     LineChart {
         title: title.unwrap_or_default(),

@@ -3,9 +3,9 @@
 
 //! Latency by offered load: an engine on one core, jobs that arrive at random times from another.
 //!
-//! *Open loop*: arrivals are drawn beforehand (a Poisson process) and do not depend on when jobs end, and a
-//! latency counts from the moment at which the job *should* have arrived. So a pause of the engine delays every
-//! job that arrives during it, and none is left out because the generator had to wait.
+//! *Open loop*: arrivals are drawn beforehand (a Poisson process) and do not depend on the ends of jobs, and a
+//! latency counts from the time at which the job *should* have arrived. So a pause of the engine delays every job
+//! that arrives during it, and none is left out because the generator had to wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +14,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use millrace_engine::{
     BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Owner, Session,
 };
+use serde::Serialize;
 
 use super::CryptoPlan;
 use crate::cores;
 use crate::error::BenchError;
-use crate::process::Stop;
 use crate::progress::Progress;
 use crate::stats::{Latencies, Random};
 use crate::workload::{BenchKey, Case, Checks, Contender, Keys, Requests, Subject};
@@ -41,7 +39,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// this late.
 const WATCH: Duration = Duration::from_micros(150);
 
-/// Which backends an engine has.
+/// The backends of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ServingBackends(pub(super) Vec<Subject>);
 
@@ -76,7 +74,7 @@ pub(super) struct LoadRound {
     pub(super) loads: Vec<AtLoad>,
 }
 
-/// What was measured of one case with one set of backends.
+/// The rounds of one case with one set of backends.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Loaded {
     pub(super) operation: String,
@@ -91,7 +89,6 @@ pub(super) fn measure(
     case: Case,
     keys: &Keys,
     progress: &mut Progress,
-    stop: &Stop,
 ) -> Result<Vec<Loaded>, BenchError> {
     let requests = Requests::new(case, keys)?;
     let mut all = Vec::new();
@@ -109,29 +106,27 @@ pub(super) fn measure(
     for round in 0..plan.rounds {
         for (driver, loaded) in &mut all {
             let what = format!("{case} on {}, by load, round {}", loaded.serving, round + 1);
-            progress.now(&what);
-            loaded.rounds.push(driver.round(plan, round, stop)?);
+            progress.now(&what)?;
+            loaded.rounds.push(driver.round(plan, round, progress)?);
         }
         progress.step();
     }
     Ok(all.into_iter().map(|(_, loaded)| loaded).collect())
 }
 
-/// The software backend alone, and with the first of the other backends that do this.
+/// The first other backend with this operation beside the software backend, and the software backend alone.
 fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
-    let offering: Vec<Subject> = plan
-        .subjects
-        .iter()
-        .copied()
-        .filter(|subject| subject.offers(case.operation))
-        .collect();
-    let other = offering.iter().find(|one| **one != Subject::Software);
-    let mut all = Vec::new();
-    all.extend(other.map(|other| ServingBackends(vec![*other, Subject::Software])));
-    if offering.contains(&Subject::Software) {
-        all.push(ServingBackends(vec![Subject::Software]));
-    }
-    all
+    let offering = plan.subjects.iter().copied();
+    let offering = offering.filter(|one| one.offers(case.operation));
+    let (software, others): (Vec<Subject>, Vec<Subject>) =
+        offering.partition(|one| *one == Subject::Software);
+    let beside = others.first().map(|other| vec![*other, Subject::Software]);
+    let alone = software.first().map(|software| vec![*software]);
+    beside
+        .into_iter()
+        .chain(alone)
+        .map(ServingBackends)
+        .collect()
 }
 
 /// An engine and the jobs for it.
@@ -158,15 +153,13 @@ impl<'a> Driver<'a> {
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
         let sink = Arc::new(Sink::default());
-        let session = engine.open_session(
-            Arc::clone(&sink) as Arc<dyn CompletionSink>,
-            Owner::new(1, 1),
-        );
-        let keys: Result<Vec<_>, _> = requests
+        let completions = Arc::clone(&sink) as Arc<dyn CompletionSink>;
+        let session = engine.open_session(completions, Owner::new(1, 1));
+        let keys = requests
             .keys
             .private_keys()
-            .map(|key| engine.load_key(&key))
-            .collect();
+            .map(|key| engine.load_key(&key));
+        let keys = keys.collect::<Result<_, _>>();
         Ok(Self {
             requests,
             session,
@@ -181,21 +174,23 @@ impl<'a> Driver<'a> {
         &self,
         plan: &CryptoPlan,
         number: usize,
-        stop: &Stop,
+        progress: &Progress,
     ) -> Result<LoadRound, BenchError> {
         let time = plan.duration * LONGER;
         let lone = self.closed(1, plan.duration)?;
         // On this core: what a caller of the library would have had.
         let direct = Contender::library().measure(self.requests, plan.duration)?;
-        stop.check()?;
-        let peak_per_s = self.closed(WINDOW, time / 2)?.per_s;
-        let mut loads = Vec::new();
+        let mut round = LoadRound {
+            peak_per_s: self.closed(WINDOW, time / 2)?.per_s,
+            lone_p50_us: lone.latencies.quantile_us(0.5),
+            direct_p50_us: direct.latencies.quantile_us(0.5),
+            loads: Vec::new(),
+        };
         for &percent in &plan.loads {
-            stop.check()?;
-            let offered_per_s = peak_per_s * percent as f64 / 100.0;
-            let seed = percent + 1000 * number as u64;
-            let ended = self.open(offered_per_s, time, seed)?;
-            loads.push(AtLoad {
+            progress.check()?;
+            let offered_per_s = round.peak_per_s * percent as f64 / 100.0;
+            let ended = self.open(offered_per_s, time, percent + 1000 * number as u64)?;
+            round.loads.push(AtLoad {
                 percent,
                 offered_per_s,
                 jobs: ended.jobs,
@@ -204,12 +199,7 @@ impl<'a> Driver<'a> {
                 served_by: ended.served_by,
             });
         }
-        Ok(LoadRound {
-            peak_per_s,
-            lone_p50_us: lone.latencies.quantile_us(0.5),
-            direct_p50_us: direct.latencies.quantile_us(0.5),
-            loads,
-        })
+        Ok(round)
     }
 
     /// Closed loop: `window` jobs in flight.
@@ -218,17 +208,16 @@ impl<'a> Driver<'a> {
         let start = Instant::now();
         let mut sent = Vec::new();
         loop {
-            // Looked at once, and at least one window, however busy the machine is.
+            // At least one window, however busy the machine is.
             let over = start.elapsed() >= time && !sent.is_empty();
             let waiting = sent.len() - ended.jobs;
             if over && waiting == 0 {
                 break;
             }
             let room = if over { 0 } else { window - waiting };
-            let jobs: Vec<Job> = (0..room)
-                .map(|offset| self.job(sent.len() + offset))
-                .collect();
-            if !jobs.is_empty() {
+            if room > 0 {
+                let jobs = (sent.len()..sent.len() + room).map(|index| self.job(index));
+                let jobs = jobs.collect();
                 sent.resize(sent.len() + room, Instant::now());
                 self.engine.submit(jobs);
             }
@@ -301,7 +290,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// Takes completions, with the time at which they came.
+/// Takes completions, with the time of their arrival.
 #[derive(Default)]
 struct Sink {
     ended: Mutex<Vec<(Completion, Instant)>>,
@@ -340,7 +329,7 @@ impl CompletionSink for Sink {
     }
 }
 
-/// What a loop brought.
+/// The completions of one loop.
 struct Ended<'a> {
     jobs: usize,
     per_s: f64,
@@ -353,12 +342,12 @@ struct Ended<'a> {
 impl<'a> Ended<'a> {
     fn new(requests: &'a Requests<'a>) -> Self {
         Self {
+            requests,
             jobs: 0,
             per_s: 0.0,
             latencies: Latencies::default(),
             served_by: BTreeMap::new(),
             checks: Checks::default(),
-            requests,
         }
     }
 

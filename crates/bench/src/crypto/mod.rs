@@ -10,14 +10,14 @@
 //! | loads | `load.rs` | latency by offered load (open loop) through an engine on one core |
 //! | node | `through.rs` | how much of a batching backend's gain survives the trip through a node on one core |
 //!
-//! The contenders take turns in interleaved rounds on one pinned core, in an order that is permuted from round
-//! to round, and every output is checked. (`openssl speed`, which needs seconds, is in each round for what is
-//! promised, else in the first.) A rate is per second of the thread's CPU time, as those of `openssl speed`
-//! are, so that other programs on the core do not change it; the rate by the clock stands beside it.
-//! Latencies and the node's rate are by the clock.
+//! The contenders alternate in interleaved rounds on one pinned core, in an order that is permuted from round to
+//! round, and every output is checked. (`openssl speed` needs seconds: it is in each round of promised figures, else
+//! in the first.) A rate counts seconds of the thread's CPU time, like those of `openssl speed`, so that other
+//! programs on the core do not change it; the rate by the clock stands beside it. Latencies and the node's rate are
+//! by the clock.
 //!
-//! What a processor without IFMA would do is measured on one that has it, too: in a child with
-//! `OPENSSL_ia32cap` set so that AWS-LC and OpenSSL leave IFMA alone, beside the lanes that need none.
+//! A processor with IFMA also measures what one without it would do: in a child with `OPENSSL_ia32cap` set so that
+//! AWS-LC and OpenSSL do not use IFMA, beside the lanes that need none.
 
 mod figures;
 mod load;
@@ -27,14 +27,13 @@ mod through;
 
 use std::collections::BTreeMap;
 use std::env;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use millrace_engine::{BackendKind, OperationKind};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
-
-use millrace_engine::{BackendKind, OperationKind};
 
 pub(crate) use self::rates::MeasuredRates;
 use self::results::{CryptoReport, Parts};
@@ -43,9 +42,9 @@ use crate::cli::{CryptoArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::plot;
-use crate::process::Stop;
+use crate::process::output_of;
 use crate::progress::Progress;
-use crate::report;
+use crate::report::Report;
 use crate::workload::{BenchKey, CASES, Case, Keys, LanesKind, Subject};
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
@@ -54,10 +53,10 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=600.0;
 /// Tells AWS-LC and OpenSSL that there is no AVX-512 IFMA (bit 21 of the second word).
 const WITHOUT_IFMA: (&str, &str) = ("OPENSSL_ia32cap", ":~0x200000");
 
-/// What is measured.
+/// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum CryptoPart {
+pub(crate) enum CryptoPart {
     /// Operations per second on one core
     Rates,
     /// Latency by offered load
@@ -66,20 +65,22 @@ pub enum CryptoPart {
     Node,
 }
 
-/// Runs the measurement and prints it.
-pub(crate) fn run(args: &CryptoArgs) -> Result<(), BenchError> {
+/// Runs `millrace bench crypto`.
+///
+/// # Errors
+/// Why there are no figures; a wrong output is one reason.
+pub fn run_crypto(args: &CryptoArgs) -> Result<(), BenchError> {
     let plan = CryptoPlan::new(args)?;
-    let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
-    let results = measure(&plan, &stop)?;
+    let report = measure(plan)?;
     if let Some(path) = &args.svg {
-        plot::write(&figures::render(&results)?, path)?;
+        plot::write(&figures::render(&report)?, path)?;
     }
-    report::deliver(&results, args.json.as_deref(), || results.render())?;
-    results.goals.require(args.require)
+    report.deliver(&args.report, &results::render(&report))?;
+    report.goals.require(args.report.require)
 }
 
-/// What the options mean.
+/// The meaning of the options.
 #[derive(Clone, Debug, Serialize)]
 struct CryptoPlan {
     #[serde(skip)]
@@ -117,10 +118,9 @@ impl CryptoPlan {
             ia32cap: env::var(WITHOUT_IFMA.0).ok(),
         };
         if plan.cases().next().is_none() {
-            return Err(BenchError::Usage(
-                "no such operation is measured with such a key: leave out --operation or --key"
-                    .to_owned(),
-            ));
+            let problem =
+                "no such operation is measured with such a key: leave out --operation or --key";
+            return Err(BenchError::Usage(problem.to_owned()));
         }
         Ok(plan)
     }
@@ -154,8 +154,8 @@ impl CryptoPlan {
         self.parts.contains(&part)
     }
 
-    /// Whether the lanes that need no IFMA have to be measured again beside libraries that use none:
-    /// here they would be compared with what no processor that needs them has.
+    /// Whether the lanes that need no IFMA have to be measured again beside libraries that use none: otherwise their
+    /// peer would be one that no processor without IFMA has.
     fn wants_a_run_without_ifma(&self) -> bool {
         let fp52 = self.subjects.contains(&Subject::Simd(LanesKind::Fp52));
         let rsa = self.keys.contains(&BenchKey::Rsa2048)
@@ -165,96 +165,87 @@ impl CryptoPlan {
     }
 }
 
+/// The chosen values, or all if none was chosen.
 fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
-    if chosen.is_empty() {
-        all.to_vec()
-    } else {
-        chosen.to_vec()
-    }
+    if chosen.is_empty() { all } else { chosen }.to_vec()
 }
 
 /// The backends to measure, the fastest first.
+///
+/// # Errors
+/// [`BenchError::Usage`] if one that was named is not usable here.
 fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
     let all = [BackendKind::Cuda, BackendKind::Simd, BackendKind::Software];
     let kinds = or_all(&args.backend, &all);
+    let refused = |text: String| Err(BenchError::Usage(text));
     let mut subjects = Vec::new();
     if kinds.contains(&BackendKind::Cuda) {
         match Subject::Cuda.make().probe() {
             Ok(()) => subjects.push(Subject::Cuda),
             Err(reason) if args.backend.is_empty() => eprintln!("without cuda: {reason}"),
-            Err(reason) => {
-                return Err(BenchError::Usage(format!("--backend cuda: {reason}")));
-            }
+            Err(reason) => return refused(format!("--backend cuda: {reason}")),
         }
     }
     if kinds.contains(&BackendKind::Simd) {
-        let asked = !args.lanes.is_empty();
         for lanes in or_all(&args.lanes, &[LanesKind::Ifma, LanesKind::Fp52]) {
-            match (lanes.is_available(), asked) {
-                (true, _) => subjects.push(Subject::Simd(lanes)),
-                (false, true) => {
-                    return Err(BenchError::Usage(format!(
-                        "--lanes {lanes}: this processor does not have them"
-                    )));
-                }
-                (false, false) => {}
+            if lanes.is_available() {
+                subjects.push(Subject::Simd(lanes));
+            } else if args.lanes.contains(&lanes) {
+                return refused(format!(
+                    "--lanes {lanes}: this processor does not have them"
+                ));
             }
         }
     }
     if kinds.contains(&BackendKind::Software) {
         subjects.push(Subject::Software);
     }
-    if args.backend.is_empty() {
-        return Ok(subjects);
-    }
-    for kind in kinds {
-        if !subjects.iter().any(|subject| subject.kind() == kind) {
-            return Err(BenchError::Usage(format!(
+    for kind in &args.backend {
+        if !subjects.iter().any(|subject| subject.kind() == *kind) {
+            return refused(format!(
                 "--backend {kind}: this machine or this benchmark has none"
-            )));
+            ));
         }
     }
     Ok(subjects)
 }
 
-fn measure(plan: &CryptoPlan, stop: &Stop) -> Result<CryptoReport, BenchError> {
-    let rates = plan.has(CryptoPart::Rates);
-    let cases: Vec<_> = plan.cases().collect();
+fn measure(plan: CryptoPlan) -> Result<CryptoReport, BenchError> {
+    let mut cases: Vec<_> = plan.cases().collect();
     // Latency by load for the first operation on the keys that servers have.
     let mut loaded = cases.clone();
     loaded.retain(|case| plan.has(CryptoPart::Loads) && case.is_common());
+    cases.retain(|_| plan.has(CryptoPart::Rates));
     let through = plan.has(CryptoPart::Node) && plan.keys.contains(&BenchKey::Rsa2048);
     let nodes = if through { plan.workers.len() } else { 0 };
-    let groups = if rates { cases.len() } else { 0 } + loaded.len() + nodes;
+    let groups = cases.len() + loaded.len() + nodes;
     let extra = usize::from(plan.wants_a_run_without_ifma());
-    let mut progress = Progress::new((groups * plan.rounds + extra) as u64);
+    let mut progress = Progress::start((groups * plan.rounds + extra) as u64)?;
     let mut keys = KeyRing::default();
     let mut parts = Parts::default();
-    if rates {
-        for &case in &cases {
-            let keys = keys.of(case.key, &mut progress)?;
-            let one = cores::pinned(plan.core, || {
-                rates::measure(plan, case, keys, &mut progress, stop)
-            })??;
-            parts.rates.push(one);
-        }
+    for case in cases {
+        let keys = keys.of(case.key, &mut progress)?;
+        let rates = || rates::measure(&plan, case, keys, &mut progress);
+        parts.rates.push(cores::pinned(plan.core, rates)??);
     }
-    for &case in &loaded {
+    for case in loaded {
         let keys = keys.of(case.key, &mut progress)?;
         parts
             .loads
-            .extend(load::measure(plan, case, keys, &mut progress, stop)?);
+            .extend(load::measure(&plan, case, keys, &mut progress)?);
     }
     if through {
         let keys = keys.of(BenchKey::Rsa2048, &mut progress)?;
-        parts.nodes = through::measure(plan, keys, &mut progress, stop)?;
+        parts.nodes = through::measure(&plan, keys, &mut progress)?;
     }
     if plan.wants_a_run_without_ifma() {
-        progress.now("once more with libraries that leave IFMA alone");
-        parts.without_ifma = Some(without_ifma(plan)?);
-        progress.step();
+        progress.now("once more with libraries that do not use IFMA")?;
+        parts.without_ifma = Some(without_ifma(&plan)?);
     }
-    Ok(CryptoReport::new(plan, parts))
+    let goals = parts.goals(&plan);
+    let mut report = Report::new("crypto", results::SCHEMA, plan, parts);
+    report.goals = goals;
+    Ok(report)
 }
 
 /// Keys by type, made when first needed.
@@ -266,7 +257,7 @@ impl KeyRing {
         let made = match self.0.remove(&key) {
             Some(made) => made,
             None => {
-                progress.now(&format!("making {key} keys"));
+                progress.now(&format!("making {key} keys"))?;
                 Keys::generate(key)?
             }
         };
@@ -274,47 +265,36 @@ impl KeyRing {
     }
 }
 
-/// The rates of RSA-2048 signatures in lanes without IFMA, measured by a child whose libraries leave
-/// IFMA alone, as they do on processors that lack it.
+/// The rates of RSA-2048 signatures in lanes without IFMA, measured by a child whose libraries do not use IFMA, as
+/// on processors that lack it.
 fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
+    #[derive(Deserialize)]
+    struct Rates {
+        rates: Vec<MeasuredRates>,
+    }
     let program = env::current_exe().map_err(BenchError::system("find this program"))?;
+    let core = plan.core.to_string();
     let mut command = Command::new(program);
     command
         .args(["bench", "crypto", "--part", "rates", "--json", "-"])
         .args(["--operation", "rsa-pkcs1-sign", "--key", "rsa-2048"])
-        .args(["--lanes", "fp52"])
+        .args(["--lanes", "fp52", "--core", &core, "--load-core", &core])
         .args(["--rounds", &plan.rounds.to_string()])
         .args(["--seconds", &plan.duration.as_secs_f64().to_string()])
-        .args(["--core", &plan.core.to_string()])
-        .args(["--load-core", &plan.core.to_string()])
-        .env(WITHOUT_IFMA.0, WITHOUT_IFMA.1)
-        .stdin(Stdio::null());
-    let output = cores::pinned(plan.core, || command.output())?
-        .map_err(BenchError::system("run millrace bench crypto"))?;
-    if !output.status.success() {
-        return Err(BenchError::Child {
-            name: "millrace bench crypto, without IFMA,".to_owned(),
-            problem: format!("failed ({})", output.status),
-            log: String::from_utf8_lossy(&output.stderr).into_owned(),
-        });
-    }
-    #[derive(Deserialize)]
-    struct Report {
-        rates: Vec<MeasuredRates>,
-    }
-    let report: Report = serde_json::from_slice(&output.stdout)
+        .env(WITHOUT_IFMA.0, WITHOUT_IFMA.1);
+    let name = "millrace bench crypto, without IFMA,";
+    let text = cores::pinned(plan.core, || output_of(name, &mut command))??;
+    let report: Rates = serde_json::from_str(&text)
         .map_err(|error| BenchError::Setup(format!("the run without IFMA: {error}")))?;
     let missing = || BenchError::Setup("the run without IFMA measured nothing".to_owned());
     report.rates.into_iter().next().ok_or_else(missing)
 }
 
 /// The rates of RSA-2048 signatures on this core, measured briefly: what a demonstration shows.
-pub(crate) fn brief_rates(core: usize, stop: &Stop) -> Result<MeasuredRates, BenchError> {
-    let mut subjects = vec![Subject::Software];
-    let lanes = [LanesKind::Ifma, LanesKind::Fp52]
-        .into_iter()
-        .find(|lanes| lanes.is_available());
-    subjects.extend(lanes.map(Subject::Simd));
+pub(crate) fn brief_rates(core: usize) -> Result<MeasuredRates, BenchError> {
+    let mut lanes = [LanesKind::Ifma, LanesKind::Fp52].into_iter();
+    let lanes = lanes.find(|lanes| lanes.is_available()).map(Subject::Simd);
+    let subjects = [Subject::Software].into_iter().chain(lanes).collect();
     let plan = CryptoPlan {
         operations: vec![OperationKind::RsaPkcs1Sign],
         keys: vec![BenchKey::Rsa2048],
@@ -331,15 +311,14 @@ pub(crate) fn brief_rates(core: usize, stop: &Stop) -> Result<MeasuredRates, Ben
     let case = Case::find(OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048);
     let case = case.ok_or_else(|| BenchError::Setup("there is no case of RSA-2048".to_owned()))?;
     let keys = Keys::generate(case.key)?;
-    cores::pinned(core, || {
-        rates::measure(&plan, case, &keys, &mut Progress::new(2), stop)
-    })?
+    let mut progress = Progress::start(2)?;
+    cores::pinned(core, || rates::measure(&plan, case, &keys, &mut progress))?
 }
 
 /// The measured case of RSA-2048 signatures, if there is one.
 fn rsa_2048(measured: &[MeasuredRates]) -> Option<&MeasuredRates> {
-    let name = OperationKind::RsaPkcs1Sign.name();
+    let wanted = (OperationKind::RsaPkcs1Sign.name(), BenchKey::Rsa2048);
     measured
         .iter()
-        .find(|one| one.key == BenchKey::Rsa2048 && one.operation == name)
+        .find(|one| (&*one.operation, one.key) == wanted)
 }

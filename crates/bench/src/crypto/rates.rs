@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::CryptoPlan;
 use crate::error::BenchError;
-use crate::process::Stop;
 use crate::progress::Progress;
 use crate::speed::openssl_rate;
 use crate::stats::{Spread, order};
@@ -16,12 +15,12 @@ use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject, batche
 /// A warm-up is this part of a measurement: blinding pairs, caches, clock frequency.
 const WARM_UP: u32 = 4;
 
-/// What one contender did in one case.
+/// The rates of one contender in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Series {
-    /// The backend; none for the library called directly.
+    /// The backend; `None` for the library called directly.
     pub(crate) subject: Option<Subject>,
-    /// Tasks that were handed over at once.
+    /// Tasks per call.
     pub(super) at_once: usize,
     /// Operations per second of CPU time, by round.
     pub(crate) rates: Vec<f64>,
@@ -29,7 +28,7 @@ pub(crate) struct Series {
     pub(super) clock_rates: Vec<f64>,
 }
 
-/// What was measured of one case.
+/// The rates of all contenders in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MeasuredRates {
     pub(crate) operation: String,
@@ -48,17 +47,17 @@ impl MeasuredRates {
 
     /// The series of one subject at its largest batch.
     pub(crate) fn full(&self, subject: Subject) -> Option<&Series> {
-        let of = |series: &&Series| series.subject == Some(subject);
-        self.series
+        let of = self
+            .series
             .iter()
-            .filter(of)
-            .max_by_key(|series| series.at_once)
+            .filter(|one| one.subject == Some(subject));
+        of.max_by_key(|series| series.at_once)
     }
 }
 
 /// Ratios within rounds.
 pub(crate) fn ratio(ours: &[f64], peer: &[f64]) -> Option<Spread> {
-    Spread::of(ours.iter().zip(peer).map(|(ours, peer)| ours / peer))
+    Spread::of_ratios(ours.iter().copied(), peer.iter().copied())
 }
 
 /// Measures one case.
@@ -67,76 +66,66 @@ pub(super) fn measure(
     case: Case,
     keys: &Keys,
     progress: &mut Progress,
-    stop: &Stop,
 ) -> Result<MeasuredRates, BenchError> {
     let requests = Requests::new(case, keys)?;
     let mut contenders = contenders(plan, &requests)?;
-    for (contender, _) in &mut contenders {
+    for contender in &mut contenders {
         contender.measure(&requests, plan.duration / WARM_UP)?;
     }
-    let mut openssl = Vec::new();
-    for round in 0..plan.rounds {
-        progress.now(&format!("{case}, round {}", round + 1));
-        for turn in order(contenders.len(), round as u64) {
-            let (contender, series) = &mut contenders[turn];
-            let rate = contender.measure(&requests, plan.duration)?;
-            series.rates.push(rate.per_core_s);
-            series.clock_rates.push(rate.per_s);
-            stop.check()?;
-        }
-        // It takes two seconds each time: where nothing is promised, once is enough.
-        let again = round == 0 || case.stands_for_others() || case.is_common();
-        if let Some(algorithm) = case.speed.filter(|_| again) {
-            openssl.push(openssl_rate(plan.core, algorithm, 1)?);
-        }
-        stop.check()?;
-        progress.step();
-    }
-    Ok(MeasuredRates {
-        operation: case.operation.to_string(),
-        key: case.key,
-        series: contenders.into_iter().map(|(_, series)| series).collect(),
-        openssl,
-    })
-}
-
-/// The library, and every backend that does this: at every size of batch where the operation stands for
-/// others of the same cost, else at full ones.
-fn contenders(
-    plan: &CryptoPlan,
-    requests: &Requests<'_>,
-) -> Result<Vec<(Contender, Series)>, BenchError> {
-    let (case, keys) = (requests.case, requests.keys);
-    let mut all = Vec::new();
-    if requests.has_library() {
-        all.push(Contender::library());
-    }
-    for &subject in &plan.subjects {
-        if !subject.offers(case.operation) {
-            continue;
-        }
-        let full = subject.make().describe().batch;
-        let sizes = if case.stands_for_others() {
-            batches(full)
-        } else {
-            vec![full]
-        };
-        for at_once in sizes {
-            all.push(Contender::backend(subject, at_once, keys)?);
-        }
-        if let (Subject::Simd(lanes), true) = (subject, case.stands_for_others()) {
-            all.push(Contender::backend(Subject::SimdAlways(lanes), 1, keys)?);
-        }
-    }
-    let series = |contender: &Contender| Series {
+    let series = contenders.iter().map(|contender| Series {
         subject: contender.subject,
         at_once: contender.at_once,
         rates: Vec::new(),
         clock_rates: Vec::new(),
+    });
+    let mut measured = MeasuredRates {
+        operation: case.operation.to_string(),
+        key: case.key,
+        series: series.collect(),
+        openssl: Vec::new(),
     };
-    let with_series = |contender| {
-        let series = series(&contender);
-        (contender, series)
-    };
-    Ok(all.into_iter().map(with_series).collect())
+    for round in 0..plan.rounds {
+        progress.now(&format!("{case}, round {}", round + 1))?;
+        for turn in order(contenders.len(), round as u64) {
+            let rate = contenders[turn].measure(&requests, plan.duration)?;
+            measured.series[turn].rates.push(rate.per_core_s);
+            measured.series[turn].clock_rates.push(rate.per_s);
+            progress.check()?;
+        }
+        // It takes two seconds each time: where nothing is promised, once is enough.
+        let again = round == 0 || case.stands_for_others() || case.is_common();
+        if let Some(algorithm) = case.speed.filter(|_| again) {
+            measured
+                .openssl
+                .push(openssl_rate(plan.core, algorithm, 1)?);
+        }
+        progress.step();
+    }
+    Ok(measured)
+}
+
+/// The library, and every backend with this operation: at every size of batch where the operation stands for others
+/// of the same cost, else at full ones.
+fn contenders(plan: &CryptoPlan, requests: &Requests<'_>) -> Result<Vec<Contender>, BenchError> {
+    let (case, keys) = (requests.case, requests.keys);
+    let mut all = Vec::new();
+    all.extend(requests.has_library().then(Contender::library));
+    let offering = plan
+        .subjects
+        .iter()
+        .filter(|one| one.offers(case.operation));
+    for &subject in offering {
+        let full = subject.make().describe().batch;
+        if !case.stands_for_others() {
+            all.push(Contender::backend(subject, full, keys)?);
+            continue;
+        }
+        for at_once in batches(full) {
+            all.push(Contender::backend(subject, at_once, keys)?);
+        }
+        if let Subject::Simd(lanes) = subject {
+            all.push(Contender::backend(Subject::SimdAlways(lanes), 1, keys)?);
+        }
+    }
+    Ok(all)
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `bench crypto` measured: raw rounds, the tables, and the comparison with the numbers to reach.
+//! The report of `bench crypto`: raw rounds, the tables, and the comparison with the numbers to reach.
 
 use std::fmt::Write as _;
 
@@ -12,13 +12,12 @@ use super::rates::{MeasuredRates, Series, ratio};
 use super::through::{Through, ThroughRound};
 use super::{CryptoPlan, rsa_2048};
 use crate::goals::{Goal, Goals};
-use crate::machine::Machine;
-use crate::report::{Table, median, sharing};
+use crate::report::{Report, Table, dash, median, range, sharing, table};
 use crate::stats::Spread;
 use crate::workload::{BenchKey, LanesKind, Subject};
 
 /// Version of the JSON report: raised when a field changes its meaning.
-const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 2;
 
 /// The load at which a p99 is promised, in percent of the peak.
 const PROMISED_LOAD: u64 = 70;
@@ -35,86 +34,59 @@ pub(super) struct Parts {
 }
 
 /// The report of `bench crypto`.
-#[derive(Debug, Serialize)]
-pub(super) struct CryptoReport {
-    schema: u32,
-    benchmark: &'static str,
-    machine: Machine,
-    plan: CryptoPlan,
-    #[serde(flatten)]
-    pub(super) parts: Parts,
-    pub(super) goals: Goals,
-}
+pub(super) type CryptoReport = Report<CryptoPlan, Parts>;
 
-impl CryptoReport {
-    pub(super) fn new(plan: &CryptoPlan, parts: Parts) -> Self {
-        Self {
-            schema: SCHEMA,
-            benchmark: "crypto",
-            machine: Machine::here(),
-            plan: plan.clone(),
-            goals: parts.goals(plan),
-            parts,
-        }
-    }
-
-    /// The tables.
-    pub(super) fn render(&self) -> String {
-        let plan = &self.plan;
-        let mut text = format!(
-            "{}\n\nOn core {}, jobs by load from core {}{}; {} rounds of {:.2} s, interleaved in changing order;\n\
-             rates per second of CPU time and by the clock, medians; ratios of the former with their range over the\n\
-             rounds; every output checked\n",
-            self.machine.describe(),
-            plan.core,
-            plan.load_core,
-            sharing(plan.core, plan.load_core),
-            plan.rounds,
-            plan.duration.as_secs_f64(),
+/// The tables.
+pub(super) fn render(report: &CryptoReport) -> String {
+    let Report {
+        plan,
+        figures: parts,
+        ..
+    } = report;
+    let mut text = format!(
+        "{}\n\nOn core {}, jobs by load from core {}{}; {} rounds of {:.2} s, interleaved in changing order;\n\
+         rates per second of CPU time and by the clock, medians; ratios of the former with their range over the\n\
+         rounds; every output checked\n",
+        report.machine.describe(),
+        plan.core,
+        plan.load_core,
+        sharing(plan.core, plan.load_core),
+        plan.rounds,
+        plan.duration.as_secs_f64(),
+    );
+    let without = parts.without_ifma.iter();
+    let without = without.map(|one| (one, ", with AWS-LC and OpenSSL set to use no IFMA"));
+    for (measured, remark) in parts.rates.iter().map(|one| (one, "")).chain(without) {
+        let (operation, key) = (&measured.operation, measured.key);
+        let _ = write!(
+            text,
+            "\n{operation}, {key}{remark}\n{}",
+            rates_table(measured)
         );
-        let Parts {
-            rates,
-            loads,
-            nodes,
-            without_ifma,
-        } = &self.parts;
-        for measured in rates {
-            let (operation, key) = (&measured.operation, measured.key);
-            let _ = write!(text, "\n{operation}, {key}\n{}", rates_table(measured));
-        }
-        if let Some(measured) = without_ifma {
-            let (operation, key) = (&measured.operation, measured.key);
-            let head = "with AWS-LC and OpenSSL set to use no IFMA";
-            let _ = write!(
-                text,
-                "\n{operation}, {key}, {head}\n{}",
-                rates_table(measured)
-            );
-        }
-        if !loads.is_empty() {
-            let _ = write!(
-                text,
-                "\nLatency by offered load: Poisson arrivals, an engine with one worker per class;\n\
-                 medians over the rounds, in µs; one at a time beside the library called directly\n{}",
-                loads_table(loads, &plan.loads).render()
-            );
-        }
-        for through in nodes {
-            let Through {
-                subject,
-                at_once,
-                workers,
-                ..
-            } = through;
-            let _ = write!(
-                text,
-                "\nRSA-2048 signatures through a node on one core (workers per class: {workers}),\n\
-                 beside {subject} called directly, {at_once} at once\n{}",
-                node_table(through).render()
-            );
-        }
-        text + &self.goals.render()
     }
+    if !parts.loads.is_empty() {
+        let _ = write!(
+            text,
+            "\nLatency by offered load: Poisson arrivals, an engine with one worker per class;\n\
+             medians over the rounds, in µs; one at a time beside the library called directly\n{}",
+            loads_table(&parts.loads, &plan.loads)
+        );
+    }
+    for through in &parts.nodes {
+        let Through {
+            subject,
+            at_once,
+            workers,
+            ..
+        } = through;
+        let _ = write!(
+            text,
+            "\nRSA-2048 signatures through a node on one core (workers per class: {workers}),\n\
+             beside {subject} called directly, {at_once} at once\n{}",
+            node_table(through)
+        );
+    }
+    text + &report.goals.render()
 }
 
 /// The name of a contender; `library` is that of the library called directly.
@@ -122,55 +94,30 @@ pub(super) fn contender(subject: Option<Subject>, library: &str) -> String {
     subject.map_or_else(|| library.to_owned(), |subject| subject.to_string())
 }
 
-fn shown(spread: Option<Spread>, decimals: usize) -> String {
-    spread.map_or_else(|| "-".to_owned(), |spread| spread.show(decimals))
-}
-
-fn of(values: &[f64]) -> f64 {
-    Spread::of(values.iter().copied()).map_or(0.0, |spread| spread.median)
-}
-
 /// The rates of one case as a table.
 pub(crate) fn rates_table(measured: &MeasuredRates) -> String {
-    let mut table = Table::new(&[
-        "by",
-        "at once",
-        "per CPU s",
-        "per s",
-        "µs per call",
-        "/ AWS-LC",
-        "/ OpenSSL",
+    /// Name, tasks per call, rates by CPU time, rates by the clock.
+    type Row<'a> = (String, usize, &'a [f64], &'a [f64]);
+    let library = measured.library().map(|series| &*series.rates);
+    let median = |rates: &[f64]| Spread::of(rates.iter().copied()).map(|rates| rates.median);
+    let show =
+        |value: Option<f64>, decimals| dash(value.map(|value| format!("{value:.decimals$}")));
+    let direct = "OpenSSL, called directly".to_owned();
+    let openssl: Row<'_> = (direct, 1, &measured.openssl, &[]);
+    let rows = measured.series.iter().map(|one| -> Row<'_> {
+        let name = contender(one.subject, "AWS-LC, called directly");
+        (name, one.at_once, &one.rates, &one.clock_rates)
+    });
+    #[rustfmt::skip]
+    let table = table::<Row<'_>>(rows.chain((!measured.openssl.is_empty()).then_some(openssl)), &[
+        ("by", &|(name, ..)| name.clone()),
+        ("at once", &|(_, at_once, ..)| at_once.to_string()),
+        ("per CPU s", &|(.., rates, _)| show(median(rates), 0)),
+        ("per s", &|(.., clock)| show(median(clock), 0)),
+        ("µs per call", &|(_, at_once, rates, _)| show(median(rates).map(|rate| *at_once as f64 * 1e6 / rate), 1)),
+        ("/ AWS-LC", &|(.., rates, _)| range(library.and_then(|peer| ratio(rates, peer)), 2)),
+        ("/ OpenSSL", &|(.., rates, _)| range(ratio(rates, &measured.openssl), 2)),
     ]);
-    let library = measured.library().map(|series| &series.rates);
-    for Series {
-        subject,
-        at_once,
-        rates,
-        clock_rates,
-    } in &measured.series
-    {
-        table.row([
-            contender(*subject, "AWS-LC, called directly"),
-            at_once.to_string(),
-            format!("{:.0}", of(rates)),
-            format!("{:.0}", of(clock_rates)),
-            format!("{:.1}", *at_once as f64 * 1e6 / of(rates)),
-            shown(library.and_then(|peer| ratio(rates, peer)), 2),
-            shown(ratio(rates, &measured.openssl), 2),
-        ]);
-    }
-    if !measured.openssl.is_empty() {
-        let per_s = of(&measured.openssl);
-        table.row([
-            "OpenSSL, called directly".to_owned(),
-            "1".to_owned(),
-            format!("{per_s:.0}"),
-            "-".to_owned(),
-            format!("{:.1}", 1e6 / per_s),
-            shown(library.and_then(|peer| ratio(&measured.openssl, peer)), 2),
-            "1.00".to_owned(),
-        ]);
-    }
     table.render()
 }
 
@@ -180,142 +127,144 @@ pub(super) fn at_load(
     percent: u64,
     value: impl Fn(&AtLoad) -> f64,
 ) -> Option<Spread> {
-    let of = |round: &LoadRound| {
+    let at = |round: &LoadRound| {
         let load = round.loads.iter().find(|load| load.percent == percent);
         load.map(&value)
     };
-    Spread::of(rounds.iter().filter_map(of))
+    Spread::over(rounds, at)
 }
 
-fn loads_table(loads: &[Loaded], percents: &[u64]) -> Table {
-    let mut head: Vec<String> = [
+fn loads_table(loads: &[Loaded], percents: &[u64]) -> String {
+    let heads = [
         "operation",
         "served by",
         "peak/s",
         "one at a time",
         "direct",
     ]
-    .map(str::to_owned)
-    .into();
-    head.extend(
-        percents
-            .iter()
-            .map(|percent| format!("{percent} % p50 p99")),
-    );
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let mut table = Table::new(&head);
-    for one in loads {
-        let show =
-            |value: fn(&LoadRound) -> f64| median(Spread::of(one.rounds.iter().map(value)), 0);
+    .map(str::to_owned);
+    let at = percents
+        .iter()
+        .map(|percent| format!("{percent} % p50 p99"));
+    let mut table = Table::new(heads.into_iter().chain(at));
+    for Loaded {
+        operation,
+        key,
+        serving,
+        rounds,
+    } in loads
+    {
+        let show = |value: fn(&LoadRound) -> f64| median(Spread::over(rounds, value), 0);
         let quantiles = percents.iter().map(|percent| {
-            let show = |value: fn(&AtLoad) -> f64| median(at_load(&one.rounds, *percent, value), 0);
+            let show = |value: fn(&AtLoad) -> f64| median(at_load(rounds, *percent, value), 0);
             format!("{} {}", show(|load| load.p50_us), show(|load| load.p99_us))
         });
         let row = [
-            format!("{} {}", one.operation, one.key),
-            one.serving.to_string(),
+            format!("{operation} {key}"),
+            serving.to_string(),
             show(|round| round.peak_per_s),
             show(|round| round.lone_p50_us),
             show(|round| round.direct_p50_us),
         ];
         table.row(row.into_iter().chain(quantiles));
     }
-    table
+    table.render()
 }
 
-fn node_table(through: &Through) -> Table {
-    let mut table = Table::new(&["", "direct", "node", "node / direct"]);
-    let mut row =
-        |name: &str, decimals, direct: fn(&ThroughRound) -> f64, node: fn(&ThroughRound) -> f64| {
-            let values = |value: fn(&ThroughRound) -> f64| -> Vec<f64> {
-                through.rounds.iter().map(value).collect()
-            };
-            let (direct, node) = (values(direct), values(node));
-            table.row([
-                name.to_owned(),
-                format!("{:.decimals$}", of(&direct)),
-                format!("{:.decimals$}", of(&node)),
-                shown(ratio(&node, &direct), 3),
-            ]);
-        };
-    row(
-        "per second",
-        0,
-        |round| round.direct_per_s,
-        |round| round.node_per_s,
+fn node_table(through: &Through) -> String {
+    /// Name, decimals, called directly, through the node.
+    type Row = (
+        &'static str,
+        usize,
+        fn(&ThroughRound) -> f64,
+        fn(&ThroughRound) -> f64,
     );
-    row(
-        "CPU µs each",
-        1,
-        |round| round.direct_cpu_us,
-        |round| round.node_cpu_us,
-    );
-    table
+    let over = |value: &dyn Fn(&ThroughRound) -> f64| Spread::over(&through.rounds, value);
+    let rows: [Row; 2] = [
+        (
+            "per second",
+            0,
+            |round| round.direct_per_s,
+            |round| round.node_per_s,
+        ),
+        (
+            "CPU µs each",
+            1,
+            |round| round.direct_cpu_us,
+            |round| round.node_cpu_us,
+        ),
+    ];
+    #[rustfmt::skip]
+    let table = table(rows, &[
+        ("", &|(name, ..)| (*name).to_owned()),
+        ("direct", &|(_, decimals, direct, _)| median(over(direct), *decimals)),
+        ("node", &|(_, decimals, _, node)| median(over(node), *decimals)),
+        ("node / direct", &|(.., direct, node)| range(over(&|round| node(round) / direct(round)), 3)),
+    ]);
+    table.render()
 }
 
 impl Parts {
-    fn goals(&self, plan: &CryptoPlan) -> Goals {
-        let mut goals = Goals::default();
+    pub(super) fn goals(&self, plan: &CryptoPlan) -> Goals {
         let here = rsa_2048(&self.rates);
         // With IFMA masked here, the library is that of a processor without it.
-        let without = self
-            .without_ifma
-            .as_ref()
-            .or_else(|| here.filter(|_| plan.ia32cap.is_some() || !LanesKind::Ifma.is_available()));
-        let with = here.filter(|_| plan.ia32cap.is_none());
-        let lanes = |measured: Option<&MeasuredRates>, lanes| gain(measured?, lanes);
+        let masked = plan.ia32cap.is_some();
+        let is_without = masked || !LanesKind::Ifma.is_available();
+        let without = self.without_ifma.as_ref();
+        let without = without.or_else(|| here.filter(|_| is_without));
+        let ifma = here
+            .filter(|_| !masked)
+            .and_then(|one| gain(one, LanesKind::Ifma));
+        let fp52 = without.and_then(|one| gain(one, LanesKind::Fp52));
+        let mut goals = Vec::new();
         goals.extend(
-            lanes(with, LanesKind::Ifma).map(|gain| {
+            ifma.map(|gain| {
                 Goal::at_least("RSA-2048 sign, simd with IFMA / AWS-LC", 2.5, 4.0, gain)
             }),
         );
-        goals.extend(lanes(without, LanesKind::Fp52).map(|gain| {
+        goals.extend(fp52.map(|gain| {
             let what = "RSA-2048 sign, simd without IFMA / AWS-LC without IFMA";
             Goal::at_least(what, 1.8, 2.4, gain)
         }));
         let batched = |loaded: &&Loaded| {
-            loaded.key == BenchKey::Rsa2048
-                && matches!(loaded.serving.0.first(), Some(Subject::Simd(_)))
+            let first = loaded.serving.0.first();
+            loaded.key == BenchKey::Rsa2048 && matches!(first, Some(Subject::Simd(_)))
         };
-        if let Some(loaded) = self.loads.iter().find(batched) {
-            let p99 = at_load(&loaded.rounds, PROMISED_LOAD, |load| load.p99_us / 1e3);
+        if let Some(Loaded { rounds, .. }) = self.loads.iter().find(batched) {
+            let p99 = at_load(rounds, PROMISED_LOAD, |load| load.p99_us / 1e3);
             goals.extend(p99.map(|p99| {
                 let what = "RSA-2048 sign with simd at 70 % of the peak, p99, ms";
                 Goal::at_most(what, 5.0, 2.0, p99)
             }));
-            let lone = |round: &LoadRound| round.lone_p50_us / round.direct_p50_us;
-            goals.extend(Spread::of(loaded.rounds.iter().map(lone)).map(|lone| {
+            let lone = Spread::over(rounds, |round| round.lone_p50_us / round.direct_p50_us);
+            goals.extend(lone.map(|lone| {
                 let what = "a job that is alone, through an engine / AWS-LC alone, p50";
                 Goal::at_most(what, 1.3, 1.1, lone)
             }));
         }
-        for through in self
-            .nodes
-            .iter()
-            .filter(|one| matches!(one.subject, Subject::Simd(_)))
+        let is_simd = |one: &&Through| matches!(one.subject, Subject::Simd(_));
+        for Through {
+            workers, rounds, ..
+        } in self.nodes.iter().filter(is_simd)
         {
             // By CPU time: the core is full in both cases.
-            let gain = |round: &ThroughRound| round.direct_cpu_us / round.node_cpu_us;
-            goals.extend(Spread::of(through.rounds.iter().map(gain)).map(|gain| {
-                let what = format!(
-                    "RSA-2048 sign with simd through a node on one core / called directly, workers: {}",
-                    through.workers
-                );
+            let gain = Spread::over(rounds, |round| round.direct_cpu_us / round.node_cpu_us);
+            let what = "RSA-2048 sign with simd through a node on one core / called directly";
+            let what = format!("{what}, workers: {workers}");
+            goals.extend(gain.map(|gain| {
                 Goal::at_least(what, 0.9, 0.95, gain)
-                    .only_if("node with one worker per class", through.workers == 1)
+                    .only_if("node with one worker per class", *workers == 1)
             }));
         }
-        goals
+        Goals(goals)
     }
 }
 
 /// The best gain of a backend's full batches over the library, and which backend.
 pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
     let library = &measured.library()?.rates;
-    let gains = measured
-        .series
-        .iter()
-        .filter_map(|series| Some((ratio(&series.rates, library)?.median, series.subject?)));
+    let gain = |one: &Series| Some((ratio(&one.rates, library)?.median, one.subject?));
+    let gains = measured.series.iter().filter_map(gain);
     gains.max_by(|one, other| one.0.total_cmp(&other.0))
 }
 
@@ -384,8 +333,9 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_parts_says_on_what_it_ran() {
-        let results = CryptoReport::new(&CryptoPlan::for_tests(0), Parts::default());
-        assert!(results.render().contains("On core 0"));
+    fn report_without_parts_names_its_core() {
+        let plan = CryptoPlan::for_tests(0);
+        let report = CryptoReport::new("crypto", SCHEMA, plan, Parts::default());
+        assert!(render(&report).contains("On core 0"));
     }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use millrace_client::Endpoint;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
@@ -15,7 +14,6 @@ use crate::cores;
 use crate::error::BenchError;
 use crate::node::{Node, NodeOptions};
 use crate::pool::remote::Remote;
-use crate::process::{Stop, temporary_folder};
 use crate::progress::Progress;
 use crate::stats::order;
 use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject};
@@ -33,14 +31,14 @@ pub(super) struct ThroughRound {
     pub(super) direct_per_s: f64,
     /// Through the node, pipelined, by the clock.
     pub(super) node_per_s: f64,
-    /// CPU time per signature, of all threads of the node: does not suffer from what else runs.
+    /// CPU time per signature, of all threads of the node: other programs do not change it.
     pub(super) direct_cpu_us: f64,
     pub(super) node_cpu_us: f64,
     /// By backend: how many jobs each served.
-    pub(super) served_by: BTreeMap<String, u64>,
+    pub(super) served_by: BTreeMap<&'static str, u64>,
 }
 
-/// What was measured.
+/// The rounds with one node.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Through {
     pub(super) subject: Subject,
@@ -50,13 +48,12 @@ pub(super) struct Through {
     pub(super) rounds: Vec<ThroughRound>,
 }
 
-/// Measures the first backend of the plan that batches RSA, with a node for each worker count; nothing if
-/// there is no such backend.
+/// Measures the first backend of the plan that batches RSA, with a node for each worker count; empty if there is no
+/// such backend.
 pub(super) fn measure(
     plan: &CryptoPlan,
     keys: &Keys,
     progress: &mut Progress,
-    stop: &Stop,
 ) -> Result<Vec<Through>, BenchError> {
     let full = |subject: &Subject| subject.make().describe().batch;
     let fastest = plan.subjects.iter().find(|subject| full(subject) > 1);
@@ -69,31 +66,21 @@ pub(super) fn measure(
     let mut contender = Contender::backend(subject, at_once, keys)?;
     let mut all = Vec::new();
     for &workers in &plan.workers {
-        progress.now("starting a node");
-        let dir = temporary_folder()?;
-        let options = NodeOptions {
+        progress.now("starting a node")?;
+        let mut node = Node::start(&NodeOptions {
             core: plan.core,
             workers,
             software_only: false,
             tcp: false,
-        };
-        let mut node = Node::start(dir.path(), &options)?;
-        let endpoint: Endpoint = node
-            .endpoint()
-            .parse()
-            .map_err(|error| BenchError::Setup(format!("the node's endpoint: {error}")))?;
-        let remote = Remote::open(&endpoint, &requests)?;
-        let mut through = Through {
-            subject,
-            at_once,
-            workers,
-            rounds: Vec::new(),
-        };
+        })?;
+        let remote = Remote::open(&node.endpoint(), &requests)?;
+        let mut rounds = Vec::new();
         for number in 0..plan.rounds {
-            progress.now(&format!(
+            let what = format!(
                 "through a node with {workers} workers, round {}",
                 number + 1
-            ));
+            );
+            progress.now(&what)?;
             let mut round = ThroughRound::default();
             for turn in order(2, number as u64) {
                 if turn == 0 {
@@ -108,17 +95,20 @@ pub(super) fn measure(
                 remote.pipelined(WINDOW, plan.duration)?;
                 let cpu = node.cpu_time();
                 let pipelined = remote.pipelined(WINDOW, plan.duration * LONGER)?;
-                let cpu = node.cpu_time().saturating_sub(cpu);
                 round.node_per_s = pipelined.per_s;
-                round.node_cpu_us = cpu.as_secs_f64() * 1e6 / pipelined.jobs as f64;
+                round.node_cpu_us = pipelined.each_us(node.cpu_time().saturating_sub(cpu));
                 round.served_by = pipelined.served_by;
             }
-            through.rounds.push(round);
+            rounds.push(round);
             node.check()?;
-            stop.check()?;
             progress.step();
         }
-        all.push(through);
+        all.push(Through {
+            subject,
+            at_once,
+            workers,
+            rounds,
+        });
     }
     Ok(all)
 }

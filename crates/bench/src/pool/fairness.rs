@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `bench pool --fairness`: what one identity loses while another floods the node.
+//! `bench pool --fairness`: the latency of one identity while another floods the node.
 //!
 //! ```text
 //!   core 0      core 1
@@ -9,11 +9,10 @@
 //!         ◄──── flood:  another identity, N connections with M jobs in flight each
 //! ```
 //!
-//! Both are client certificates over TCP with mutual TLS. In each round the victim is measured alone and
-//! under the flood, in changing order; the ratio of its latencies is taken within the round. The flood's
-//! jobs that the node refuses (`busy`) are counted and sent again after a pause. The clients share a core; the
-//! flood's client threads have the lowest priority there, so that the victim waits for the node and not for
-//! the flood's own client work.
+//! Both are client certificates over TCP with mutual TLS. Each round measures the victim alone and under the flood, in
+//! changing order, and yields the ratio of its latencies. Jobs of the flood that the node refuses (`busy`) are
+//! counted and sent again after a pause. The clients share a core; the flood's client threads have the lowest
+//! priority there, so that the victim waits for the node and not for the flood's client work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,11 +28,9 @@ use super::remote::{Parcel, Remote, Sender};
 use crate::cli::PoolArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::machine::Machine;
 use crate::node::{Node, NodeOptions};
-use crate::process::{Stop, temporary_folder};
 use crate::progress::Progress;
-use crate::report::{median, sharing, table};
+use crate::report::{Report, median, range, sharing, table};
 use crate::stats::{Spread, order};
 use crate::workload::{Case, Keys, Requests};
 
@@ -49,18 +46,16 @@ const FILL: Duration = Duration::from_millis(500);
 /// Between two looks at which connections of the flood have room, and after a refusal.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The report of `bench pool --fairness`.
+/// The figures of `bench pool --fairness`.
 #[derive(Debug, Serialize)]
-pub(super) struct FairnessReport {
-    schema: u32,
-    benchmark: &'static str,
-    machine: Machine,
-    plan: PoolPlan,
+pub(super) struct Fairness {
     connections: usize,
     in_flight: usize,
     measured: Vec<FairnessCase>,
-    pub(super) goals: Goals,
 }
+
+/// The report of `bench pool --fairness`.
+type FairnessReport = Report<PoolPlan, Fairness>;
 
 /// One case with one node.
 #[derive(Debug, Serialize)]
@@ -75,12 +70,12 @@ struct FairnessCase {
 struct FairnessRound {
     alone: Victim,
     flooded: Victim,
-    /// Jobs of the flood per second that were done, and that were refused.
+    /// Completed jobs of the flood per second, and refused ones.
     flood_per_s: f64,
     refused_per_s: f64,
 }
 
-/// The victim's own figures.
+/// The figures of the victim.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Victim {
     per_s: f64,
@@ -89,40 +84,25 @@ struct Victim {
 }
 
 /// Measures every case with every worker count.
-pub(super) fn measure(
-    plan: &PoolPlan,
-    args: &PoolArgs,
-    stop: &Stop,
-) -> Result<FairnessReport, BenchError> {
+pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport, BenchError> {
     if plan.pool.is_some() {
-        return Err(BenchError::Usage(
-            "--fairness needs nodes of its own: leave out --pool".into(),
-        ));
+        let problem = "--fairness needs private nodes: leave out --pool";
+        return Err(BenchError::Usage(problem.into()));
     }
-    let mut report = FairnessReport {
-        schema: SCHEMA,
-        benchmark: "pool-fairness",
-        machine: Machine::here(),
-        plan: plan.clone(),
-        connections: args.flood_connections,
-        in_flight: args.flood_jobs,
-        measured: Vec::new(),
-        goals: Goals::default(),
-    };
     let mut cases = plan.cases.clone();
-    // A slow operation shows the queue; of the usual list RSA-2048 signatures are that.
+    // A slow operation shows the queue; of the usual list that is an RSA-2048 signature.
     cases.retain(|case| cases_asked(args) || case.operation == OperationKind::RsaPkcs1Sign);
-    let mut progress = Progress::new((cases.len() * plan.workers.len()) as u64 * plan.rounds);
+    let steps = (cases.len() * plan.workers.len()) as u64 * plan.rounds;
+    let mut progress = Progress::start(steps)?;
+    let (mut measured, mut goals) = (Vec::new(), Vec::new());
     for &workers in &plan.workers {
-        progress.now("starting a node");
-        let dir = temporary_folder()?;
-        let options = NodeOptions {
+        progress.now("starting a node")?;
+        let mut node = Node::start(&NodeOptions {
             core: plan.node_core,
             workers,
             software_only: true,
             tcp: true,
-        };
-        let mut node = Node::start(dir.path(), &options)?;
+        })?;
         let (victim, flood) = (node.tcp_endpoint("victim")?, node.tcp_endpoint("flood")?);
         for &case in &cases {
             let keys = Keys::generate(case.key)?;
@@ -130,21 +110,31 @@ pub(super) fn measure(
             let victim = Remote::open(&victim, &requests)?;
             let flood = Flood::connect(&flood, &requests, args)?;
             victim.blocking(plan.duration / 4)?;
-            let mut measured = FairnessCase {
-                case,
-                workers,
-                rounds: Vec::new(),
-            };
+            let mut rounds = Vec::new();
             for number in 0..plan.rounds {
-                progress.now(&format!("{case}, {workers} workers, round {}", number + 1));
-                measured.rounds.push(round(plan, number, &victim, &flood)?);
+                let what = format!("{case}, {workers} workers, round {}", number + 1);
+                progress.now(&what)?;
+                rounds.push(round(&plan, number, &victim, &flood)?);
                 node.check()?;
-                stop.check()?;
                 progress.step();
             }
-            report.add(measured);
+            let what = format!("{case}, victim's p99 under a flood / alone, workers: {workers}");
+            let p99 = Spread::over(&rounds, FairnessRound::p99_ratio);
+            goals.extend(p99.map(|p99| Goal::at_most(what, 1.25, 1.10, p99)));
+            measured.push(FairnessCase {
+                case,
+                workers,
+                rounds,
+            });
         }
     }
+    let figures = Fairness {
+        connections: args.flood_connections,
+        in_flight: args.flood_jobs,
+        measured,
+    };
+    let mut report = Report::new("pool-fairness", SCHEMA, plan, figures);
+    report.goals = Goals(goals);
     Ok(report)
 }
 
@@ -207,23 +197,20 @@ impl Flood {
         // The client's I/O threads inherit the priority of the thread that first uses the connection.
         let connect = || -> Result<Vec<Sender>, ClientError> {
             give_way();
-            (0..count)
-                .map(|_| Sender::open(endpoint, parcel.clone()))
-                .collect()
+            let open = |_| Sender::open(endpoint, parcel.clone());
+            (0..count).map(open).collect()
         };
         let connections = thread::scope(|scope| scope.spawn(connect).join());
         let connections = connections
             .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
             .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))?;
-        let in_flight = (0..count).map(|_| AtomicUsize::new(0)).collect();
-        let counts = Arc::new(FloodCounts {
-            in_flight,
-            ..FloodCounts::default()
-        });
         Ok(Self {
             connections,
             in_flight: args.flood_jobs,
-            counts,
+            counts: Arc::new(FloodCounts {
+                in_flight: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+                ..FloodCounts::default()
+            }),
         })
     }
 
@@ -251,9 +238,7 @@ impl Flood {
         let under_way = |count: &AtomicUsize| count.load(Ordering::Acquire) > 0;
         while self.counts.in_flight.iter().any(under_way) {
             if Instant::now() > deadline {
-                return Err(BenchError::Wrong(
-                    "jobs of the flood never ended".to_owned(),
-                ));
+                return Err(BenchError::Wrong("jobs of the flood never ended".into()));
             }
             thread::sleep(PAUSE);
         }
@@ -271,18 +256,15 @@ impl Flood {
                     under_way.fetch_add(1, Ordering::AcqRel);
                     let counts = Arc::clone(&self.counts);
                     let done = move |result: Result<_, _>| {
-                        let count = if result.is_ok() {
-                            &counts.done
-                        } else {
-                            &counts.refused
+                        let count = match result {
+                            Ok(_) => &counts.done,
+                            Err(_) => &counts.refused,
                         };
                         count.fetch_add(1, Ordering::Relaxed);
                         counts.in_flight[number].fetch_sub(1, Ordering::AcqRel);
                     };
-                    if connection
-                        .send(index, Instant::now() + DEADLINE, Box::new(done))
-                        .is_err()
-                    {
+                    let deadline = Instant::now() + DEADLINE;
+                    if connection.send(index, deadline, Box::new(done)).is_err() {
                         // Refused before it was sent: `done` is not called.
                         under_way.fetch_sub(1, Ordering::AcqRel);
                         break;
@@ -303,61 +285,45 @@ fn give_way() {
     let _ = rustix::process::nice(LOWEST);
 }
 
-impl FairnessReport {
-    fn add(&mut self, measured: FairnessCase) {
-        let what = format!(
-            "{}, victim's p99 under a flood / alone, workers: {}",
-            measured.case, measured.workers
-        );
-        let p99 = measured.spread(|round| round.flooded.p99_us / round.alone.p99_us);
-        self.goals
-            .extend(p99.map(|p99| Goal::at_most(what, 1.25, 1.10, p99)));
-        self.measured.push(measured);
-    }
-
-    /// The table.
-    pub(super) fn render(&self) -> String {
-        let plan = &self.plan;
-        let mut text = format!(
-            "{}\n\nNode on core {}, clients on core {}{}, TCP with mutual TLS 1.3 on loopback;\n\
-             victim: one job at a time; flood: {} connections of another identity with {} jobs in flight each;\n\
-             {} rounds of {:.1} s, interleaved in changing order; latencies in µs; outputs checked\n\n",
-            self.machine.describe(),
-            plan.node_core,
-            plan.load_core,
-            sharing(plan.node_core, plan.load_core),
-            self.connections,
-            self.in_flight,
-            plan.rounds,
-            plan.duration.as_secs_f64(),
-        );
-        let show =
-            |one: &FairnessCase, value: fn(&FairnessRound) -> f64| median(one.spread(value), 0);
-        let range = |one: &FairnessCase, value: fn(&FairnessRound) -> f64| {
-            one.spread(value)
-                .map_or_else(String::new, |spread| spread.show(2))
-        };
-        #[rustfmt::skip]
-        let table = table(&self.measured, &[
-            ("case", &|one| one.case.to_string()),
-            ("workers", &|one| one.workers.to_string()),
-            ("alone p50", &|one| show(one, |round| round.alone.p50_us)),
-            ("p99", &|one| show(one, |round| round.alone.p99_us)),
-            ("flooded p50", &|one| show(one, |round| round.flooded.p50_us)),
-            ("p99", &|one| show(one, |round| round.flooded.p99_us)),
-            ("p50 ratio", &|one| range(one, |round| round.flooded.p50_us / round.alone.p50_us)),
-            ("p99 ratio", &|one| range(one, |round| round.flooded.p99_us / round.alone.p99_us)),
-            ("victim/s", &|one| show(one, |round| round.flooded.per_s)),
-            ("flood/s", &|one| show(one, |round| round.flood_per_s)),
-            ("refused/s", &|one| show(one, |round| round.refused_per_s)),
-        ]);
-        text.push_str(&table.render());
-        text + &self.goals.render()
-    }
+/// The table.
+pub(super) fn render(report: &FairnessReport) -> String {
+    let Report { plan, figures, .. } = report;
+    let over =
+        |one: &FairnessCase, value: fn(&FairnessRound) -> f64| Spread::over(&one.rounds, value);
+    let show = |one: &FairnessCase, value| median(over(one, value), 0);
+    #[rustfmt::skip]
+    let table = table(&figures.measured, &[
+        ("case", &|one| one.case.to_string()),
+        ("workers", &|one| one.workers.to_string()),
+        ("alone p50", &|one| show(one, |round| round.alone.p50_us)),
+        ("p99", &|one| show(one, |round| round.alone.p99_us)),
+        ("flooded p50", &|one| show(one, |round| round.flooded.p50_us)),
+        ("p99", &|one| show(one, |round| round.flooded.p99_us)),
+        ("p50 ratio", &|one| range(over(one, |round| round.flooded.p50_us / round.alone.p50_us), 2)),
+        ("p99 ratio", &|one| range(over(one, FairnessRound::p99_ratio), 2)),
+        ("victim/s", &|one| show(one, |round| round.flooded.per_s)),
+        ("flood/s", &|one| show(one, |round| round.flood_per_s)),
+        ("refused/s", &|one| show(one, |round| round.refused_per_s)),
+    ]);
+    format!(
+        "{}\n\nNode on core {}, clients on core {}{}, TCP with mutual TLS 1.3 on loopback;\n\
+         victim: one job at a time; flood: {} connections of another identity with {} jobs in flight each;\n\
+         {} rounds of {:.1} s, interleaved in changing order; latencies in µs; outputs checked\n\n{}{}",
+        report.machine.describe(),
+        plan.node_core,
+        plan.load_core,
+        sharing(plan.node_core, plan.load_core),
+        figures.connections,
+        figures.in_flight,
+        plan.rounds,
+        plan.duration.as_secs_f64(),
+        table.render(),
+        report.goals.render(),
+    )
 }
 
-impl FairnessCase {
-    fn spread(&self, value: impl Fn(&FairnessRound) -> f64) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(value))
+impl FairnessRound {
+    fn p99_ratio(&self) -> f64 {
+        self.flooded.p99_us / self.alone.p99_us
     }
 }

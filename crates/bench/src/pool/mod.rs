@@ -10,12 +10,12 @@
 //!   C  a node, for each worker count ◄─ unix socket ─ this process: client, pipelined, then one at a time
 //! ```
 //!
-//! A, B and C take turns in each round, in another order each time, each after a warm-up of its own. All get
-//! the same keys and inputs: where a node takes a digest, the library is given the digest. B is the peer of
-//! the numbers to reach, because it is the same library called with the least around it, verification
-//! included. `openssl speed` on the same core is a further peer.
+//! A, B and C alternate in each round, in another order each time, each after a warm-up. All get the same keys and
+//! inputs: where a node takes a digest, so does the library. B is the peer of the numbers to reach, because it is the
+//! same library called with the least around it, verification included. `openssl speed` on the same core is a
+//! further peer, by CPU time.
 //!
-//! With `--fairness` it measures something else: see [`fairness`].
+//! `--fairness` measures something else: see [`fairness`].
 
 mod fairness;
 pub(crate) mod remote;
@@ -26,17 +26,15 @@ use std::time::Duration;
 use millrace_client::Endpoint;
 use millrace_engine::OperationKind;
 use serde::Serialize;
-use tempfile::TempDir;
 
 use self::remote::Remote;
-use self::results::{Depth, NodeRound, PoolReport, PoolRound};
+use self::results::{Depth, MeasuredCase, NodeRound, PoolReport, PoolRound};
 use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::node::{Node, NodeOptions};
-use crate::process::Stop;
 use crate::progress::Progress;
-use crate::report;
+use crate::report::Report;
 use crate::speed::openssl_rate;
 use crate::stats::order;
 use crate::workload::{Case, Contender, Keys, Requests, Subject};
@@ -53,22 +51,24 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 /// clock frequencies have settled.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Runs the measurement and prints it.
-pub(crate) fn run(args: &PoolArgs) -> Result<(), BenchError> {
+/// Runs `millrace bench pool`.
+///
+/// # Errors
+/// Why there are no figures; a wrong output or a counter that does not add up is one reason.
+pub fn run_pool(args: &PoolArgs) -> Result<(), BenchError> {
     let plan = PoolPlan::new(args)?;
-    let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
     if args.fairness {
-        let results = fairness::measure(&plan, args, &stop)?;
-        report::deliver(&results, args.json.as_deref(), || results.render())?;
-        return results.goals.require(args.require);
+        let report = fairness::measure(plan, args)?;
+        report.deliver(&args.report, &fairness::render(&report))?;
+        return report.goals.require(args.report.require);
     }
-    let results = measure(&plan, &stop)?;
-    report::deliver(&results, args.json.as_deref(), || results.render())?;
-    results.goals.require(args.require)
+    let report = measure(plan)?;
+    report.deliver(&args.report, &results::render(&report))?;
+    report.goals.require(args.report.require)
 }
 
-/// What the options mean.
+/// The meaning of the options.
 #[derive(Clone, Debug, Serialize)]
 struct PoolPlan {
     cases: Vec<Case>,
@@ -80,7 +80,7 @@ struct PoolPlan {
     workers: Vec<usize>,
     node_core: usize,
     load_core: usize,
-    /// A node that runs already; nothing for private ones.
+    /// A running node; `None` for private ones.
     pool: Option<String>,
     /// Reach the private nodes over TCP.
     tcp: bool,
@@ -91,8 +91,8 @@ impl PoolPlan {
         check_seconds(args.seconds, &SECONDS)?;
         let (node_core, load_core) = cores::two(args.node_core, args.load_core)?;
         let case = |operation: &OperationKind| {
-            Case::first_of(*operation)
-                .ok_or_else(|| BenchError::Usage(format!("{operation} is not measured")))
+            let unknown = || BenchError::Usage(format!("{operation} is not measured"));
+            Case::first_of(*operation).ok_or_else(unknown)
         };
         Ok(Self {
             cases: args.operation.iter().map(case).collect::<Result<_, _>>()?,
@@ -109,54 +109,47 @@ impl PoolPlan {
     }
 }
 
-/// A node under test and the folder that it lives in.
+/// A node under test.
 struct NodeUnderTest {
     endpoint: Endpoint,
-    /// Worker threads per class; unknown for a node that was not started here.
+    /// Worker threads per class; `None` for a node that was not started here.
     workers: Option<usize>,
     node: Option<Node>,
-    _dir: Option<TempDir>,
 }
 
 impl NodeUnderTest {
     fn start_all(plan: &PoolPlan) -> Result<Vec<Self>, BenchError> {
         let Some(pool) = &plan.pool else {
-            return plan
-                .workers
-                .iter()
-                .map(|workers| Self::start(plan, *workers))
-                .collect();
+            let workers = plan.workers.iter();
+            return workers.map(|workers| Self::start(plan, *workers)).collect();
         };
+        let unknown = |error| BenchError::Usage(format!("--pool: {error}"));
         Ok(vec![Self {
-            endpoint: parse(pool)?,
+            endpoint: pool.parse().map_err(unknown)?,
             workers: None,
             node: None,
-            _dir: None,
         }])
     }
 
     fn start(plan: &PoolPlan, workers: usize) -> Result<Self, BenchError> {
-        let dir = crate::process::temporary_folder()?;
-        let options = NodeOptions {
+        let node = Node::start(&NodeOptions {
             core: plan.node_core,
             workers,
             software_only: true,
             tcp: plan.tcp,
-        };
-        let node = Node::start(dir.path(), &options)?;
-        let endpoint = match plan.tcp {
-            true => node.tcp_endpoint("bench")?,
-            false => parse(&node.endpoint())?,
-        };
+        })?;
         Ok(Self {
-            endpoint,
+            endpoint: if plan.tcp {
+                node.tcp_endpoint("bench")?
+            } else {
+                node.endpoint()
+            },
             workers: Some(workers),
             node: Some(node),
-            _dir: Some(dir),
         })
     }
 
-    /// What the node's own counters say; nothing for a node that others use too.
+    /// The sum of the node's counters; `None` for a node that others use too.
     fn completed(&self) -> Result<Option<u64>, BenchError> {
         let completed = self.node.as_ref().map(Node::completed).transpose()?;
         Ok(completed.map(|by_operation| by_operation.values().sum()))
@@ -167,58 +160,56 @@ impl NodeUnderTest {
     }
 }
 
-fn parse(text: &str) -> Result<Endpoint, BenchError> {
-    text.parse()
-        .map_err(|error| BenchError::Usage(format!("--pool: {error}")))
-}
-
-fn measure(plan: &PoolPlan, stop: &Stop) -> Result<PoolReport, BenchError> {
-    let depths = plan.depths.len() as u64;
-    let mut progress = Progress::new(plan.cases.len() as u64 * (plan.rounds + depths));
-    progress.now("starting nodes");
-    let mut nodes = NodeUnderTest::start_all(plan)?;
-    let mut results = PoolReport::new(plan);
+fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
+    let steps = plan.rounds + plan.depths.len() as u64;
+    let mut progress = Progress::start(plan.cases.len() as u64 * steps)?;
+    progress.now("starting nodes")?;
+    let mut nodes = NodeUnderTest::start_all(&plan)?;
+    let mut operations = Vec::new();
     for &case in &plan.cases {
         let keys = Keys::generate(case.key)?;
         let mut requests = Requests::new(case, &keys)?;
         requests.max_samples = MAX_SAMPLES;
-        let remotes: Result<Vec<_>, _> = nodes
+        let remotes = nodes
             .iter()
-            .map(|node| Remote::open(&node.endpoint, &requests))
-            .collect();
+            .map(|node| Remote::open(&node.endpoint, &requests));
         let mut peers = Peers {
-            plan,
+            plan: &plan,
             library: requests.has_library().then(Contender::library),
             queue: Contender::backend(Subject::Software, 1, &keys)?,
             requests: &requests,
-            remotes: remotes?,
+            remotes: remotes.collect::<Result<_, _>>()?,
         };
-        let mut rounds = Vec::new();
+        let (mut rounds, mut by_depth) = (Vec::new(), Vec::new());
         for number in 0..plan.rounds {
-            progress.now(&format!("{case}, round {}", number + 1));
+            progress.now(&format!("{case}, round {}", number + 1))?;
             rounds.push(peers.round(number, &nodes)?);
-            for node in nodes.iter_mut().filter_map(|node| node.node.as_mut()) {
-                node.check()?;
-            }
-            stop.check()?;
+            let mut own = nodes.iter_mut().filter_map(|node| node.node.as_mut());
+            own.try_for_each(Node::check)?;
             progress.step();
         }
-        let mut by_depth = Vec::new();
         for &depth in &plan.depths {
-            progress.now(&format!("{case}, {depth} at a time"));
+            progress.now(&format!("{case}, {depth} at a time"))?;
             for (remote, node) in peers.remotes.iter().zip(&nodes) {
                 let round = remote.pipelined(depth, plan.duration)?;
                 by_depth.push(Depth::new(node.workers, depth, &round));
             }
-            stop.check()?;
             progress.step();
         }
-        results.add(case, rounds, by_depth);
+        operations.push(MeasuredCase {
+            case,
+            rounds,
+            by_depth,
+        });
     }
-    Ok(results)
+    let goals = results::goals(&operations);
+    let figures = results::Operations { operations };
+    let mut report = Report::new("pool", results::SCHEMA, plan, figures);
+    report.goals = goals;
+    Ok(report)
 }
 
-/// What is compared within one round.
+/// The peers of one round.
 struct Peers<'a> {
     plan: &'a PoolPlan,
     requests: &'a Requests<'a>,
@@ -236,11 +227,9 @@ impl Peers<'_> {
             match turn {
                 0 => self.library(&mut round)?,
                 1 => self.queue(&mut round)?,
-                node => {
-                    let node = node - 2;
-                    round
-                        .nodes
-                        .push(self.through(&self.remotes[node], &nodes[node])?);
+                turn => {
+                    let (remote, node) = (&self.remotes[turn - 2], &nodes[turn - 2]);
+                    round.nodes.push(self.through(remote, node)?);
                 }
             }
         }
@@ -298,8 +287,8 @@ impl Peers<'_> {
             per_s: pipelined.per_s,
             p50_us: pipelined.latencies.quantile_us(0.5),
             p99_us: pipelined.latencies.quantile_us(0.99),
-            client_cpu_us: pipelined.client_cpu_us,
-            cpu_us: cpu.as_secs_f64() * 1e6 / pipelined.jobs as f64,
+            client_cpu_us: pipelined.each_us(pipelined.client_cpu),
+            cpu_us: pipelined.each_us(cpu),
             served_by: pipelined.served_by,
             blocking_p50_us: blocking.latencies.quantile_us(0.5),
             blocking_p99_us: blocking.latencies.quantile_us(0.99),

@@ -3,9 +3,9 @@
 
 //! The same operations through a node.
 //!
-//! Pipelined, a fixed number of jobs is kept in flight from this thread, while the client's own I/O
-//! thread takes completions: what a gateway does with many connections. Blocking, one thread does one
-//! job after the other: the latency at concurrency 1.
+//! Pipelined, this thread keeps a fixed number of jobs in flight, while the client's I/O thread takes completions,
+//! as in a gateway with many connections. Blocking, one thread does one job after the other: the latency at
+//! concurrency 1.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,19 +27,26 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// seldom enough that jobs leave in batches, as they do from a busy gateway.
 const TOP_UP: usize = 4;
 
-/// What a round through a node brought.
+/// The jobs of one round through a node.
 #[derive(Default)]
 pub(crate) struct RemoteRound {
     pub(crate) jobs: u64,
     pub(crate) per_s: f64,
-    /// CPU time of this whole process per job: client and load generator.
-    pub(crate) client_cpu_us: f64,
+    /// CPU time of this whole process: client and load generator.
+    pub(crate) client_cpu: Duration,
     pub(crate) latencies: Latencies,
     /// By backend: how many jobs each served, as the completions say.
-    pub(crate) served_by: BTreeMap<String, u64>,
+    pub(crate) served_by: BTreeMap<&'static str, u64>,
 }
 
-/// What any thread may send: the keys, operation and inputs of a case.
+impl RemoteRound {
+    /// CPU time per job, in microseconds.
+    pub(crate) fn each_us(&self, cpu: Duration) -> f64 {
+        cpu.as_secs_f64() * 1e6 / self.jobs as f64
+    }
+}
+
+/// The keys, operation and inputs of a case, for any thread.
 #[derive(Clone)]
 pub(super) struct Parcel {
     keys: Vec<PrivateKey>,
@@ -57,31 +64,22 @@ impl Parcel {
     }
 }
 
-/// A connection to a node that has the keys of a case in its session. May be used by any thread.
+/// A connection to a node that has the keys of a case in its session, for any thread.
 pub(super) struct Sender {
     pool: Pool,
     keys: Vec<RemoteKey>,
-    operation: Operation,
-    inputs: Vec<Vec<u8>>,
+    parcel: Parcel,
 }
 
 impl Sender {
     /// Connects, and imports the keys into the session.
     pub(super) fn open(endpoint: &Endpoint, parcel: Parcel) -> Result<Self, ClientError> {
         let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
-        let Parcel {
-            keys,
-            operation,
-            inputs,
-        } = parcel;
-        let keys = keys
-            .into_iter()
-            .map(|key| pool.import_key(key, Instant::now() + DEADLINE));
+        let import = |key: &PrivateKey| pool.import_key(key.clone(), Instant::now() + DEADLINE);
         Ok(Self {
-            keys: keys.collect::<Result<_, _>>()?,
+            keys: parcel.keys.iter().map(import).collect::<Result<_, _>>()?,
             pool,
-            operation,
-            inputs,
+            parcel,
         })
     }
 
@@ -92,10 +90,11 @@ impl Sender {
         deadline: Instant,
         done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
     ) -> Result<(), ClientError> {
-        let (operation, input) = (self.operation.clone(), self.input(index).clone());
-        self.pool
-            .submit(self.key(index), operation, input, deadline, done)
-            .map(drop)
+        let (operation, input) = (self.parcel.operation.clone(), self.input(index).clone());
+        let sent = self
+            .pool
+            .submit(self.key(index), operation, input, deadline, done);
+        sent.map(drop)
     }
 
     fn key(&self, index: usize) -> &RemoteKey {
@@ -103,7 +102,7 @@ impl Sender {
     }
 
     fn input(&self, index: usize) -> &Vec<u8> {
-        &self.inputs[index % self.inputs.len()]
+        &self.parcel.inputs[index % self.parcel.inputs.len()]
     }
 }
 
@@ -119,34 +118,27 @@ impl<'a> Remote<'a> {
         endpoint: &Endpoint,
         requests: &'a Requests<'a>,
     ) -> Result<Self, BenchError> {
-        Ok(Self {
-            sender: Sender::open(endpoint, Parcel::of(requests))
-                .map_err(|error| failed(requests, &error))?,
-            requests,
-        })
+        let sender = Sender::open(endpoint, Parcel::of(requests));
+        let sender = sender.map_err(|error| failed(requests, &error))?;
+        Ok(Self { sender, requests })
     }
 
     /// Blocking calls from this thread, one after the other.
     pub(crate) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
-        let mut tally = Tally::new(self.requests.max_samples);
+        let mut tally = self.tally();
         let cpu = cores::own_cpu_time();
         let start = Instant::now();
         let mut index = 0;
         while start.elapsed() < duration {
-            let Sender {
-                pool, operation, ..
-            } = &self.sender;
+            let Sender { pool, parcel, .. } = &self.sender;
             let (key, input) = (self.sender.key(index), self.sender.input(index));
             let sent = Instant::now();
-            let reply = pool.call(key, operation, input, sent + DEADLINE);
+            let reply = pool.call(key, &parcel.operation, input, sent + DEADLINE);
             tally.take(index, sent.elapsed(), reply);
             index += 1;
         }
-        self.finish(
-            tally,
-            start.elapsed(),
-            cores::own_cpu_time().saturating_sub(cpu),
-        )
+        let cpu = cores::own_cpu_time().saturating_sub(cpu);
+        self.finish(tally, start.elapsed(), cpu)
     }
 
     /// `window` jobs in flight, topped up from this thread.
@@ -157,7 +149,7 @@ impl<'a> Remote<'a> {
     ) -> Result<RemoteRound, BenchError> {
         let top_up = (window / TOP_UP).max(1);
         let shared = Arc::new(PipelinedRound {
-            tally: Mutex::new(Tally::new(self.requests.max_samples)),
+            tally: Mutex::new(self.tally()),
             feeder: thread::current(),
             wake_at: top_up,
         });
@@ -189,6 +181,13 @@ impl<'a> Remote<'a> {
         self.finish(tally, elapsed, cpu)
     }
 
+    fn tally(&self) -> Tally {
+        Tally {
+            max_samples: self.requests.max_samples,
+            ..Tally::default()
+        }
+    }
+
     fn submit(&self, index: usize, shared: &Arc<PipelinedRound>) -> Result<(), BenchError> {
         let shared = Arc::clone(shared);
         let sent = Instant::now();
@@ -208,11 +207,10 @@ impl<'a> Remote<'a> {
             return Err(failed(self.requests, &error));
         }
         tally.checks.verify(self.requests)?;
-        let jobs = tally.ended as f64;
         Ok(RemoteRound {
             jobs: tally.ended as u64,
-            per_s: jobs / elapsed.as_secs_f64(),
-            client_cpu_us: cpu.as_secs_f64() * 1e6 / jobs,
+            per_s: tally.ended as f64 / elapsed.as_secs_f64(),
+            client_cpu: cpu,
             latencies: tally.latencies,
             served_by: tally.served_by,
         })
@@ -252,28 +250,18 @@ struct Tally {
     ended: usize,
     latencies: Latencies,
     checks: Checks,
-    served_by: BTreeMap<String, u64>,
+    served_by: BTreeMap<&'static str, u64>,
     failure: Option<ClientError>,
 }
 
 impl Tally {
-    fn new(max_samples: usize) -> Self {
-        Self {
-            max_samples,
-            ..Self::default()
-        }
-    }
-
     fn take(&mut self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
         self.ended += 1;
         match result {
             Ok(reply) => {
                 self.latencies.push(latency);
                 let backend = reply.served_by.map_or("unknown", |backend| backend.name());
-                match self.served_by.get_mut(backend) {
-                    Some(count) => *count += 1,
-                    None => drop(self.served_by.insert(backend.to_owned(), 1)),
-                }
+                *self.served_by.entry(backend).or_default() += 1;
                 self.checks
                     .keep(self.max_samples, index, || reply.output.to_vec());
             }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `bench pool` measured: raw rounds, the tables, and the comparison with the numbers to reach.
+//! The report of `bench pool`: raw rounds, the tables, and the comparison with the numbers to reach.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,23 @@ use serde::Serialize;
 use super::PoolPlan;
 use super::remote::RemoteRound;
 use crate::goals::{Goal, Goals};
-use crate::machine::Machine;
-use crate::report::{Table, median, table};
+use crate::report::{Report, Table, median, range, sharing, table};
 use crate::stats::Spread;
 use crate::workload::Case;
 
 /// Version of the JSON report: raised when a field changes its meaning.
-const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 2;
 
 /// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct PoolRound {
-    /// The library through its own interface, on the node's core; none where it has no interface.
+    /// The library through its own interface, on the node's core; `None` where it has no interface.
     pub(super) library_per_s: Option<f64>,
     /// The same library through the software backend's queue, on the node's core.
     pub(super) queue_per_s: f64,
-    /// CPU time per operation: unlike the rate it does not suffer from what else runs.
+    /// CPU time per operation: unlike the rate, other programs on the core do not change it.
     pub(super) queue_cpu_us: f64,
-    /// `openssl speed` on the node's core.
+    /// `openssl speed` on the node's core, per second of CPU time; all other rates are by the clock.
     pub(super) openssl_per_s: Option<f64>,
     /// The software backend's queue on the client's core: what a blocking caller would have had.
     pub(super) direct_p50_us: f64,
@@ -39,7 +38,7 @@ pub(super) struct PoolRound {
 /// One node in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NodeRound {
-    /// Worker threads per class; none for a node that was not started here.
+    /// Worker threads per class; `None` for a node that was not started here.
     pub(super) workers: Option<usize>,
     /// Pipelined.
     pub(super) per_s: f64,
@@ -51,7 +50,7 @@ pub(super) struct NodeRound {
     pub(super) client_cpu_us: f64,
     pub(super) jobs: u64,
     /// By backend, as the completions say.
-    pub(super) served_by: BTreeMap<String, u64>,
+    pub(super) served_by: BTreeMap<&'static str, u64>,
     /// One at a time, from a blocking caller.
     pub(super) blocking_p50_us: f64,
     pub(super) blocking_p99_us: f64,
@@ -69,44 +68,37 @@ pub(super) struct Depth {
 
 impl Depth {
     pub(super) fn new(workers: Option<usize>, in_flight: usize, round: &RemoteRound) -> Self {
-        let (per_s, latencies) = (round.per_s, &round.latencies);
-        let (p50_us, p99_us) = (latencies.quantile_us(0.5), latencies.quantile_us(0.99));
         Self {
             workers,
             in_flight,
-            per_s,
-            p50_us,
-            p99_us,
+            per_s: round.per_s,
+            p50_us: round.latencies.quantile_us(0.5),
+            p99_us: round.latencies.quantile_us(0.99),
         }
     }
 }
 
+/// All rounds of one case.
 #[derive(Debug, Serialize)]
-struct MeasuredCase {
+pub(super) struct MeasuredCase {
     #[serde(flatten)]
-    case: Case,
-    rounds: Vec<PoolRound>,
-    by_depth: Vec<Depth>,
+    pub(super) case: Case,
+    pub(super) rounds: Vec<PoolRound>,
+    pub(super) by_depth: Vec<Depth>,
+}
+
+/// The figures of `bench pool`.
+#[derive(Debug, Serialize)]
+pub(super) struct Operations {
+    pub(super) operations: Vec<MeasuredCase>,
 }
 
 /// The report of `bench pool`.
-#[derive(Debug, Serialize)]
-pub(super) struct PoolReport {
-    schema: u32,
-    benchmark: &'static str,
-    machine: Machine,
-    plan: PoolPlan,
-    operations: Vec<MeasuredCase>,
-    pub(super) goals: Goals,
-}
+pub(super) type PoolReport = Report<PoolPlan, Operations>;
 
 impl MeasuredCase {
     fn spread(&self, value: impl Fn(&PoolRound) -> Option<f64>) -> Option<Spread> {
-        Spread::of(self.rounds.iter().filter_map(value))
-    }
-
-    fn show(&self, decimals: usize, value: impl Fn(&PoolRound) -> Option<f64>) -> String {
-        median(self.spread(value), decimals)
+        Spread::over(&self.rounds, value)
     }
 
     /// Over the rounds of the node in column `node`.
@@ -116,16 +108,6 @@ impl MeasuredCase {
         value: impl Fn(&PoolRound, &NodeRound) -> f64,
     ) -> Option<Spread> {
         self.spread(|round| Some(value(round, round.nodes.get(node)?)))
-    }
-
-    fn range(
-        &self,
-        decimals: usize,
-        node: usize,
-        value: impl Fn(&PoolRound, &NodeRound) -> f64,
-    ) -> String {
-        self.of_node(node, value)
-            .map_or_else(String::new, |spread| spread.show(decimals))
     }
 
     /// The columns of nodes with their worker counts.
@@ -138,184 +120,224 @@ impl MeasuredCase {
 /// One line of a table: a case, the column of its node, and that node's workers.
 type Row<'a> = (&'a MeasuredCase, usize, Option<usize>);
 
+/// Each case with each node.
+fn rows(operations: &[MeasuredCase]) -> impl Iterator<Item = Row<'_>> {
+    let operations = operations.iter();
+    operations.flat_map(|one| one.nodes().map(move |(node, workers)| (one, node, workers)))
+}
+
 fn count(workers: Option<usize>) -> String {
     workers.map_or_else(|| "?".to_owned(), |workers| workers.to_string())
 }
 
-impl PoolReport {
-    pub(super) fn new(plan: &PoolPlan) -> Self {
-        Self {
-            schema: SCHEMA,
-            benchmark: "pool",
-            machine: Machine::here(),
-            plan: plan.clone(),
-            operations: Vec::new(),
-            goals: Goals::default(),
-        }
+/// The tables.
+pub(super) fn render(report: &PoolReport) -> String {
+    let plan = &report.plan;
+    let operations = &report.figures.operations;
+    let transport = match (plan.tcp, &plan.pool) {
+        (true, _) => "TCP with mutual TLS 1.3 on loopback",
+        (false, None) => "its unix socket",
+        (false, Some(_)) => "the endpoint of --pool",
+    };
+    let mut text = format!(
+        "{}\n\nNodes and direct calls on core {}, client on core {}{}, over {transport};\n\
+         {} rounds of {:.1} s, interleaved in changing order, each after a warm-up;\n\
+         {} jobs in flight when pipelined; rates by the clock, except OpenSSL's per second of CPU time;\n\
+         outputs checked in every round\n\n",
+        report.machine.describe(),
+        plan.node_core,
+        plan.load_core,
+        sharing(plan.node_core, plan.load_core),
+        plan.rounds,
+        plan.duration.as_secs_f64(),
+        plan.window,
+    );
+    text.push_str(&throughput(operations));
+    text.push_str("\nOne at a time, from a blocking caller\n");
+    text.push_str(&latency(operations));
+    if !plan.depths.is_empty() {
+        text.push_str("\nBy jobs in flight: operations/s, p50 µs, p99 µs\n");
+        text.push_str(&by_depth(operations, &plan.depths));
     }
+    text + &report.goals.render()
+}
 
-    pub(super) fn add(&mut self, case: Case, rounds: Vec<PoolRound>, by_depth: Vec<Depth>) {
-        let measured = MeasuredCase {
-            case,
-            rounds,
-            by_depth,
-        };
-        for (node, workers) in measured.nodes() {
-            self.goals.extend(goals(&measured, node, workers));
-        }
-        self.operations.push(measured);
-    }
+#[rustfmt::skip]
+fn throughput(operations: &[MeasuredCase]) -> String {
+    let of = |&(one, node, _): &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
+        median(one.of_node(node, |_, node| value(node)), decimals)
+    };
+    let library = |&(one, node, _): &Row<'_>| {
+        one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
+    };
+    table(rows(operations), &[
+        ("operation", &|(one, ..)| one.case.operation.to_string()),
+        ("key", &|(one, ..)| one.case.key.to_string()),
+        ("workers", &|(.., workers)| count(*workers)),
+        ("OpenSSL/CPU s", &|(one, ..)| median(one.spread(|round| round.openssl_per_s), 0)),
+        ("library/s", &|(one, ..)| median(one.spread(|round| round.library_per_s), 0)),
+        ("backend/s", &|(one, ..)| median(one.spread(|round| Some(round.queue_per_s)), 0)),
+        ("node/s", &|row| of(row, 0, |node| node.per_s)),
+        ("node / library", &|row| range(library(row), 3)),
+        ("node / backend", &|(one, node, _)| range(one.of_node(*node, |round, node| node.per_s / round.queue_per_s), 3)),
+        ("p50 µs", &|row| of(row, 0, |node| node.p50_us)),
+        ("p99 µs", &|row| of(row, 0, |node| node.p99_us)),
+        ("backend CPU µs", &|(one, ..)| median(one.spread(|round| Some(round.queue_cpu_us)), 1)),
+        ("node CPU µs", &|row| of(row, 1, |node| node.cpu_us)),
+        ("client CPU µs", &|row| of(row, 2, |node| node.client_cpu_us)),
+    ])
+    .render()
+}
 
-    /// The tables.
-    pub(super) fn render(&self) -> String {
-        let plan = &self.plan;
-        let transport = match (plan.tcp, &plan.pool) {
-            (true, _) => "TCP with mutual TLS 1.3 on loopback",
-            (false, None) => "its unix socket",
-            (false, Some(_)) => "the endpoint that was named",
-        };
-        let mut text = format!(
-            "{}\n\nNodes and direct calls on core {}, client on core {}{}, over {transport};\n\
-             {} rounds of {:.1} s, interleaved in changing order, each after a warm-up;\n\
-             {} jobs in flight when pipelined; rates by the clock; outputs checked in every round\n\n",
-            self.machine.describe(),
-            plan.node_core,
-            plan.load_core,
-            crate::report::sharing(plan.node_core, plan.load_core),
-            plan.rounds,
-            plan.duration.as_secs_f64(),
-            plan.window,
-        );
-        text.push_str(&self.throughput().render());
-        text.push_str("\nOne at a time, from a blocking caller\n");
-        text.push_str(&self.latency().render());
-        if !plan.depths.is_empty() {
-            text.push_str("\nBy jobs in flight: operations/s, p50 µs, p99 µs\n");
-            text.push_str(&self.by_depth().render());
-        }
-        text + &self.goals.render()
-    }
+#[rustfmt::skip]
+fn latency(operations: &[MeasuredCase]) -> String {
+    let of = |&(one, node, _): &Row<'_>, value: fn(&NodeRound) -> f64| {
+        median(one.of_node(node, |_, node| value(node)), 1)
+    };
+    table(rows(operations), &[
+        ("operation", &|(one, ..)| one.case.operation.to_string()),
+        ("key", &|(one, ..)| one.case.key.to_string()),
+        ("workers", &|(.., workers)| count(*workers)),
+        ("direct p50 µs", &|(one, ..)| median(one.spread(|round| Some(round.direct_p50_us)), 1)),
+        ("node p50 µs", &|row| of(row, |node| node.blocking_p50_us)),
+        ("node p99 µs", &|row| of(row, |node| node.blocking_p99_us)),
+        ("added p50 µs", &|(one, node, _)| range(one.of_node(*node, added_us), 1)),
+    ])
+    .render()
+}
 
-    #[rustfmt::skip]
-    fn throughput(&self) -> Table {
-        let of = |row: &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
-            median(row.0.of_node(row.1, |_, node| value(node)), decimals)
-        };
-        let library = |&(one, node, _): &Row<'_>| {
-            one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
-        };
-        table(self.rows(), &[
-            ("operation", &|(one, ..)| one.case.operation.to_string()),
-            ("key", &|(one, ..)| one.case.key.to_string()),
-            ("workers", &|(.., workers)| count(*workers)),
-            ("OpenSSL/s", &|(one, ..)| one.show(0, |round| round.openssl_per_s)),
-            ("library/s", &|(one, ..)| one.show(0, |round| round.library_per_s)),
-            ("backend/s", &|(one, ..)| one.show(0, |round| Some(round.queue_per_s))),
-            ("node/s", &|row| of(row, 0, |node| node.per_s)),
-            ("node / library", &|row| library(row).map_or_else(|| "-".to_owned(), |spread| spread.show(3))),
-            ("node / backend", &|(one, node, _)| one.range(3, *node, |round, node| node.per_s / round.queue_per_s)),
-            ("p50 µs", &|row| of(row, 0, |node| node.p50_us)),
-            ("p99 µs", &|row| of(row, 0, |node| node.p99_us)),
-            ("backend CPU µs", &|(one, ..)| one.show(1, |round| Some(round.queue_cpu_us))),
-            ("node CPU µs", &|row| of(row, 1, |node| node.cpu_us)),
-            ("client CPU µs", &|row| of(row, 2, |node| node.client_cpu_us)),
-        ])
-    }
+/// The latency that the node adds to an operation.
+fn added_us(round: &PoolRound, node: &NodeRound) -> f64 {
+    node.blocking_p50_us - round.direct_p50_us
+}
 
-    #[rustfmt::skip]
-    fn latency(&self) -> Table {
-        let of = |row: &Row<'_>, value: fn(&NodeRound) -> f64| {
-            median(row.0.of_node(row.1, |_, node| value(node)), 1)
-        };
-        table(self.rows(), &[
-            ("operation", &|(one, ..)| one.case.operation.to_string()),
-            ("key", &|(one, ..)| one.case.key.to_string()),
-            ("workers", &|(.., workers)| count(*workers)),
-            ("direct p50 µs", &|(one, ..)| one.show(1, |round| Some(round.direct_p50_us))),
-            ("node p50 µs", &|row| of(row, |node| node.blocking_p50_us)),
-            ("node p99 µs", &|row| of(row, |node| node.blocking_p99_us)),
-            ("added p50 µs", &|(one, node, _)| one.range(1, *node, |round, node| node.blocking_p50_us - round.direct_p50_us)),
-        ])
+fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
+    let heads = ["operation", "key", "workers"]
+        .map(str::to_owned)
+        .into_iter();
+    let mut table = Table::new(heads.chain(depths.iter().map(usize::to_string)));
+    for (one, _, workers) in rows(operations) {
+        let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
+        let cells = depths
+            .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
+        let Case { operation, key, .. } = one.case;
+        let names = [operation.to_string(), key.to_string(), count(workers)];
+        table.row(names.into_iter().chain(cells));
     }
-
-    fn by_depth(&self) -> Table {
-        let heads: Vec<String> = self.plan.depths.iter().map(usize::to_string).collect();
-        let mut head = vec!["operation", "key", "workers"];
-        head.extend(heads.iter().map(String::as_str));
-        let mut table = Table::new(&head);
-        for (one, _, workers) in self.rows() {
-            let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
-            let cells = depths
-                .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
-            let names = [
-                one.case.operation.to_string(),
-                one.case.key.to_string(),
-                count(workers),
-            ];
-            table.row(names.into_iter().chain(cells));
-        }
-        table
-    }
-
-    /// Each case with each node.
-    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        let cases = self.operations.iter();
-        cases.flat_map(|one| one.nodes().map(move |(node, workers)| (one, node, workers)))
-    }
+    table.render()
 }
 
 /// What is promised of a node with one worker per class, and shown of the others.
-fn goals(one: &MeasuredCase, node: usize, workers: Option<usize>) -> Vec<Goal> {
-    let promised = workers.is_none_or(|workers| workers == 1);
-    let with = match workers {
-        Some(1) | None => String::new(),
-        Some(workers) => format!(", workers: {workers}"),
-    };
+pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
     let mut goals = Vec::new();
-    let mut add = |what: &str, at_most, must, aim, measured: Option<Spread>| {
-        goals.extend(measured.map(|measured| {
-            Goal::new(format!("{what}{with}"), at_most, must, aim, measured)
-                .only_if("node with one worker per class", promised)
-        }));
-    };
-    let ratio = one.of_node(node, |round, node| node.per_s / round.queue_per_s);
-    let added = one.of_node(node, |round, node| {
-        node.blocking_p50_us - round.direct_p50_us
-    });
-    let client = one.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
-    match one.case.operation {
-        OperationKind::RsaPkcs1Sign => {
-            add(
-                "RSA-2048 sign through a node / called directly",
-                false,
-                0.95,
-                0.98,
-                ratio,
-            );
-            let what = "client CPU time per remote RSA-2048 sign / the same done locally";
-            add(what, true, 1.0 / 40.0, 1.0 / 100.0, client);
-        }
-        OperationKind::EcdsaSign => {
-            add(
-                "P-256 sign through a node, pipelined / called directly",
-                false,
-                0.90,
-                0.95,
-                ratio,
-            );
-            let what = "latency added at concurrency 1, p50, P-256, µs";
-            add(what, true, 30.0, 15.0, added);
-        }
-        OperationKind::Ed25519Sign => {
-            add(
-                "Ed25519 sign through a node, pipelined / called directly",
-                false,
-                0.85,
-                0.90,
-                ratio,
-            );
-        }
-        _ => {}
+    for (one, node, workers) in rows(operations) {
+        let with = match workers {
+            Some(1) | None => String::new(),
+            Some(workers) => format!(", workers: {workers}"),
+        };
+        let through = one.of_node(node, |round, node| node.per_s / round.queue_per_s);
+        let client = one.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
+        let added = one.of_node(node, added_us);
+        let at_least = |what: &str, must, aim| {
+            through.map(|through| Goal::at_least(format!("{what}{with}"), must, aim, through))
+        };
+        let at_most = |what: &str, must, aim, measured: Option<Spread>| {
+            measured.map(|measured| Goal::at_most(format!("{what}{with}"), must, aim, measured))
+        };
+        let promised = match one.case.operation {
+            OperationKind::RsaPkcs1Sign => {
+                let what = "client CPU time per remote RSA-2048 sign / the same done locally";
+                [
+                    at_least("RSA-2048 sign through a node / called directly", 0.95, 0.98),
+                    at_most(what, 1.0 / 40.0, 1.0 / 100.0, client),
+                ]
+            }
+            OperationKind::EcdsaSign => [
+                at_least(
+                    "P-256 sign through a node, pipelined / called directly",
+                    0.90,
+                    0.95,
+                ),
+                at_most(
+                    "latency added at concurrency 1, p50, P-256, µs",
+                    30.0,
+                    15.0,
+                    added,
+                ),
+            ],
+            OperationKind::Ed25519Sign => {
+                let what = "Ed25519 sign through a node, pipelined / called directly";
+                [at_least(what, 0.85, 0.90), None]
+            }
+            _ => [None, None],
+        };
+        let is_promised = workers.is_none_or(|workers| workers == 1);
+        let condition = "node with one worker per class";
+        let promised = promised.into_iter().flatten();
+        goals.extend(promised.map(|goal| goal.only_if(condition, is_promised)));
     }
-    goals
+    Goals(goals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::BenchKey;
+
+    /// A busy machine: the library gets a quarter of the CPU time, so its rate by the clock is a quarter of
+    /// OpenSSL's by CPU time.
+    #[test]
+    fn rates_by_cpu_time_are_labelled_and_no_ratio_mixes_them_with_the_clock() {
+        let node = NodeRound {
+            workers: Some(1),
+            per_s: 1_000.0,
+            p50_us: 1.0,
+            p99_us: 1.0,
+            cpu_us: 250.0,
+            client_cpu_us: 2.0,
+            jobs: 1,
+            served_by: BTreeMap::new(),
+            blocking_p50_us: 1.0,
+            blocking_p99_us: 1.0,
+        };
+        let round = PoolRound {
+            library_per_s: Some(1_000.0),
+            queue_per_s: 1_000.0,
+            queue_cpu_us: 250.0,
+            openssl_per_s: Some(4_000.0),
+            direct_p50_us: 1.0,
+            nodes: vec![node],
+        };
+        let case = Case::find(OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048).expect("a case");
+        let operations = [MeasuredCase {
+            case,
+            rounds: vec![round],
+            by_depth: Vec::new(),
+        }];
+        let text = throughput(&operations);
+        let cells = |line: &str| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let (heads, row) = (
+            cells(text.lines().next().expect("heads")),
+            cells(text.lines().nth(1).expect("a row")),
+        );
+        for (head, cell) in heads.iter().zip(&row) {
+            match head.as_str() {
+                "OpenSSL/CPU s" => assert_eq!(cell, "4000"),
+                head if head.contains(" / ") => {
+                    assert_eq!(cell, "1.000 (1.000 to 1.000)", "{head}")
+                }
+                head => assert!(!head.contains("OpenSSL"), "{head}"),
+            }
+        }
+        assert!(
+            heads.iter().any(|head| head == "OpenSSL/CPU s"),
+            "{heads:?}"
+        );
+    }
 }

@@ -3,15 +3,12 @@
 
 //! Two saved runs side by side: before and after an update, one machine and another.
 //!
-//! They did not run interleaved, so a difference is named only where the ranges of the rounds do not
-//! overlap.
-
-use std::fmt::Write as _;
+//! The runs were not interleaved, so a difference is reported only where the ranges of the rounds do not overlap.
 
 use serde::Serialize;
 
-use super::results::{SizesReport, number};
-use crate::report::Table;
+use super::results::{Measured, SizesReport, number};
+use crate::report::table;
 use crate::stats::Spread;
 
 /// One algorithm and size in both runs.
@@ -29,36 +26,23 @@ pub(crate) struct Compared {
     pub(crate) verdict: Verdict,
 }
 
-/// What can be said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Which run was faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Verdict {
     Faster,
     Slower,
-    /// The ranges overlap.
+    #[strum(to_string = "ranges overlap")]
     NoDifference,
-}
-
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Faster => "faster",
-            Self::Slower => "slower",
-            Self::NoDifference => "ranges overlap",
-        }
-    }
 }
 
 /// Everything that both runs have.
 pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared> {
     let mut rows = Vec::new();
     for old in &before.measured {
-        let new = after.measured.iter().find(|new| {
-            new.algorithm == old.algorithm
-                && new.size == old.size
-                && new.implementation == old.implementation
-        });
-        let Some((before_us, after_us)) = old.spread().zip(new.and_then(|new| new.spread())) else {
+        let new = after.find(&old.algorithm, old.size, &old.implementation);
+        let Some((before_us, after_us)) = old.spread().zip(new.and_then(Measured::spread)) else {
             continue;
         };
         let verdict = if after_us.max < before_us.min {
@@ -81,48 +65,29 @@ pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared
     rows
 }
 
-/// The comparison for people.
+/// The comparison as a table.
 pub(crate) fn render(before: &SizesReport, after: &SizesReport, rows: &[Compared]) -> String {
-    let mut text = format!(
-        "before: {}\nafter:  {}\n\n",
-        before.described, after.described
-    );
-    let head = [
-        "algorithm",
-        "bytes",
-        "with",
-        "before µs",
-        "after µs",
-        "times as fast",
-        "",
-    ];
-    let mut table = Table::new(&head);
-    for row in rows {
-        let size = if row.size == 0 {
-            String::new()
-        } else {
-            row.size.to_string()
-        };
-        table.row([
-            row.algorithm.clone(),
-            size,
-            row.implementation.clone(),
-            number(row.before_us.median),
-            number(row.after_us.median),
-            format!("{:.2}", row.speedup),
-            row.verdict.word().to_owned(),
-        ]);
-    }
-    text.push_str(&table.render());
+    #[rustfmt::skip]
+    let table = table(rows, &[
+        ("algorithm", &|row| row.algorithm.clone()),
+        ("bytes", &|row| if row.size == 0 { String::new() } else { row.size.to_string() }),
+        ("with", &|row| row.implementation.clone()),
+        ("before µs", &|row| number(row.before_us.median)),
+        ("after µs", &|row| number(row.after_us.median)),
+        ("times as fast", &|row| format!("{:.2}", row.speedup)),
+        ("", &|row| row.verdict.to_string()),
+    ]);
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
-    let _ = writeln!(
-        text,
-        "\n{} faster, {} slower, {} without a difference that stands out of the rounds",
+    format!(
+        "before: {}\nafter:  {}\n\n{}\n\
+         {} faster, {} slower, {} without a difference beyond the range of the rounds\n",
+        before.described,
+        after.described,
+        table.render(),
         count(Verdict::Faster),
         count(Verdict::Slower),
         count(Verdict::NoDifference)
-    );
-    text
+    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Figures that others published, for comparison: each with its source and how far it can be trusted. None
-//! of them was repeated here.
+//! Published figures of other measurements, each with its source and reliability. None of them was repeated here.
 
 use super::fit::Fit;
-use super::results::{number, size_name};
-use crate::report::Table;
+use super::results::number;
+use crate::report::{Table, table};
 
 /// Block sizes of the router's figures, in bytes.
 const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
@@ -60,60 +59,41 @@ const TUNNEL_SPEEDS: [(&str, f64, f64, &str); 6] = [
 
 /// All figures as text, with the line through each row's points and its gain at packets of `packet` bytes.
 pub(crate) fn render(packet: f64) -> String {
-    let mut text = format!("{ROUTER}\n\n");
-    let sizes = SIZES.map(size_name);
-    let packet_name = format!("at {packet:.0}, x vendor's");
-    let mut head = vec!["MB/s by bytes", ""];
-    head.extend(sizes.iter().map(String::as_str));
-    head.extend(["set-up µs", "then MB/s", &packet_name]);
-    let mut table = Table::new(&head);
-    for (algorithm, implementation, speeds) in &ROUTER_SPEEDS {
-        let fit = line(speeds);
+    let heads = ["MB/s by bytes", ""].map(str::to_owned).into_iter();
+    let fitted = ["set-up µs", "then MB/s"].map(str::to_owned).into_iter();
+    let sizes = SIZES.map(|size| format!("{size:.0}"));
+    let gain_head = [format!("at {packet:.0}, x vendor's")];
+    let mut speeds = Table::new(heads.chain(sizes).chain(fitted).chain(gain_head));
+    for (algorithm, implementation, mb_s) in &ROUTER_SPEEDS {
         let vendors = ROUTER_SPEEDS.iter().find(|(other, ..)| other == algorithm);
-        let gain = fit.zip(vendors.and_then(|(_, _, speeds)| line(speeds)));
-        let gain = gain.map(|(fit, vendors)| format!("{:.2}", fit.gain_over(&vendors, packet)));
-        let fitted = [
-            fit.map(|fit| number(fit.setup_us)),
-            fit.map(|fit| number(fit.speed_mb_s)),
-            gain,
-        ];
-        let names = [*algorithm, *implementation].map(str::to_owned).into_iter();
-        let speeds = speeds.iter().map(|speed| number(*speed));
-        table.row(
-            names
-                .chain(speeds)
-                .chain(fitted.map(Option::unwrap_or_default)),
-        );
+        let fits = line(mb_s).zip(vendors.and_then(|(.., mb_s)| line(mb_s)));
+        let fitted = fits.map(|(fit, vendors)| {
+            let gain = format!("{:.2}", fit.gain_over(&vendors, packet));
+            [number(fit.setup_us), number(fit.speed_mb_s), gain]
+        });
+        let names = [algorithm, implementation]
+            .map(|name| (*name).to_owned())
+            .into_iter();
+        let mb_s = mb_s.iter().map(|mb_s| number(*mb_s));
+        speeds.row(names.chain(mb_s).chain(fitted.into_iter().flatten()));
     }
-    text.push_str(&table.render());
-    let mut table = Table::new(&[
-        "operations/s",
-        "vendor's OpenSSL",
-        "built with assembly",
-        "ratio",
+    #[rustfmt::skip]
+    let keys = table(ROUTER_KEYS, &[
+        ("operations/s", &|(name, ..)| (*name).to_owned()),
+        ("vendor's OpenSSL", &|(_, before, _)| number(*before)),
+        ("built with assembly", &|(.., after)| number(*after)),
+        ("ratio", &|(_, before, after)| format!("{:.1}", after / before)),
     ]);
-    for (name, before, after) in ROUTER_KEYS {
-        table.row([
-            name.to_owned(),
-            number(before),
-            number(after),
-            format!("{:.1}", after / before),
-        ]);
-    }
-    text.push_str(&format!("\n{}\n{TUNNEL}\n\n", table.render()));
-    let mut table = Table::new(&["Mbit/s", "without", "with", "ratio", ""]);
-    for (name, without, with, reliability) in TUNNEL_SPEEDS {
-        let ratio = format!("{:.2}", with / without);
-        table.row([
-            name.to_owned(),
-            number(without),
-            number(with),
-            ratio,
-            reliability.to_owned(),
-        ]);
-    }
-    text.push_str(&table.render());
-    text
+    #[rustfmt::skip]
+    let tunnels = table(TUNNEL_SPEEDS, &[
+        ("Mbit/s", &|(name, ..)| (*name).to_owned()),
+        ("without", &|(_, without, ..)| number(*without)),
+        ("with", &|(.., with, _)| number(*with)),
+        ("ratio", &|(_, without, with, _)| format!("{:.2}", with / without)),
+        ("", &|(.., reliability)| (*reliability).to_owned()),
+    ]);
+    let [speeds, keys, tunnels] = [speeds, keys, tunnels].map(|table| table.render());
+    format!("{ROUTER}\n\n{speeds}\n{keys}\n{TUNNEL}\n\n{tunnels}")
 }
 
 fn line(speeds: &[f64; 5]) -> Option<Fit> {

@@ -1,20 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `bench sizes` measured: as values that are saved and read back, as tables, as CSV, as plots.
+//! The measurements of `bench sizes`: values that are saved and read back, tables, CSV, plots.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::fit::Fit;
 use super::rows;
+use super::worker::Slice;
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value};
-use crate::report::Table;
+use crate::report::{Table, dash, range};
 use crate::stats::Spread;
 
 /// What the saved form is called; another one is refused.
@@ -73,18 +77,22 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    fn is(&self, algorithm: &str, size: usize, with: &str) -> bool {
+        (&*self.algorithm, self.size, &*self.implementation) == (algorithm, size, with)
+    }
+
     /// Microseconds over the rounds.
     pub(crate) fn spread(&self) -> Option<Spread> {
         Spread::of(self.micros.iter().copied())
     }
 }
 
-impl SizesReport {
-    pub(crate) fn new(machine: Json, described: String) -> Self {
+impl Default for SizesReport {
+    fn default() -> Self {
         Self {
             format: FORMAT.to_owned(),
-            machine,
-            described,
+            machine: Json::Null,
+            described: String::new(),
             rounds: 0,
             slice_ms: 0,
             packet: 0,
@@ -93,238 +101,220 @@ impl SizesReport {
             measured: Vec::new(),
         }
     }
+}
 
+impl SizesReport {
     /// Reads a saved run.
     ///
     /// # Errors
     /// It cannot be read, or is none.
     pub(crate) fn load(path: &Path) -> Result<Self, BenchError> {
-        let len = fs::metadata(path)
-            .map_err(BenchError::file("read", path))?
-            .len();
-        if len > MAX_FILE_LEN {
-            return Err(BenchError::Usage(format!(
-                "{}: too large for a saved run",
-                path.display()
-            )));
-        }
-        let text = fs::read(path).map_err(BenchError::file("read", path))?;
+        let (failed, name) = (BenchError::file("read", path), path.display());
+        let mut text = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut text));
+        read.map_err(failed)?;
         let report: Self = serde_json::from_slice(&text).map_err(|error| {
-            let path = path.display();
             BenchError::Usage(format!(
-                "{path} is no run saved by bench sizes --json: {error}"
+                "{name} is no run saved by bench sizes --json: {error}"
             ))
         })?;
-        if report.format != FORMAT {
-            let (path, format) = (path.display(), &report.format);
-            return Err(BenchError::Usage(format!(
-                "{path} has format {format}, not {FORMAT}"
-            )));
+        let format = &report.format;
+        match format == FORMAT {
+            true => Ok(report),
+            false => Err(BenchError::Usage(format!(
+                "{name} has format {format}, not {FORMAT}"
+            ))),
         }
-        Ok(report)
     }
 
-    fn find(&self, algorithm: &str, size: usize, implementation: &str) -> Option<&Measured> {
-        self.measured.iter().find(|measured| {
-            measured.algorithm == algorithm
-                && measured.size == size
-                && measured.implementation == implementation
-        })
+    /// Adds one slice.
+    pub(super) fn record(&mut self, algorithm: &str, size: usize, with: &str, slice: &Slice) {
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / slice.operations as f64;
+        let (micros, cpu) = (each(slice.elapsed), each(slice.cpu));
+        let known = self
+            .measured
+            .iter_mut()
+            .find(|one| one.is(algorithm, size, with));
+        if let Some(known) = known {
+            known.micros.push(micros);
+            known.cpu_micros.push(cpu);
+            return;
+        }
+        self.measured.push(Measured {
+            algorithm: algorithm.to_owned(),
+            size,
+            implementation: with.to_owned(),
+            micros: vec![micros],
+            cpu_micros: vec![cpu],
+        });
+    }
+
+    pub(super) fn find(&self, algorithm: &str, size: usize, with: &str) -> Option<&Measured> {
+        self.measured
+            .iter()
+            .find(|one| one.is(algorithm, size, with))
+    }
+
+    /// The implementation that the others are compared with.
+    fn first(&self) -> &str {
+        self.implementations.first().map_or("", |first| &first.name)
     }
 
     /// How many times as fast as the first implementation, round by round.
     fn ratio(&self, measured: &Measured) -> Option<Spread> {
-        let first = &self.implementations.first()?.name;
-        let peer = self.find(&measured.algorithm, measured.size, first)?;
-        let rounds = peer.micros.iter().zip(&measured.micros);
-        Spread::of(rounds.map(|(peer, own)| peer / own))
+        let peer = self.find(&measured.algorithm, measured.size, self.first())?;
+        Spread::of_ratios(peer.micros.iter().copied(), measured.micros.iter().copied())
     }
 
     /// Algorithms in the order of the rows, those with a size or those without.
     fn algorithms(&self, sized: bool) -> Vec<&'static str> {
-        rows::ROWS
-            .iter()
-            .filter(|row| row.request.sized() == sized)
-            .map(|row| row.name)
-            .filter(|name| {
-                self.measured
-                    .iter()
-                    .any(|measured| measured.algorithm == *name)
-            })
+        let rows = rows::ROWS.iter().filter(|row| row.request.sized() == sized);
+        rows.map(|row| row.name)
+            .filter(|name| self.measured.iter().any(|one| one.algorithm == *name))
             .collect()
     }
 
-    fn sizes(&self) -> Vec<usize> {
-        let mut sizes: Vec<usize> = self
-            .measured
-            .iter()
-            .map(|measured| measured.size)
-            .filter(|size| *size > 0)
-            .collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+    /// Each algorithm with a size, or without, with each implementation.
+    fn pairs(&self, sized: bool) -> impl Iterator<Item = (&'static str, &str)> {
+        let algorithms = self.algorithms(sized).into_iter();
+        algorithms.flat_map(|algorithm| {
+            self.implementations
+                .iter()
+                .map(move |one| (algorithm, &*one.name))
+        })
     }
 
-    /// The line through what an implementation took by size.
-    fn fit(&self, algorithm: &str, implementation: &str) -> Option<Fit> {
-        let points: Vec<(f64, f64)> = self
-            .measured
-            .iter()
-            .filter(|measured| {
-                measured.algorithm == algorithm && measured.implementation == implementation
-            })
-            .filter_map(|measured| Some((measured.size as f64, measured.spread()?.median)))
-            .collect();
-        Fit::through(&points)
+    fn sizes(&self) -> Vec<usize> {
+        let sizes: BTreeSet<usize> = self.measured.iter().map(|one| one.size).collect();
+        sizes.into_iter().filter(|size| *size > 0).collect()
+    }
+
+    /// The line through the points of an algorithm with an implementation.
+    fn fit(&self, algorithm: &str, with: &str) -> Option<Fit> {
+        let points = self.measured.iter().filter_map(|one| {
+            let is_point = one.is(algorithm, one.size, with);
+            Some((one.size as f64, one.spread().filter(|_| is_point)?.median))
+        });
+        Fit::through(&points.collect::<Vec<_>>())
     }
 
     // ---- tables -------------------------------------------------------------------------------
 
-    /// Everything for people.
+    /// All tables.
     pub(crate) fn render(&self) -> String {
         let mut text = format!("{}\n\n", self.described);
-        for implementation in &self.implementations {
-            let Described { name, description } = implementation;
+        for Described { name, description } in &self.implementations {
             let _ = writeln!(text, "{name}: {description}");
         }
-        let _ = write!(
+        let _ = writeln!(
             text,
-            "\n{} interleaved rounds of {} ms on one core, median; every output checked\n",
+            "\n{} interleaved rounds of {} ms on one core, median; every output checked",
             self.rounds, self.slice_ms
         );
         if !self.algorithms(true).is_empty() {
             let _ = write!(
                 text,
-                "\nMB/s (10^6 bytes) by bytes per packet or block\n{}",
-                self.speeds()
-            );
-            let _ = write!(
-                text,
-                "\nWhat size costs: t = set-up + bytes / speed. Gain at packets of {} bytes\n{}",
+                "\nMB/s (10^6 bytes) by bytes per packet or block\n{}\n\
+                 The cost of size: t = set-up + bytes / speed. Gain at packets of {} bytes\n{}",
+                self.speeds().render(),
                 self.packet,
-                self.lines()
+                self.lines().render()
             );
         }
         if !self.algorithms(false).is_empty() {
-            let _ = write!(text, "\nOperations per second\n{}", self.keys());
+            let _ = write!(text, "\nOperations per second\n{}", self.keys().render());
         }
         if !self.absent.is_empty() {
             text.push_str("\nNot measured\n");
-            for absent in &self.absent {
-                let what = absent.algorithm.as_deref().unwrap_or("everything");
-                let _ = writeln!(
-                    text,
-                    "  {} with {}: {}",
-                    what, absent.implementation, absent.reason
-                );
-            }
+        }
+        for Absent {
+            implementation,
+            algorithm,
+            reason,
+        } in &self.absent
+        {
+            let what = algorithm.as_deref().unwrap_or("everything");
+            let _ = writeln!(text, "  {what} with {implementation}: {reason}");
         }
         text
     }
 
-    fn speeds(&self) -> String {
+    fn speeds(&self) -> Table {
         let sizes = self.sizes();
-        let names: Vec<String> = sizes.iter().map(|size| size_name(*size as f64)).collect();
-        let mut head = vec!["algorithm", "with"];
-        head.extend(names.iter().map(String::as_str));
-        let mut table = Table::new(&head);
-        for algorithm in self.algorithms(true) {
-            for Described { name, .. } in &self.implementations {
-                let cells = sizes.iter().map(|size| {
-                    let micros = self.find(algorithm, *size, name).and_then(Measured::spread);
-                    micros.map_or_else(
-                        || "-".to_owned(),
-                        |micros| number(*size as f64 / micros.median),
-                    )
-                });
-                let names = [algorithm.to_owned(), name.clone()];
-                table.row(names.into_iter().chain(cells));
-            }
+        let heads = ["algorithm".to_owned(), "with".to_owned()].into_iter();
+        let mut table = Table::new(heads.chain(sizes.iter().map(usize::to_string)));
+        for (algorithm, with) in self.pairs(true) {
+            let speed = |size: &usize| {
+                let micros = self.find(algorithm, *size, with)?.spread()?;
+                Some(number(*size as f64 / micros.median))
+            };
+            let names = [algorithm.to_owned(), with.to_owned()].into_iter();
+            table.row(names.chain(sizes.iter().map(|size| dash(speed(size)))));
         }
-        table.render()
+        table
     }
 
-    fn lines(&self) -> String {
-        let first = self
-            .implementations
-            .first()
-            .map(|first| first.name.as_str())
-            .unwrap_or_default();
-        let gain_head = format!("x {first} (range)");
-        let crossover_head = format!("faster than {first}");
-        let head = [
+    fn lines(&self) -> Table {
+        let first = self.first();
+        let (gain, crossover) = (format!("x {first} (range)"), format!("faster than {first}"));
+        let heads = [
             "algorithm",
             "with",
             "set-up µs",
             "MB/s",
             "off by",
-            &gain_head,
-            &crossover_head,
+            &gain,
+            &crossover,
         ];
-        let mut table = Table::new(&head);
-        for algorithm in self.algorithms(true) {
-            let base = self.fit(algorithm, first);
-            for Described { name, .. } in &self.implementations {
-                let Some(fit) = self.fit(algorithm, name) else {
-                    continue;
-                };
-                let at_packet = self.find(algorithm, self.packet, name);
-                let gain = at_packet.and_then(|measured| self.ratio(measured));
-                // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
-                let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
-                let crossover = match base.filter(|_| name != first) {
-                    Some(base) if differs => fit.crossover(&base).show(),
-                    Some(_) => "no difference".to_owned(),
-                    None => String::new(),
-                };
-                table.row([
-                    algorithm.to_owned(),
-                    name.clone(),
-                    number(fit.setup_us),
-                    number(fit.speed_mb_s),
-                    format!("{:.0} %", fit.deviation * 100.0),
-                    gain.filter(|_| name != first)
-                        .map(|gain| gain.show(2))
-                        .unwrap_or_default(),
-                    crossover,
-                ]);
-            }
+        let mut table = Table::new(heads);
+        for (algorithm, with) in self.pairs(true) {
+            let Some(fit) = self.fit(algorithm, with) else {
+                continue;
+            };
+            let base = self.fit(algorithm, first).filter(|_| with != first);
+            let at_packet = self.find(algorithm, self.packet, with);
+            let gain = at_packet
+                .and_then(|one| self.ratio(one))
+                .filter(|_| with != first);
+            // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
+            let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
+            let crossover = base.map(|base| match differs {
+                true => fit.crossover(&base).show(),
+                false => "no difference".to_owned(),
+            });
+            table.row([
+                algorithm.to_owned(),
+                with.to_owned(),
+                number(fit.setup_us),
+                number(fit.speed_mb_s),
+                format!("{:.0} %", fit.deviation * 100.0),
+                gain.map_or_else(String::new, |gain| gain.show(2)),
+                crossover.unwrap_or_default(),
+            ]);
         }
-        table.render()
+        table
     }
 
-    fn keys(&self) -> String {
-        let first = self
-            .implementations
-            .first()
-            .map(|first| first.name.as_str())
-            .unwrap_or_default();
-        let mut head = vec!["algorithm".to_owned()];
+    fn keys(&self) -> Table {
+        let first = self.first();
+        let mut heads = vec!["algorithm".to_owned()];
         for Described { name, .. } in &self.implementations {
-            head.push(format!("{name}/s"));
-            if name != first {
-                head.push(format!("x {first} (range)"));
-            }
+            heads.push(format!("{name}/s"));
+            heads.extend((name != first).then(|| format!("x {first} (range)")));
         }
-        let head: Vec<&str> = head.iter().map(String::as_str).collect();
-        let mut table = Table::new(&head);
+        let mut table = Table::new(heads);
         for algorithm in self.algorithms(false) {
             let mut cells = vec![algorithm.to_owned()];
             for Described { name, .. } in &self.implementations {
                 let measured = self.find(algorithm, 0, name);
-                let rate = measured
-                    .and_then(Measured::spread)
-                    .map(|micros| 1e6 / micros.median);
-                cells.push(rate.map_or_else(|| "-".to_owned(), number));
-                if name != first {
-                    let ratio = measured.and_then(|measured| self.ratio(measured));
-                    cells.push(ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.show(2)));
-                }
+                let micros = measured.and_then(Measured::spread);
+                cells.push(dash(micros.map(|micros| number(1e6 / micros.median))));
+                let ratio = || range(measured.and_then(|one| self.ratio(one)), 2);
+                cells.extend((name != first).then(ratio));
             }
             table.row(cells);
         }
-        table.render()
+        table
     }
 
     // ---- files --------------------------------------------------------------------------------
@@ -333,21 +323,21 @@ impl SizesReport {
     pub(crate) fn csv(&self) -> String {
         let mut text = "algorithm,bytes,implementation,operations_per_s,bytes_per_s,us_median,us_min,us_max,cpu_us_median\n".to_owned();
         for measured in &self.measured {
-            let Some(micros) = measured.spread() else {
+            let Some(Spread { median, min, max }) = measured.spread() else {
                 continue;
             };
             let cpu = Spread::of(measured.cpu_micros.iter().copied()).map_or(0.0, |cpu| cpu.median);
-            let rate = 1e6 / micros.median;
+            let Measured {
+                algorithm,
+                size,
+                implementation,
+                ..
+            } = measured;
+            let (with, rate) = (csv_field(implementation), 1e6 / median);
+            let bytes = rate * *size as f64;
             let _ = writeln!(
                 text,
-                "{},{},{},{rate:.1},{:.0},{:.4},{:.4},{:.4},{cpu:.4}",
-                measured.algorithm,
-                measured.size,
-                csv_field(&measured.implementation),
-                rate * measured.size as f64,
-                micros.median,
-                micros.min,
-                micros.max,
+                "{algorithm},{size},{with},{rate:.1},{bytes:.0},{median:.4},{min:.4},{max:.4},{cpu:.4}",
             );
         }
         text
@@ -360,54 +350,47 @@ impl SizesReport {
     pub(crate) fn plots(&self) -> Result<Vec<(String, String)>, BenchError> {
         let mut plots = Vec::new();
         for algorithm in self.algorithms(true) {
-            let series = self
-                .implementations
-                .iter()
-                .map(|Described { name, .. }| Line {
-                    name: name.clone(),
-                    points: self.points(algorithm, name),
-                });
+            let line = |one: &Described| Line {
+                name: one.name.clone(),
+                points: self.points(algorithm, &one.name),
+            };
+            let lines = self.implementations.iter().map(line);
             let chart = LineChart {
                 title: format!("{algorithm} by size"),
                 x: Axis::logarithmic("bytes per packet or block"),
                 y: Axis::logarithmic("MB/s"),
-                series: series.filter(|line| !line.points.is_empty()).collect(),
+                series: lines.filter(|line| !line.points.is_empty()).collect(),
             };
             plots.push((format!("{algorithm}.svg"), chart.render()?));
         }
         let categories = self.algorithms(false);
         if !categories.is_empty() {
-            let series = self
-                .implementations
-                .iter()
-                .map(|Described { name, .. }| Bars {
-                    name: name.clone(),
-                    values: categories
-                        .iter()
-                        .map(|algorithm| {
-                            let micros = self.find(algorithm, 0, name)?.spread()?;
-                            Some(Value::from(micros.map(|micros| 1e6 / micros)))
-                        })
-                        .collect(),
-                });
+            let rate = |algorithm: &str, with: &str| {
+                let micros = self.find(algorithm, 0, with)?.spread()?;
+                Some(Value::from(micros.map(|micros| 1e6 / micros)))
+            };
+            let bars = |Described { name, .. }: &Described| Bars {
+                name: name.clone(),
+                values: categories
+                    .iter()
+                    .map(|algorithm| rate(algorithm, name))
+                    .collect(),
+            };
             let chart = BarChart {
                 title: "Public-key operations".to_owned(),
                 axis: Axis::logarithmic("operations per second, one core"),
                 categories: categories.iter().map(|name| (*name).to_owned()).collect(),
-                series: series.collect(),
+                series: self.implementations.iter().map(bars).collect(),
             };
             plots.push(("public-key.svg".to_owned(), chart.render()?));
         }
         Ok(plots)
     }
 
-    fn points(&self, algorithm: &str, implementation: &str) -> Vec<(f64, Value)> {
+    fn points(&self, algorithm: &str, with: &str) -> Vec<(f64, Value)> {
         let speed = |size: usize| {
-            let micros = self.find(algorithm, size, implementation)?.spread()?;
-            Some((
-                size as f64,
-                Value::from(micros.map(|micros| size as f64 / micros)),
-            ))
+            let (micros, bytes) = (self.find(algorithm, size, with)?.spread()?, size as f64);
+            Some((bytes, Value::from(micros.map(|micros| bytes / micros))))
         };
         self.sizes().into_iter().filter_map(speed).collect()
     }
@@ -423,11 +406,6 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// A size as a column's head.
-pub(crate) fn size_name(size: f64) -> String {
-    format!("{size:.0}")
-}
-
 fn csv_field(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -438,13 +416,17 @@ fn csv_field(text: &str) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A report of two implementations, of which the second takes `factor` of the first's time.
     pub(crate) fn report(factor: f64) -> SizesReport {
-        let mut report = SizesReport::new(Json::Null, "a machine".to_owned());
-        report.rounds = 2;
-        report.packet = 1420;
+        let mut report = SizesReport {
+            rounds: 2,
+            packet: 1420,
+            ..SizesReport::default()
+        };
         for (name, factor) in [("openssl", 1.0), ("aws-lc", factor)] {
             report.implementations.push(Described {
                 name: name.to_owned(),

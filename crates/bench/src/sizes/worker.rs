@@ -3,21 +3,23 @@
 
 //! One implementation in a process of its own.
 //!
-//! A libcrypto reads its capability mask when it is loaded, and one process cannot hold two builds of
-//! it apart. So each implementation is a child of ours that takes [`Ask`]s on its standard input and gives
-//! [`Answer`]s on its standard output, one JSON value a line. That also lets the implementations take turns in
-//! slices of milliseconds, which `openssl speed` with its whole seconds does not.
+//! A libcrypto reads its capability mask when it is loaded, and one process cannot tell two builds of it apart. So
+//! each implementation is a child process that takes [`Ask`]s on its standard input and gives [`Answer`]s on its
+//! standard output, one JSON value a line. The implementations can then alternate in slices of milliseconds;
+//! `openssl speed` takes whole seconds.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
+use millrace_hostfs::child::OwnedChild;
 use serde::{Deserialize, Serialize};
 
-use super::implementation::{Implementation, Opened, Prepared, Source};
+use super::implementation::{Implementation, Opened, Prepared};
 use super::rows;
 use crate::cores;
 use crate::error::{BenchError, LibraryError};
@@ -44,10 +46,10 @@ struct Ask {
 
 /// What a child says.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    /// At the start: it is there, with what it says of itself.
+enum Answer {
+    /// At the start: the description of the implementation.
     Ready(String),
-    /// The implementation is not there (at the start), or does not have the operation.
+    /// The implementation is missing (at the start), or does not have the operation.
     Absent(String),
     Measured(Slice),
     /// The output was wrong, or the request was.
@@ -56,12 +58,12 @@ pub(crate) enum Answer {
 
 /// What one slice gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Slice {
-    pub(crate) operations: u64,
-    pub(crate) elapsed: Duration,
-    pub(crate) cpu: Duration,
+pub(super) struct Slice {
+    pub(super) operations: u64,
+    pub(super) elapsed: Duration,
+    pub(super) cpu: Duration,
     /// The hash of the first output, where every implementation must give the same.
-    pub(crate) check: Option<String>,
+    pub(super) check: Option<String>,
 }
 
 // ---- the child ------------------------------------------------------------------------------------
@@ -70,8 +72,8 @@ pub(crate) struct Slice {
 ///
 /// # Errors
 /// Standard input or output is broken.
-pub(crate) fn serve(source: &Source) -> Result<(), BenchError> {
-    let opened = match Opened::open(source) {
+pub(super) fn serve(library: Option<&Path>) -> Result<(), BenchError> {
+    let opened = match Opened::open(library) {
         Ok(opened) => opened,
         Err(reason) => return say(&Answer::Absent(reason.to_string())),
     };
@@ -136,75 +138,67 @@ fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, LibraryErro
 
 fn check(output: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, output);
-    hash.as_ref()[..CHECK_LEN]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let bytes = &hash.as_ref()[..CHECK_LEN];
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn say(answer: &Answer) -> Result<(), BenchError> {
-    let mut output = io::stdout().lock();
-    serde_json::to_writer(&mut output, answer)
-        .map_err(io::Error::from)
-        .and_then(|()| writeln!(output))
-        .and_then(|()| output.flush())
-        .map_err(BenchError::system("answer a request"))
+    write_line(&mut io::stdout().lock(), answer).map_err(BenchError::system("answer a request"))
+}
+
+/// Writes a value as one line of JSON.
+fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *to, value)?;
+    writeln!(to)?;
+    to.flush()
 }
 
 // ---- the parent -----------------------------------------------------------------------------------
 
-/// A running child. Ended on drop.
+/// A running child, which ends with its value.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) name: String,
-    /// What it says of itself.
-    pub(crate) description: String,
-    child: Child,
-    requests: Option<ChildStdin>,
+pub(super) struct Worker {
+    pub(super) name: String,
+    /// Version and view of the processor.
+    pub(super) description: String,
+    requests: ChildStdin,
     answers: BufReader<ChildStdout>,
+    _child: OwnedChild,
 }
 
 impl Worker {
-    /// Starts an implementation on a core; `Err` in the inner result says why it is not there.
+    /// Starts an implementation on a core; `Err` in the inner result is the reason why it is missing.
     ///
     /// # Errors
     /// The child could not be started.
-    pub(crate) fn start(
+    pub(super) fn start(
         implementation: &Implementation,
         core: usize,
     ) -> Result<Result<Self, LibraryError>, BenchError> {
         let binary = std::env::current_exe().map_err(BenchError::system("find this program"))?;
         let mut command = Command::new(binary);
         command.args(["bench", "sizes-worker"]);
-        if let Source::Libcrypto(path) = &implementation.source {
+        if let Some(path) = &implementation.library {
             command.arg("--library").arg(path);
         }
         command
             .env_remove("OPENSSL_CONF")
             .env_remove("OPENSSL_ia32cap")
             .env_remove("OPENSSL_armcap")
-            .envs(
-                implementation
-                    .environment
-                    .iter()
-                    .map(|(name, value)| (name, value)),
-            )
+            .envs(implementation.variable)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = cores::pinned(core, || command.spawn())?
+        let mut child = cores::pinned(core, || OwnedChild::spawn(&mut command))?
             .map_err(BenchError::system("start this program again"))?;
-        let (requests, answers) = (child.stdin.take(), child.stdout.take());
-        let (Some(requests), Some(answers)) = (requests, answers) else {
-            return Err(BenchError::Setup(
-                "a child has no standard streams".to_owned(),
-            ));
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(BenchError::Setup("a child has no standard streams".into()));
         };
         let mut worker = Self {
             name: implementation.name.clone(),
             description: String::new(),
-            child,
-            requests: Some(requests),
+            requests,
             answers: BufReader::new(answers),
+            _child: child,
         };
         match worker.answer()? {
             Answer::Ready(description) => {
@@ -216,11 +210,11 @@ impl Worker {
         }
     }
 
-    /// Has it compute for `time`; nothing if it does not have the operation, with the reason.
+    /// Has it compute for `time`; `Err` in the inner result is the reason why it lacks the operation.
     ///
     /// # Errors
     /// [`BenchError::Wrong`] if its output was wrong, or the child is gone.
-    pub(crate) fn measure(
+    pub(super) fn measure(
         &mut self,
         row: &str,
         size: usize,
@@ -231,12 +225,7 @@ impl Worker {
             size,
             time,
         };
-        if let Some(requests) = &mut self.requests {
-            serde_json::to_writer(&mut *requests, &ask)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(requests))
-                .map_err(BenchError::system("ask a child"))?;
-        }
+        write_line(&mut self.requests, &ask).map_err(BenchError::system("ask a child"))?;
         match self.answer()? {
             Answer::Measured(slice) if slice.operations > 0 => Ok(Ok(slice)),
             Answer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
@@ -269,17 +258,6 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Its standard input ends, and with it the child; if it does not, by force.
-        self.requests = None;
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,7 +265,7 @@ mod tests {
     #[test]
     fn child_answers_requests_and_refuses_what_is_not_valid() {
         let mut cache = Cache::new();
-        let aws_lc = Opened::open(&Source::AwsLc).expect("AWS-LC");
+        let aws_lc = Opened::open(None).expect("AWS-LC");
         let mut ask = |line: &str| answer(&aws_lc, &mut cache, line);
         let typed = |row: &str, size, micros| {
             let time = Duration::from_micros(micros);

@@ -38,13 +38,13 @@ use thiserror::Error;
 
 use super::TlsVersion;
 use crate::error::BenchError;
-use crate::process::Stop;
+use crate::progress::Progress;
 use crate::stats::Latencies;
 
 /// A connection on which nothing happens for so long has failed. Clients give up later than that.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to wait for events before looking at the clock and at `Stop`.
+/// How long to wait for events between checks of the clock and of a request to stop.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Between two looks for connections on which nothing happens.
@@ -144,8 +144,12 @@ pub(super) struct Offer {
 }
 
 /// Offers a load, and then lets the handshakes that have begun end.
-pub(super) fn drive(target: &Target, offer: Offer, stop: &Stop) -> Result<Outcome, BenchError> {
-    Generator::new(target, offer)?.run(stop)
+pub(super) fn drive(
+    target: &Target,
+    offer: Offer,
+    progress: &Progress,
+) -> Result<Outcome, BenchError> {
+    Generator::new(target, offer)?.run(progress)
 }
 
 struct Generator<'a> {
@@ -183,7 +187,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    fn run(mut self, stop: &Stop) -> Result<Outcome, BenchError> {
+    fn run(mut self, progress: &Progress) -> Result<Outcome, BenchError> {
         let start = Instant::now();
         let mut last_look = start;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.slots.len());
@@ -197,7 +201,7 @@ impl<'a> Generator<'a> {
                 break;
             }
             self.wait(&mut events, now)?;
-            stop.check()?;
+            progress.check()?;
             for event in &events {
                 self.advance(usize::try_from(event.data.u64()).unwrap_or(usize::MAX));
             }

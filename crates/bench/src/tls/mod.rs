@@ -11,20 +11,19 @@
 //!             names the key
 //! ```
 //!
-//! One *cell* is a server, a key, a TLS version and a mode. In every round each cell is measured once, local
-//! next to pooled, in an order that is permuted from round to round; ratios are taken within the round. Each
-//! load is sampled while it runs: the share of private-key work in the gateway's CPU time is the offload
-//! ceiling.
+//! One *cell* is a server, a key, a TLS version and a mode. Each round measures each cell once, local next to pooled, in
+//! an order that is permuted from round to round; ratios are taken within the round. Each load is sampled while it
+//! runs: the share of private-key work in the gateway's CPU time is the offload ceiling.
 //!
 //! | file | what |
 //! |---|---|
-//! | `plan.rs` | what is measured, in which order |
-//! | `gateway.rs`, `testbed.rs` | the servers, and everything that runs |
+//! | `plan.rs` | the cells, and their order |
+//! | `gateway.rs`, `testbed.rs` | the servers, and everything else that runs |
 //! | `load.rs`, `short.rs` | the loads: handshakes and requests; short connections |
 //! | `observer.rs` | the sampler |
-//! | `results.rs`, `tables.rs`, `plots.rs` | figures, and how they are shown |
+//! | `results.rs`, `tables.rs`, `plots.rs` | the figures, as tables and plots |
 //! | `summary.rs` | the last screen of the demonstration |
-//! | `reference.rs` | figures of others, labelled |
+//! | `reference.rs` | published figures, labelled |
 
 mod gateway;
 mod load;
@@ -38,50 +37,42 @@ mod summary;
 mod tables;
 mod testbed;
 
-use std::fmt;
-
 use clap::ValueEnum;
 use serde::Serialize;
 
-pub use self::gateway::{Mode, Server};
+pub(crate) use self::gateway::{Mode, Server};
 use self::plan::TlsPlan;
-use self::results::TlsReport;
+use self::results::{Figures, TlsReport};
 use self::testbed::Testbed;
 use crate::cli::TlsArgs;
 use crate::cores;
 use crate::crypto;
 use crate::error::BenchError;
 use crate::plot;
-use crate::process::Stop;
 use crate::progress::Progress;
-use crate::report;
+use crate::report::Report;
 
 /// A version of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-pub enum TlsVersion {
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum, strum::Display,
+)]
+pub(crate) enum TlsVersion {
     /// TLS 1.2
     #[value(name = "1.2")]
     #[serde(rename = "1.2")]
+    #[strum(to_string = "1.2")]
     Tls12,
     /// TLS 1.3
     #[value(name = "1.3")]
     #[serde(rename = "1.3")]
+    #[strum(to_string = "1.3")]
     Tls13,
-}
-
-impl fmt::Display for TlsVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Tls12 => "1.2",
-            Self::Tls13 => "1.3",
-        })
-    }
 }
 
 /// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub(crate) enum Part {
     /// Handshakes: as many as go, and the same number for all modes
     Handshakes,
     /// Requests over new connections, 100 at a time: as many as go
@@ -90,55 +81,59 @@ pub enum Part {
     Short,
 }
 
-/// Measures, prints, and fails if anything did not verify.
-pub(crate) fn run(args: &TlsArgs) -> Result<(), BenchError> {
+/// Runs `millrace bench tls`: measures, prints, and fails if anything did not verify.
+///
+/// # Errors
+/// Why there are no figures, or that a verification failed (after the tables, which show where).
+pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
     let plan = TlsPlan::new(args)?;
-    let stop = Stop::on_signals()?;
     cores::pin(plan.load_core)?;
-    let results = measure(&plan, &stop)?;
+    let report = measure(plan)?;
     if let Some(path) = &args.svg {
-        plot::write(&plots::render(&results)?, path)?;
+        plot::write(&plots::render(&report)?, path)?;
     }
-    let demo = args
-        .demo
-        .then(|| crypto::brief_rates(plan.gateway_core, &stop))
-        .transpose()?;
-    report::deliver(&results, args.json.as_deref(), || {
-        let mut text = tables::render(&results, args.demo, args.profile);
-        text.extend(demo.iter().map(|rates| summary::render(&results, rates)));
-        text
-    })?;
-    results.verdict()?;
-    results.goals.require(args.require)
+    let mut text = tables::render(&report, args.demo, args.profile);
+    if args.demo {
+        let rates = crypto::brief_rates(report.plan.gateway_core)?;
+        text += &summary::render(&report, &rates);
+    }
+    report.deliver(&args.report, &text)?;
+    report.figures.verdict(report.plan.request_concurrency)?;
+    report.goals.require(args.report.require)
 }
 
-fn measure(plan: &TlsPlan, stop: &Stop) -> Result<TlsReport, BenchError> {
-    let mut progress = Progress::new(plan.steps());
-    progress.now("starting the gateways");
-    let mut testbed = Testbed::start(plan, &mut |what| progress.now(what))?;
-    let mut results = TlsReport::new(plan);
+fn measure(plan: TlsPlan) -> Result<TlsReport, BenchError> {
+    let mut progress = Progress::start(plan.steps())?;
+    progress.now("starting the gateways")?;
+    let mut testbed = Testbed::start(&plan, &mut progress)?;
+    let mut figures = Figures::default();
     for round in 0..plan.rounds {
+        let number = round + 1;
         for key in plan.speeds() {
             progress.now(&format!(
-                "round {}: {key} signatures by OpenSSL itself",
-                round + 1
-            ));
-            results.add_operation(key, testbed.openssl_sign_rate(key)?);
-            progress.step();
-            stop.check()?;
-        }
-        for cell in plan.order(round) {
-            progress.now(&format!("round {}: {cell}", round + 1));
-            results.add(cell, testbed.measure(cell, stop)?);
+                "round {number}: {key} signatures by OpenSSL itself"
+            ))?;
+            let each_us = 1e6 / testbed.openssl_sign_rate(key)?;
+            figures
+                .openssl_sign_us
+                .entry(key)
+                .or_default()
+                .push(each_us);
             progress.step();
         }
-        for cell in plan.short_order(round) {
-            progress.now(&format!("round {}: {cell}", round + 1));
-            results.add_short(cell, testbed.measure_short(cell)?);
+        for cell in plan.in_modes(&plan.handshakes(), round) {
+            progress.now(&format!("round {number}: {cell}"))?;
+            figures.cells.add(cell, testbed.measure(cell, &progress)?);
             progress.step();
-            stop.check()?;
+        }
+        for cell in plan.in_modes(&plan.shorts(), round) {
+            progress.now(&format!("round {number}: {cell}"))?;
+            figures.short_cells.add(cell, testbed.measure_short(cell)?);
+            progress.step();
         }
     }
-    results.finish(&testbed.observer);
-    Ok(results)
+    figures.compare(&testbed.observer);
+    let mut report = Report::new("tls", results::SCHEMA, plan, figures);
+    report.goals = results::goals(&report);
+    Ok(report)
 }

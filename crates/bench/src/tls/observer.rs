@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Samples gateways while they work: the share of their CPU time that a pool could take, and where the rest goes.
+//! Samples gateways while they work: the share of their CPU time that a pool could take over, and the rest by class.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,8 +12,9 @@ use millrace_sampler::{
 use serde::Serialize;
 
 use crate::error::BenchError;
+use crate::progress::Progress;
 
-/// Samples gateways. Where that is not permitted it does nothing, and says so once.
+/// Samples gateways. Where that is not permitted it does nothing, and keeps the reason.
 #[derive(Debug)]
 pub(super) struct Observer {
     calibrations: Calibrations,
@@ -21,7 +22,7 @@ pub(super) struct Observer {
     blind: RefCell<Option<String>>,
 }
 
-/// What was seen of one gateway during one load.
+/// The samples of one gateway during one load.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) samples: u64,
@@ -33,12 +34,13 @@ pub(super) struct Seen {
 
 impl Observer {
     /// Calibrates the libcryptos of these processes, if they are not yet.
-    pub(super) fn new(pids: &[u32], progress: &mut dyn FnMut(&str)) -> Self {
+    pub(super) fn new(pids: &[u32], progress: &mut Progress) -> Self {
         let mut calibrations = Calibrations::with_cache();
         let mut blind = None;
         for library in pids.iter().flat_map(|pid| libcryptos_of(*pid)) {
             let result = calibrations.ensure(&library, &mut |what, step, steps| {
-                progress(&format!(
+                // A request to stop is heeded after the calibration.
+                let _ = progress.now(&format!(
                     "calibrating libcrypto, once ({step}/{steps}): {what}"
                 ));
             });
@@ -78,7 +80,7 @@ impl Observer {
         }))
     }
 
-    /// All that was seen of a gateway in several rounds, as one profile.
+    /// The samples of a gateway in several rounds, as one profile.
     pub(super) fn merged<'a>(&self, seen: impl Iterator<Item = &'a Seen>) -> Option<Profile> {
         let all = seen.map(|one| one.raw.clone()).reduce(|mut all, one| {
             all.add(&one);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is measured, in which order, on which cores.
+//! The cells of a run, their order and the cores.
 
 use std::env;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::short::{self, Path, ShortCell};
+use super::short::{self, Path, Short};
 use super::{Mode, Part, Server, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
@@ -27,26 +27,47 @@ const PRELOAD_PLACES: [&str; 2] = [
     "../lib/millrace/libmillrace_preload.so",
 ];
 
-/// One combination that is measured.
+/// One combination that is measured: a server, its work, and the place of the private-key work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Cell {
+pub(super) struct Cell<W> {
     pub(super) server: Server,
-    pub(super) key: BenchKey,
-    pub(super) tls: TlsVersion,
+    #[serde(flatten)]
+    pub(super) work: W,
     pub(super) mode: Mode,
 }
 
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, {}, TLS {}, {}",
-            self.server, self.key, self.tls, self.mode
-        )
+/// Handshakes, with or without requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Handshake {
+    pub(super) key: BenchKey,
+    pub(super) tls: TlsVersion,
+}
+
+impl<W: Copy + fmt::Display> Cell<W> {
+    /// The same in another mode.
+    pub(super) fn with(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The name of what is compared in several modes.
+    pub(super) fn group(&self) -> String {
+        format!("{}, {}", self.server, self.work)
     }
 }
 
-/// What the options mean.
+impl<W: Copy + fmt::Display> fmt::Display for Cell<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.group(), self.mode)
+    }
+}
+
+impl fmt::Display for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, TLS {}", self.key, self.tls)
+    }
+}
+
+/// The meaning of the options.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TlsPlan {
     pub(super) parts: Vec<Part>,
@@ -56,7 +77,7 @@ pub(super) struct TlsPlan {
     pub(super) modes: Vec<Mode>,
     pub(super) rounds: u64,
     pub(super) duration: Duration,
-    /// For how long answers of the node are held back.
+    /// Delay of the node's answers.
     pub(super) latency: Duration,
     pub(super) concurrency: usize,
     pub(super) request_concurrency: usize,
@@ -108,46 +129,35 @@ impl TlsPlan {
         })
     }
 
-    /// The cells of one round: the modes of a server, key and version next to each other, in an order
-    /// that is permuted from round to round.
-    pub(super) fn order(&self, round: u64) -> Vec<Cell> {
+    /// Each server with each work, in each mode; the modes in the order of this round.
+    pub(super) fn in_modes<W: Copy>(&self, work: &[W], round: u64) -> Vec<Cell<W>> {
+        let modes = self.modes();
+        let modes: Vec<Mode> = order(modes.len(), round)
+            .into_iter()
+            .map(|place| modes[place])
+            .collect();
         let mut cells = Vec::new();
-        if !self.parts.iter().any(|part| *part != Part::Short) {
-            return cells;
-        }
         for &server in &self.servers {
-            for &key in &self.keys {
-                for &tls in &self.versions {
-                    let modes = self.ordered(round);
-                    cells.extend(modes.into_iter().map(|mode| Cell {
-                        server,
-                        key,
-                        tls,
-                        mode,
-                    }));
-                }
+            for &work in work {
+                cells.extend(modes.iter().map(|&mode| Cell { server, work, mode }));
             }
         }
         cells
     }
 
-    /// The cells with short connections of one round.
-    pub(super) fn short_order(&self, round: u64) -> Vec<ShortCell> {
-        let mut cells = Vec::new();
-        if !self.parts.contains(&Part::Short) {
-            return cells;
-        }
-        for &server in &self.servers {
-            for path in Path::ALL {
-                let modes = self.ordered(round);
-                cells.extend(
-                    modes
-                        .into_iter()
-                        .map(|mode| ShortCell { server, path, mode }),
-                );
-            }
-        }
-        cells
+    /// Keys and versions of handshakes; none if no part needs them.
+    pub(super) fn handshakes(&self) -> Vec<Handshake> {
+        let needed = self.parts.iter().any(|part| *part != Part::Short);
+        let keys = self.keys.iter().filter(|_| needed);
+        let with_versions = |&key| self.versions.iter().map(move |&tls| Handshake { key, tls });
+        keys.flat_map(with_versions).collect()
+    }
+
+    /// Short connections; none if that part was not chosen.
+    pub(super) fn shorts(&self) -> Vec<Short> {
+        let chosen = self.parts.contains(&Part::Short);
+        let paths = Path::ALL.into_iter().filter(|_| chosen);
+        paths.map(|path| Short { path }).collect()
     }
 
     /// The modes that a server is measured in.
@@ -169,22 +179,10 @@ impl TlsPlan {
         }
     }
 
-    /// The modes in the order of this round.
-    fn ordered(&self, round: u64) -> Vec<Mode> {
-        let modes = self.modes();
-        order(modes.len(), round)
-            .into_iter()
-            .map(|place| modes[place])
-            .collect()
-    }
-
     /// Modes that the demonstration leaves out although they were not deselected.
-    pub(super) fn left_out(&self) -> impl Iterator<Item = Mode> {
-        let modes = self.modes();
-        self.modes
-            .iter()
-            .copied()
-            .filter(move |mode| !modes.contains(mode))
+    pub(super) fn left_out(&self) -> impl Iterator<Item = Mode> + use<> {
+        let (all, measured) = (self.modes.clone(), self.modes());
+        all.into_iter().filter(move |mode| !measured.contains(mode))
     }
 
     /// The keys that gateways have: those that are measured, and the one of short connections.
@@ -198,17 +196,15 @@ impl TlsPlan {
 
     /// How many steps of progress there are.
     pub(super) fn steps(&self) -> u64 {
-        let cells = self.order(0).len() + self.short_order(0).len() + self.speeds().len();
-        self.rounds * cells as u64
+        let work = self.handshakes().len() + self.shorts().len();
+        let cells = self.servers.len() * work * self.modes().len();
+        self.rounds * (cells + self.speeds().len()) as u64
     }
 
-    /// The keys that `openssl speed` is asked about, as a second opinion.
+    /// The keys that `openssl speed` measures too, as a second opinion.
     pub(super) fn speeds(&self) -> Vec<BenchKey> {
-        if self.parts.contains(&Part::Handshakes) {
-            self.keys.clone()
-        } else {
-            Vec::new()
-        }
+        let chosen = self.parts.contains(&Part::Handshakes);
+        self.keys.iter().copied().filter(|_| chosen).collect()
     }
 
     pub(super) fn pools(&self) -> bool {
@@ -256,9 +252,10 @@ mod tests {
         let whole = plan(&["--part", "handshakes"]);
         let all = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
         assert_eq!(whole.modes(), all);
-        assert_eq!(whole.order(0).len(), 2 * 2 * (3 + 3));
+        let order = |round| whole.in_modes(&whole.handshakes(), round);
+        assert_eq!(order(0).len(), 2 * 2 * (3 + 3));
         let first: std::collections::BTreeSet<Mode> =
-            (0..20).map(|round| whole.order(round)[0].mode).collect();
+            (0..20).map(|round| order(round)[0].mode).collect();
         assert_eq!(first.len(), 3, "each mode comes first in some round");
         assert_eq!(whole.left_out().count(), 0);
         assert!(!whole.counts(Server::Haproxy, Mode::Pooled));
@@ -270,16 +267,15 @@ mod tests {
     #[test]
     fn parts_say_which_cells_and_keys_there_are() {
         let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
-        assert!(handshakes.short_order(0).is_empty());
+        assert!(handshakes.shorts().is_empty());
         assert_eq!(handshakes.keys_to_make(), [BenchKey::P256]);
         assert_eq!(handshakes.steps(), 5 * (2 * (3 + 3) + 1));
         if short::need_ab().is_err() {
-            eprintln!("skipped: no ab");
-            return;
+            millrace_testkit::skip!("no ab");
         }
         let short = plan(&["--part", "short", "--key", "p-256"]);
-        assert!(short.order(0).is_empty() && short.speeds().is_empty());
-        assert_eq!(short.short_order(0).len(), 2 * (3 + 3));
+        assert!(short.handshakes().is_empty() && short.speeds().is_empty());
+        assert_eq!(short.in_modes(&short.shorts(), 0).len(), 2 * (3 + 3));
         assert_eq!(short.keys_to_make(), [BenchKey::Rsa2048, BenchKey::P256]);
     }
 }

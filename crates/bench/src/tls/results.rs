@@ -1,28 +1,29 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What was measured: raw rounds, their summary, and whether everything verified.
+//! The figures: raw rounds, their comparison, and whether everything verified.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use millrace_sampler::{Class, Profile};
 use serde::Serialize;
 
 use super::observer::{Observer, Seen};
-use super::plan::{Cell, TlsPlan};
-use super::short::{ShortCell, ShortLoad};
+use super::plan::{Cell, Handshake, TlsPlan};
+use super::short::{Short, ShortLoad};
 use super::testbed::{Load, Measurement};
 use super::{Mode, Server};
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::machine::Machine;
+use crate::report::Report;
 use crate::stats::Spread;
 use crate::workload::BenchKey;
 
 /// Version of the JSON report: raised when a field changes its meaning.
-const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 2;
 
-/// Of the offload ceiling, what has to be saved, and what is aimed at.
+/// Promised and aimed-at share of the offload ceiling that the pool saves.
 const MUST_SAVE: f64 = 0.85;
 const AIM_TO_SAVE: f64 = 0.95;
 
@@ -31,57 +32,94 @@ const AIM_TO_SAVE: f64 = 0.95;
 const MOST_ADDED_US: f64 = 40.0;
 const AIM_ADDED_US: f64 = 10.0;
 
-/// Of the requests that the ceiling allows a gateway's core, what has to be reached.
+/// Promised and aimed-at share of the requests that the ceiling allows a gateway's core.
 const MUST_REACH: f64 = 0.9;
 const AIM_TO_REACH: f64 = 0.95;
 
-/// How many times as many handshakes a worker that does not block has to do while operations take 5 ms;
-/// what is aimed at is that as many wait as there are connections.
+/// Promised ratio of handshakes of a worker that does not block, while operations take 5 ms; the aim is the number
+/// of connections.
 const MUST_GAIN: f64 = 30.0;
 
 /// The report of `bench tls`.
-#[derive(Debug, Serialize)]
-pub(super) struct TlsReport {
-    schema: u32,
-    benchmark: &'static str,
-    pub(super) machine: Machine,
-    pub(super) plan: TlsPlan,
-    /// Why the ceilings are not sampled but those of `openssl speed`.
+pub(super) type TlsReport = Report<TlsPlan, Figures>;
+
+/// The figures of `bench tls`.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Figures {
+    /// The reason why the ceilings are those of `openssl speed`, not sampled.
     pub(super) not_sampled: Option<String>,
-    /// By key: microseconds that one signature takes OpenSSL on the gateway's core, per round.
-    openssl_sign_us: BTreeMap<BenchKey, Vec<f64>>,
-    pub(super) cells: Vec<Rounds>,
-    pub(super) short_cells: Vec<ShortRounds>,
+    /// By key: microseconds of one signature by OpenSSL on the gateway's core, per round.
+    pub(super) openssl_sign_us: BTreeMap<BenchKey, Vec<f64>>,
+    pub(super) cells: Cells<Handshake, Measurement>,
+    pub(super) short_cells: Cells<Short, ShortLoad>,
     pub(super) savings: Vec<Saving>,
     pub(super) short_gains: Vec<ShortGain>,
     pub(super) profiles: Vec<CellProfile>,
-    pub(super) goals: Goals,
 }
+
+/// All cells of one sort of work, in their order.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct Cells<W, R>(Vec<Rounds<W, R>>);
 
 /// All rounds of one cell.
 #[derive(Debug, Serialize)]
-pub(super) struct Rounds {
+pub(super) struct Rounds<W, R> {
     #[serde(flatten)]
-    pub(super) cell: Cell,
-    pub(super) rounds: Vec<Measurement>,
+    pub(super) cell: Cell<W>,
+    pub(super) rounds: Vec<R>,
 }
 
-/// All rounds of one cell with short connections.
-#[derive(Debug, Serialize)]
-pub(super) struct ShortRounds {
-    #[serde(flatten)]
-    pub(super) cell: ShortCell,
-    pub(super) rounds: Vec<ShortLoad>,
+impl<W, R> Default for Cells<W, R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<W: Copy + Ord, R> Cells<W, R> {
+    /// Adds a round of a cell.
+    pub(super) fn add(&mut self, cell: Cell<W>, round: R) {
+        match self.0.binary_search_by_key(&cell, |one| one.cell) {
+            Ok(place) => self.0[place].rounds.push(round),
+            Err(place) => self.0.insert(
+                place,
+                Rounds {
+                    cell,
+                    rounds: vec![round],
+                },
+            ),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Rounds<W, R>> {
+        self.0.iter()
+    }
+
+    /// The rounds of a cell; empty if it was not measured.
+    pub(super) fn of(&self, cell: Cell<W>) -> &[R] {
+        let place = self.0.binary_search_by_key(&cell, |one| one.cell);
+        place.map_or(&[], |place| &self.0[place].rounds)
+    }
+
+    /// A figure of one cell over that of another, within rounds.
+    pub(super) fn ratio(
+        &self,
+        [ours, peer]: [Cell<W>; 2],
+        value: impl Fn(&R) -> Option<f64>,
+    ) -> Option<Spread> {
+        let values = |cell| self.of(cell).iter().filter_map(&value);
+        Spread::of_ratios(values(ours), values(peer))
+    }
 }
 
 /// Local against pooled, for one server, key and version.
 #[derive(Debug, Serialize)]
 pub(super) struct Saving {
     #[serde(flatten)]
-    pub(super) pooled: Cell,
-    /// At equal load: half of what the local gateway does at most.
+    pub(super) pooled: Cell<Handshake>,
+    /// At equal load: half of the local gateway's maximum.
     pub(super) equal: Saved,
-    /// With as many handshakes as go: where the gateways are busiest, but not equally so.
+    /// At the maximum of each gateway: where they are busiest, but not equally so.
     pub(super) full: Saved,
 }
 
@@ -97,9 +135,9 @@ pub(super) struct Saved {
     /// The share of private-key work in the local gateway's CPU time, sampled in all rounds: the most
     /// that could be saved.
     pub(super) offload_ceiling: f64,
-    /// The same as `openssl speed` has it: one signature in a loop, over the CPU time of a handshake.
+    /// The same by `openssl speed`: one signature in a loop, over the CPU time of a handshake.
     pub(super) speed_ceiling: Spread,
-    /// How much of the offload ceiling was saved.
+    /// The saved share of the offload ceiling.
     pub(super) saved_of_ceiling: Spread,
 }
 
@@ -107,20 +145,20 @@ pub(super) struct Saved {
 #[derive(Debug, Serialize)]
 pub(super) struct ShortGain {
     #[serde(flatten)]
-    pub(super) pooled: ShortCell,
-    /// How many times as many requests a second of the gateway's CPU time serves.
+    pub(super) pooled: Cell<Short>,
+    /// Requests per second of the gateway's CPU time, pooled over local.
     pub(super) per_cpu: Spread,
-    /// How many times as many the ceiling allows: 1 / (1 - share of private-key work).
+    /// The ratio that the ceiling allows: 1 / (1 - share of private-key work).
     pub(super) allowed: Option<f64>,
     /// The first over the second.
     pub(super) of_allowed: Option<Spread>,
 }
 
-/// Where the CPU time of a gateway goes.
+/// The CPU time of a gateway by class.
 #[derive(Debug, Serialize)]
 pub(super) struct CellProfile {
     pub(super) cell: String,
-    /// What is compared with each other.
+    /// The cells that are compared with each other.
     pub(super) group: String,
     pub(super) mode: Mode,
     /// CPU time per handshake or request, in microseconds, median of the rounds.
@@ -128,241 +166,106 @@ pub(super) struct CellProfile {
     pub(super) profile: Profile,
 }
 
-impl TlsReport {
-    pub(super) fn new(plan: &TlsPlan) -> Self {
-        Self {
-            schema: SCHEMA,
-            benchmark: "tls",
-            machine: Machine::here(),
-            plan: plan.clone(),
-            not_sampled: None,
-            openssl_sign_us: BTreeMap::new(),
-            cells: Vec::new(),
-            short_cells: Vec::new(),
-            savings: Vec::new(),
-            short_gains: Vec::new(),
-            profiles: Vec::new(),
-            goals: Goals::default(),
-        }
-    }
-
-    pub(super) fn add_operation(&mut self, key: BenchKey, rate: f64) {
-        self.openssl_sign_us
-            .entry(key)
-            .or_default()
-            .push(1e6 / rate);
-    }
-
-    pub(super) fn add(&mut self, cell: Cell, measurement: Measurement) {
-        match self.cells.iter_mut().find(|rounds| rounds.cell == cell) {
-            Some(rounds) => rounds.rounds.push(measurement),
-            None => self.cells.push(Rounds {
-                cell,
-                rounds: vec![measurement],
-            }),
-        }
-    }
-
-    pub(super) fn add_short(&mut self, cell: ShortCell, load: ShortLoad) {
-        match self.short_cells.iter_mut().find(|one| one.cell == cell) {
-            Some(rounds) => rounds.rounds.push(load),
-            None => self.short_cells.push(ShortRounds {
-                cell,
-                rounds: vec![load],
-            }),
-        }
-    }
-
-    /// Compares local with pooled, round by round. To be called once, after the last round.
-    pub(super) fn finish(&mut self, observer: &Observer) {
+impl Figures {
+    /// Compares local with pooled, round by round, after the last round.
+    pub(super) fn compare(&mut self, observer: &Observer) {
         self.not_sampled = observer.blind();
-        self.cells.sort_by_key(|rounds| rounds.cell);
-        self.short_cells.sort_by_key(|rounds| rounds.cell);
-        let cells = self.cells.iter();
-        self.savings = cells
-            .filter_map(|rounds| self.saving(rounds, observer))
-            .collect();
-        let short = self.short_cells.iter();
-        self.short_gains = short
-            .filter_map(|rounds| self.short_gain(rounds, observer))
-            .collect();
-        self.profiles = self.profiles(observer);
-        self.goals = self.goals();
+        let saving = |one: &Rounds<Handshake, _>| self.saving(one.cell, observer);
+        self.savings = self.cells.iter().filter_map(saving).collect();
+        let gain = |one: &Rounds<Short, _>| self.short_gain(one.cell, observer);
+        self.short_gains = self.short_cells.iter().filter_map(gain).collect();
+        let profiles = self.cells.iter().filter_map(|Rounds { cell, rounds }| {
+            let loads = rounds
+                .iter()
+                .filter_map(|round| round.closed.as_ref().or(round.requests.as_ref()));
+            let loads = loads.map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
+            CellProfile::of(*cell, loads, observer)
+        });
+        let short = self
+            .short_cells
+            .iter()
+            .filter_map(|Rounds { cell, rounds }| {
+                let loads = rounds
+                    .iter()
+                    .map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
+                CellProfile::of(*cell, loads, observer)
+            });
+        self.profiles = profiles.chain(short).collect();
     }
 
-    fn saving(&self, pooled: &Rounds, observer: &Observer) -> Option<Saving> {
-        let twin = Cell {
-            mode: Mode::Local,
-            ..pooled.cell
+    fn saving(&self, pooled: Cell<Handshake>, observer: &Observer) -> Option<Saving> {
+        let sign = self.openssl_sign_us.get(&pooled.work.key)?;
+        let saved = |load: fn(&Measurement) -> Option<&Load>| {
+            let loads = |mode| self.cells.of(pooled.with(mode)).iter().filter_map(load);
+            let (local, pooled): (Vec<&Load>, Vec<&Load>) =
+                (loads(Mode::Local).collect(), loads(pooled.mode).collect());
+            saved(&local, &pooled, sign, observer)
         };
-        let local = self.cells.iter().find(|rounds| rounds.cell == twin)?;
-        if !pooled.cell.mode.is_pooled() {
+        if !pooled.mode.is_pooled() {
             return None;
         }
-        let sign = self.openssl_sign_us.get(&pooled.cell.key)?;
-        let saved = |load: fn(&Measurement) -> Option<&Load>| {
-            let locals: Vec<&Load> = local.rounds.iter().filter_map(load).collect();
-            let pooleds: Vec<&Load> = pooled.rounds.iter().filter_map(load).collect();
-            saved(&locals, &pooleds, sign, observer)
-        };
         Some(Saving {
-            pooled: pooled.cell,
+            pooled,
             equal: saved(|round| round.paced.as_ref())?,
             full: saved(|round| round.closed.as_ref())?,
         })
     }
 
-    fn short_gain(&self, pooled: &ShortRounds, observer: &Observer) -> Option<ShortGain> {
-        let twin = ShortCell {
-            mode: Mode::Local,
-            ..pooled.cell
-        };
-        let local = self.short_cells.iter().find(|one| one.cell == twin)?;
-        if !pooled.cell.mode.is_pooled() {
-            return None;
-        }
-        let pairs = local.rounds.iter().zip(&pooled.rounds);
-        let per_cpu = Spread::of(pairs.map(|(a, b)| a.gateway_cpu_us / b.gateway_cpu_us))?;
-        let seen = local.rounds.iter().filter_map(|load| load.seen.as_ref());
+    fn short_gain(&self, pooled: Cell<Short>, observer: &Observer) -> Option<ShortGain> {
+        let local = pooled.with(Mode::Local);
+        let cpu = |load: &ShortLoad| Some(load.gateway_cpu_us);
+        let per_cpu = self.short_cells.ratio([local, pooled], cpu);
+        let per_cpu = per_cpu.filter(|_| pooled.mode.is_pooled())?;
+        let seen = self
+            .short_cells
+            .of(local)
+            .iter()
+            .filter_map(|load| load.seen.as_ref());
         let allowed = offloadable(seen, observer).map(|share| 1.0 / (1.0 - share));
         Some(ShortGain {
-            pooled: pooled.cell,
+            pooled,
             per_cpu,
             allowed,
             of_allowed: allowed.map(|allowed| per_cpu.map(|gain| gain / allowed)),
         })
     }
 
-    fn profiles(&self, observer: &Observer) -> Vec<CellProfile> {
-        let mut profiles = Vec::new();
-        for Rounds { cell, rounds } in &self.cells {
-            let loads = rounds
-                .iter()
-                .filter_map(|round| round.closed.as_ref().or(round.requests.as_ref()));
-            let cpu = Spread::of(loads.clone().map(|load| load.gateway_cpu_us));
-            let profile = observer.merged(loads.filter_map(|load| load.seen.as_ref()));
-            if let (Some(cpu), Some(profile)) = (cpu, profile) {
-                profiles.push(CellProfile {
-                    cell: cell.to_string(),
-                    group: format!("{}, {}, TLS {}", cell.server, cell.key, cell.tls),
-                    mode: cell.mode,
-                    cpu_us: cpu.median,
-                    profile,
-                });
-            }
-        }
-        for ShortRounds { cell, rounds } in &self.short_cells {
-            let cpu = Spread::of(rounds.iter().map(|load| load.gateway_cpu_us));
-            let profile = observer.merged(rounds.iter().filter_map(|load| load.seen.as_ref()));
-            if let (Some(cpu), Some(profile)) = (cpu, profile) {
-                profiles.push(CellProfile {
-                    cell: cell.to_string(),
-                    group: format!("{}, AES128-SHA, {}", cell.server, cell.path),
-                    mode: cell.mode,
-                    cpu_us: cpu.median,
-                    profile,
-                });
-            }
-        }
-        profiles
-    }
-
-    /// The numbers to reach, for the pooled mode that counts, each with its condition.
-    fn goals(&self) -> Goals {
-        if !self.plan.latency.is_zero() {
-            return self.gains_by_waiting();
-        }
-        let mut goals = Goals::default();
-        let without_ifma = !self.machine.uses_ifma();
-        let counted = |saving: &&Saving| self.plan.counts(saving.pooled.server, saving.pooled.mode);
-        for saving in self.savings.iter().filter(counted) {
-            let Cell {
-                server, key, tls, ..
-            } = saving.pooled;
-            for (load, saved) in [("equal load", &saving.equal), ("full load", &saving.full)] {
-                let full = load == "full load";
-                let goal = if key == BenchKey::Rsa2048 {
-                    let what =
-                        format!("gateway CPU saved / ceiling, {server}, {key}, TLS {tls}, {load}");
-                    Goal::at_least(what, MUST_SAVE, AIM_TO_SAVE, saved.saved_of_ceiling).only_if(
-                        "full load, processor without AVX-512 IFMA",
-                        full && without_ifma,
-                    )
-                } else {
-                    let what = format!("gateway CPU added, µs, {server}, {key}, TLS {tls}, {load}");
-                    let added = saved.saved_us.map(|saved| -saved);
-                    Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added)
-                        .only_if("full load", full)
-                };
-                goals.extend([goal]);
-            }
-        }
-        for gain in &self.short_gains {
-            let ShortCell { server, path, mode } = gain.pooled;
-            if let (Some(measured), true) = (gain.of_allowed, self.plan.counts(server, mode)) {
-                let what =
-                    format!("requests per gateway core / ceiling, {server}, AES128-SHA, {path}");
-                goals.extend([Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured)
-                    .only_if("load generator and node on cores of their own", false)]);
-            }
-        }
-        goals
-    }
-
-    /// What it brings that a worker of nginx does not block, when answers come late.
-    fn gains_by_waiting(&self) -> Goals {
-        let rates = |cell: Cell| {
-            let rounds = self.cells.iter().find(|rounds| rounds.cell == cell)?;
-            let closed = rounds
-                .rounds
-                .iter()
-                .filter_map(|round| round.closed.as_ref());
-            Some(closed.map(|load| load.handshakes_per_s).collect::<Vec<_>>())
-        };
-        let gain = |rounds: &Rounds| {
-            let cell = rounds.cell;
-            let waits = cell.server == Server::Nginx && cell.mode == Mode::PooledPreload;
-            let blocking = Cell {
-                mode: Mode::Pooled,
-                ..cell
-            };
-            let (with, without) = (rates(cell).filter(|_| waits)?, rates(blocking)?);
-            let gain = Spread::of(
-                with.iter()
-                    .zip(without)
-                    .map(|(with, without)| with / without),
-            )?;
-            let Cell { key, tls, .. } = cell;
-            let latency = self.plan.latency.as_millis();
-            Some(Goal::at_least(
-                format!(
-                    "handshakes/s of nginx, {key}, TLS {tls}, {latency} ms per operation / without preload"
-                ),
-                MUST_GAIN,
-                self.plan.concurrency as f64,
-                gain,
-            ))
-        };
-        self.cells.iter().filter_map(gain).collect()
-    }
-
-    /// Whether all that was counted is right.
+    /// Whether all counters are right, for this number of requests at a time.
     ///
     /// # Errors
     /// [`BenchError::Wrong`] with every cell that had failures or whose counters do not add up.
-    pub(super) fn verdict(&self) -> Result<(), BenchError> {
-        let cells = self.cells.iter().filter_map(Rounds::problem);
-        let concurrency = self.plan.request_concurrency;
+    pub(super) fn verdict(&self, concurrency: usize) -> Result<(), BenchError> {
+        let cells = self
+            .cells
+            .iter()
+            .filter_map(Rounds::<Handshake, _>::problem);
         let short = self
             .short_cells
             .iter()
-            .filter_map(|rounds| rounds.problem(concurrency));
+            .filter_map(|one| one.problem(concurrency));
         let problems: Vec<String> = cells.chain(short).collect();
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(BenchError::Wrong(problems.join("; ")))
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(BenchError::Wrong(problems.join("; "))),
         }
+    }
+}
+
+impl CellProfile {
+    /// From the CPU time and the samples of each load; `None` without samples.
+    fn of<'a, W: Copy + Display>(
+        cell: Cell<W>,
+        loads: impl Iterator<Item = (f64, Option<&'a Seen>)>,
+        observer: &Observer,
+    ) -> Option<Self> {
+        let (cpu_us, seen): (Vec<f64>, Vec<_>) = loads.unzip();
+        Some(Self {
+            cell: cell.to_string(),
+            group: cell.group(),
+            mode: cell.mode,
+            cpu_us: Spread::of(cpu_us)?.median,
+            profile: observer.merged(seen.into_iter().flatten())?,
+        })
     }
 }
 
@@ -370,33 +273,104 @@ impl TlsReport {
 fn saved(local: &[&Load], pooled: &[&Load], sign: &[f64], observer: &Observer) -> Option<Saved> {
     let locals = || local.iter().map(|load| load.gateway_cpu_us);
     let pairs = || locals().zip(pooled.iter().map(|load| load.gateway_cpu_us));
-    let local_us = Spread::of(locals())?;
-    let speed_ceiling = Spread::of(locals().zip(sign).map(|(local, sign)| sign / local))?;
+    let speed_ceiling = Spread::of_ratios(sign.iter().copied(), locals())?;
     let seen = local.iter().filter_map(|load| load.seen.as_ref());
     let ceiling = offloadable(seen, observer).unwrap_or(speed_ceiling.median);
+    let of_ceiling = pairs().map(|(local, pooled)| (local - pooled) / (local * ceiling));
     Some(Saved {
         per_s: Spread::of(local.iter().map(|load| load.handshakes_per_s))?.median,
-        local_us,
+        local_us: Spread::of(locals())?,
         saved_us: Spread::of(pairs().map(|(local, pooled)| local - pooled))?,
         offload_ceiling: ceiling,
         speed_ceiling,
-        saved_of_ceiling: Spread::of(
-            pairs().map(|(local, pooled)| (local - pooled) / (local * ceiling)),
-        )?,
+        saved_of_ceiling: Spread::of(of_ceiling)?,
     })
 }
 
-/// The share of private-key work in all that was seen; none if nothing was.
+/// The share of private-key work in all samples; `None` without any.
 fn offloadable<'a>(seen: impl Iterator<Item = &'a Seen>, observer: &Observer) -> Option<f64> {
     let profile = observer.merged(seen)?;
     let share = profile.sum(Class::is_private_key).share;
     (share > 0.0).then_some(share)
 }
 
-impl Rounds {
+/// The numbers to reach, for the pooled mode that counts, each with its condition.
+pub(super) fn goals(report: &TlsReport) -> Goals {
+    let Report {
+        plan,
+        figures,
+        machine,
+        ..
+    } = report;
+    if !plan.latency.is_zero() {
+        return gains_by_waiting(plan, figures);
+    }
+    let mut goals = Vec::new();
+    let without_ifma = !machine.uses_ifma();
+    let counted = |one: &&Saving| plan.counts(one.pooled.server, one.pooled.mode);
+    for Saving {
+        pooled,
+        equal,
+        full,
+    } in figures.savings.iter().filter(counted)
+    {
+        let group = pooled.group();
+        for (load, saved, is_full) in [("equal load", equal, false), ("full load", full, true)] {
+            goals.push(if pooled.work.key == BenchKey::Rsa2048 {
+                let what = format!("gateway CPU saved / ceiling, {group}, {load}");
+                let condition = "full load, processor without AVX-512 IFMA";
+                Goal::at_least(what, MUST_SAVE, AIM_TO_SAVE, saved.saved_of_ceiling)
+                    .only_if(condition, is_full && without_ifma)
+            } else {
+                let what = format!("gateway CPU added, µs, {group}, {load}");
+                let added = saved.saved_us.map(|saved| -saved);
+                Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added)
+                    .only_if("full load", is_full)
+            });
+        }
+    }
+    for ShortGain {
+        pooled, of_allowed, ..
+    } in &figures.short_gains
+    {
+        let measured = of_allowed.filter(|_| plan.counts(pooled.server, pooled.mode));
+        let what = format!("requests per gateway core / ceiling, {}", pooled.group());
+        goals.extend(measured.map(|measured| {
+            Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured)
+                .only_if("load generator and node on cores of their own", false)
+        }));
+    }
+    Goals(goals)
+}
+
+/// The gain by a worker of nginx that does not block, when answers come late.
+fn gains_by_waiting(plan: &TlsPlan, figures: &Figures) -> Goals {
+    let gain = |one: &Rounds<Handshake, Measurement>| {
+        let cell = one.cell;
+        let waits = (cell.server, cell.mode) == (Server::Nginx, Mode::PooledPreload);
+        let pair = [cell, cell.with(Mode::Pooled)];
+        let gain = figures.cells.ratio(pair, Measurement::handshakes_per_s);
+        let (work, latency) = (cell.work, plan.latency.as_millis());
+        let what =
+            format!("handshakes/s of nginx, {work}, {latency} ms per operation / without preload");
+        let concurrency = plan.concurrency as f64;
+        let gain = gain.filter(|_| waits)?;
+        let enough = concurrency >= MUST_GAIN;
+        Some(
+            Goal::at_least(what, MUST_GAIN, concurrency, gain)
+                .only_if("--concurrency 30 or more", enough),
+        )
+    };
+    Goals(figures.cells.iter().filter_map(gain).collect())
+}
+
+impl Rounds<Handshake, Measurement> {
+    fn loads(&self) -> impl Iterator<Item = &Load> {
+        self.rounds.iter().flat_map(Measurement::loads)
+    }
+
     pub(super) fn completed(&self) -> u64 {
-        let loads = self.rounds.iter().flat_map(Measurement::loads);
-        loads.map(|load| load.completed).sum()
+        self.loads().map(|load| load.completed).sum()
     }
 
     pub(super) fn served(&self) -> u64 {
@@ -406,61 +380,45 @@ impl Rounds {
             .sum()
     }
 
-    /// Reasons of failures, one entry each time.
-    fn failures(&self) -> impl Iterator<Item = (&String, &u64)> {
-        let loads = self.rounds.iter().flat_map(Measurement::loads);
-        loads.flat_map(|load| &load.failures)
-    }
-
     pub(super) fn failed(&self) -> u64 {
-        self.failures().map(|(_, count)| count).sum()
+        self.loads().flat_map(|load| load.failures.values()).sum()
     }
 
     fn problem(&self) -> Option<String> {
-        let (completed, served, failed) = (self.completed(), self.served(), self.failed());
+        let (cell, failed) = (self.cell, self.failed());
         if failed > 0 {
-            let reasons: BTreeSet<_> = self.failures().map(|(reason, _)| reason).collect();
-            return Some(format!(
-                "{}: {failed} handshakes failed {reasons:?}",
-                self.cell
-            ));
+            let reasons: BTreeSet<_> = self.loads().flat_map(|load| load.failures.keys()).collect();
+            return Some(format!("{cell}: {failed} handshakes failed {reasons:?}"));
         }
-        miscounted(&self.cell, self.cell.mode, completed, served)
+        miscounted(cell, self.completed(), self.served())
     }
 }
 
-impl ShortRounds {
-    pub(super) fn completed(&self) -> u64 {
-        self.rounds.iter().map(|load| load.completed).sum()
-    }
-
+impl Rounds<Short, ShortLoad> {
     pub(super) fn served(&self) -> u64 {
-        let counts = self.rounds.iter().flat_map(|load| load.served.values());
-        counts.sum()
+        self.rounds
+            .iter()
+            .flat_map(|load| load.served.values())
+            .sum()
     }
 
-    /// ApacheBench opens about as many connections more as it has at a time, and drops them at the end:
-    /// some of these reached the private-key operation.
+    /// ApacheBench opens more connections than it counts, about as many as it has at a time, and drops them at the
+    /// end: some of these reached the private-key operation.
     fn problem(&self, concurrency: usize) -> Option<String> {
-        let (completed, served) = (self.completed(), self.served());
+        let completed = self.rounds.iter().map(|load| load.completed).sum();
         let spare = (2 * concurrency * self.rounds.len()) as u64;
-        let expected = if self.cell.mode.is_pooled() && served > completed {
-            served.min(completed + spare)
-        } else {
-            completed
+        let served = self.served();
+        let expected = match self.cell.mode.is_pooled() {
+            true => served.clamp(completed, completed + spare),
+            false => completed,
         };
-        miscounted(&self.cell, self.cell.mode, expected, served)
+        miscounted(self.cell, expected, served)
     }
 }
 
-/// What to say if the node counts something else than the clients.
-fn miscounted(
-    cell: &impl std::fmt::Display,
-    mode: Mode,
-    completed: u64,
-    served: u64,
-) -> Option<String> {
-    let expected = if mode.is_pooled() { completed } else { 0 };
+/// The problem if the node counts other operations than the clients.
+fn miscounted<W: Copy + Display>(cell: Cell<W>, completed: u64, served: u64) -> Option<String> {
+    let expected = if cell.mode.is_pooled() { completed } else { 0 };
     (served != expected)
         .then(|| format!("{cell}: the node counts {served} operations for {completed} handshakes"))
 }

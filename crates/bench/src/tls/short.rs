@@ -3,24 +3,23 @@
 
 //! Short connections with TLS 1.2's RSA key exchange: a small file, from the gateway itself and through it.
 //!
-//! The load is ApacheBench's, because the client of the other parts speaks no RSA key exchange, on
-//! purpose. It counts only requests that came back whole, with the right length and a good status, over
-//! the one protocol and cipher that is offered; what it says is checked once more here.
+//! ApacheBench makes the load, because the client of the other parts refuses RSA key exchange. It counts only complete
+//! responses with the right length and a good status, over the one offered protocol and cipher; its output is checked
+//! once more here.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde::Serialize;
 use thiserror::Error;
 
 use super::gateway::{SHORT_CIPHER, SMALL_FILE_LEN};
 use super::observer::Seen;
-use super::{Mode, Server};
 use crate::error::BenchError;
-use crate::process::need;
+use crate::process::{need, output_of};
 
 /// Requests before a measurement, which also say how many it takes to fill its time.
 pub(super) const WARM_UP_REQUESTS: u64 = 300;
@@ -30,8 +29,9 @@ pub(super) const WARM_UP_REQUESTS: u64 = 300;
 pub(super) const REQUESTS: RangeInclusive<u64> = 1000..=1_000_000;
 
 /// Where the small file comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum Path {
     /// From the gateway's own disk.
     Files,
@@ -43,31 +43,19 @@ impl Path {
     pub(super) const ALL: [Self; 2] = [Self::Files, Self::Proxy];
 }
 
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Files => "files",
-            Self::Proxy => "proxy",
-        })
-    }
-}
-
-/// One combination that is measured.
+/// Short connections to one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct ShortCell {
-    pub(super) server: Server,
+pub(super) struct Short {
     pub(super) path: Path,
-    pub(super) mode: Mode,
 }
 
-impl fmt::Display for ShortCell {
+impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, path, mode } = self;
-        write!(f, "{server}, {SHORT_CIPHER}, {path}, {mode}")
+        write!(f, "{SHORT_CIPHER}, {}", self.path)
     }
 }
 
-/// What one load did. CPU times are per request.
+/// The figures of one load. CPU times are per request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ShortLoad {
     pub(super) completed: u64,
@@ -75,13 +63,13 @@ pub(super) struct ShortLoad {
     pub(super) per_s: f64,
     pub(super) gateway_cpu_us: f64,
     pub(super) node_cpu_us: f64,
-    /// By operation: what the node's own counters say it completed.
+    /// By operation: jobs completed, by the node's counters.
     pub(super) served: BTreeMap<String, u64>,
-    /// What the gateway's CPU time went to.
+    /// The gateway's CPU time by class.
     pub(super) seen: Option<Seen>,
 }
 
-/// What ApacheBench says about a run.
+/// ApacheBench's report on a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Answer {
     pub(super) completed: u64,
@@ -95,26 +83,21 @@ pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer
         .args(["-q", "-n", &requests.to_string()])
         .args(["-c", &concurrency.to_string()])
         .args(["-f", "TLS1.2", "-Z", SHORT_CIPHER])
-        .arg(url)
-        .env_remove("OPENSSL_CONF")
-        .stdin(Stdio::null());
-    let output = command.output().map_err(BenchError::system("run ab"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
+        .arg(url);
+    let text = output_of("ab", &mut command)?;
     parse(&text, requests).map_err(|problem| BenchError::Child {
         name: "ab".to_owned(),
         problem: problem.to_string(),
-        log: format!("{text}\n{}", String::from_utf8_lossy(&output.stderr)),
+        log: text,
     })
 }
 
-/// ApacheBench's package has another name than its program.
+/// ApacheBench, whose package has another name.
 pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
-    need("ab").map_err(|_| BenchError::Missing {
-        program: "ab".to_owned(),
-        remedy: "run `make setup`, or `apt-get install apache2-utils`, or leave it out with \
-                 --part handshakes,requests"
-            .to_owned(),
-    })
+    need(
+        "ab",
+        "apache2-utils`, or leave it out with `--part handshakes,requests",
+    )
 }
 
 /// Why a run of ApacheBench does not count.
@@ -135,12 +118,9 @@ enum AbFailure {
 }
 
 fn parse(text: &str, requests: u64) -> Result<Answer, AbFailure> {
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim)
-    };
-    let number =
-        |name: &str| -> Option<f64> { field(name)?.split_ascii_whitespace().next()?.parse().ok() };
+    let find = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let field = |name| find(name).map(str::trim);
+    let number = |name| -> Option<f64> { field(name)?.split(' ').next()?.parse().ok() };
     let expect = |field: &'static str, wanted: f64| match number(field) {
         Some(found) if (found - wanted).abs() < 0.5 => Ok(()),
         found => Err(AbFailure::Count {

@@ -1,61 +1,57 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The last screen of the demonstration: what was gained, in a few sentences with their condition.
+//! The last screen of the demonstration: the gain in a few sentences, with its condition.
 
 use std::fmt::Write as _;
 
-use super::results::{Rounds, Saving, TlsReport};
+use super::Mode;
+use super::results::{Saving, TlsReport};
 use super::testbed::Measurement;
-use super::{Mode, Server};
 use crate::crypto::{self, MeasuredRates};
-use crate::stats::Spread;
 use crate::workload::BenchKey;
 
-/// What a node signs with, as a table, and the sentences.
-pub(super) fn render(results: &TlsReport, rates: &MeasuredRates) -> String {
+/// The rates of a node's signatures, as a table, and the sentences.
+pub(super) fn render(report: &TlsReport, rates: &MeasuredRates) -> String {
     format!(
-        "\nWhat a node signs with: RSA-2048 on one core, beside AWS-LC and OpenSSL called directly\n{}\n{}",
+        "\nSignatures of a node: RSA-2048 on one core, beside AWS-LC and OpenSSL called directly\n{}\n{}",
         crypto::rates_table(rates),
-        sentences(results, rates)
+        sentences(report, rates)
     )
 }
 
-fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
-    let mut text = "What was gained here\n".to_owned();
-    let counted = |saving: &&Saving| {
-        results
-            .plan
-            .counts(saving.pooled.server, saving.pooled.mode)
-    };
-    for server in [Server::Haproxy, Server::Nginx] {
+fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
+    let (plan, figures) = (&report.plan, &report.figures);
+    let mut text = "The gain here\n".to_owned();
+    for &server in &plan.servers {
         let of = |key| {
-            let mut savings = results.savings.iter().filter(counted);
-            savings.rfind(|saving| saving.pooled.server == server && saving.pooled.key == key)
+            let mut savings = figures.savings.iter().map(|one| (one, one.pooled));
+            savings.rfind(|(_, pooled)| {
+                (pooled.server, pooled.work.key) == (server, key)
+                    && plan.counts(server, pooled.mode)
+            })
         };
-        if let Some(saving) = of(BenchKey::Rsa2048) {
-            let (local, saved) = (saving.full.local_us.median, saving.full.saved_us.median);
-            let times = handshake_rate(results, saving).unwrap_or(1.0);
+        if let Some((Saving { full, .. }, pooled)) = of(BenchKey::Rsa2048) {
+            let (local, saved) = (full.local_us.median, full.saved_us.median);
+            let pair = [pooled, pooled.with(Mode::Local)];
+            let times = figures.cells.ratio(pair, Measurement::handshakes_per_s);
             let _ = writeln!(
                 text,
-                "  {server}, RSA-2048, TLS {}: {times:.1} times the handshakes/s on the gateway's core; CPU per\n    \
-                 handshake {:.0} -> {:.0} µs, which is {:.0} % of what the private-key work costs it.",
-                saving.pooled.tls,
-                local,
+                "  {server}, RSA-2048, TLS {}: {:.1} times the handshakes/s on the gateway's core; CPU per\n    \
+                 handshake {local:.0} -> {:.0} µs, which is {:.0} % of the cost of the private-key work.",
+                pooled.work.tls,
+                times.map_or(1.0, |times| times.median),
                 local - saved,
-                saving.full.saved_of_ceiling.median * 100.0
+                full.saved_of_ceiling.median * 100.0
             );
         }
-        if let Some(saving) = of(BenchKey::P256) {
-            let saved = saving.full.saved_us.median;
-            let (sign, word) = if saved < 0.0 {
-                (-saved, "more")
-            } else {
-                (saved, "less")
-            };
+        if let Some((Saving { full, .. }, _)) = of(BenchKey::P256) {
+            let saved = full.saved_us.median;
+            let word = if saved < 0.0 { "more" } else { "less" };
             let _ = writeln!(
                 text,
-                "  {server}, P-256: {sign:.0} µs {word} CPU per handshake: pool these keys for custody."
+                "  {server}, P-256: {:.0} µs {word} CPU per handshake: pool these keys for custody.",
+                saved.abs()
             );
         }
     }
@@ -66,64 +62,39 @@ fn sentences(results: &TlsReport, rates: &MeasuredRates) -> String {
         );
     }
     let pooled = || {
-        results
+        figures
             .cells
             .iter()
             .filter(|rounds| rounds.cell.mode.is_pooled())
     };
-    let completed: u64 = pooled().map(Rounds::completed).sum();
-    let served: u64 = pooled().map(Rounds::served).sum();
-    let failed: u64 = results.cells.iter().map(Rounds::failed).sum();
-    let _ = writeln!(
-        text,
-        "  {completed} pooled handshakes, each verified, {failed} failed; the node counted {served}. The gateway\n    \
-         had no private key."
-    );
-    let ifma = if results.machine.uses_ifma() {
+    let completed: u64 = pooled().map(|one| one.completed()).sum();
+    let served: u64 = pooled().map(|one| one.served()).sum();
+    let failed: u64 = figures.cells.iter().map(|one| one.failed()).sum();
+    let ifma = if report.machine.uses_ifma() {
         "with"
     } else {
         "without"
     };
     let _ = writeln!(
         text,
-        "Condition: short rounds over loopback on a processor {ifma} AVX-512 IFMA, node and load generator on\n\
+        "  {completed} pooled handshakes, each verified, {failed} failed; the node counted {served}. The gateway\n    \
+         had no private key.\n\
+         Condition: short rounds over loopback on a processor {ifma} AVX-512 IFMA, node and load generator on\n\
          one core. For figures to keep: make bench-tls, on an idle machine."
     );
     text
-}
-
-/// How many times the handshakes/s of local.
-fn handshake_rate(results: &TlsReport, saving: &Saving) -> Option<f64> {
-    let rates = |mode| {
-        let cell = super::plan::Cell {
-            mode,
-            ..saving.pooled
-        };
-        let rounds = results.cells.iter().find(|rounds| rounds.cell == cell)?;
-        let rate = |round: &Measurement| round.closed.as_ref().map(|load| load.handshakes_per_s);
-        Some(rounds.rounds.iter().filter_map(rate).collect::<Vec<f64>>())
-    };
-    let (pooled, local) = (rates(saving.pooled.mode)?, rates(Mode::Local)?);
-    Some(
-        Spread::of(
-            pooled
-                .iter()
-                .zip(local)
-                .map(|(pooled, local)| pooled / local),
-        )?
-        .median,
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
-    use super::super::TlsVersion;
-    use super::super::plan::{Cell, TlsPlan};
-    use super::super::results::Saved;
+    use super::super::plan::{Cell, Handshake, TlsPlan};
+    use super::super::results::{Figures, SCHEMA, Saved};
+    use super::super::{Server, TlsVersion};
     use super::*;
     use crate::cli::TlsArgs;
+    use crate::stats::Spread;
 
     #[derive(Parser)]
     struct Typed {
@@ -150,7 +121,7 @@ mod tests {
             "handshakes",
         ];
         let plan = TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan");
-        let mut report = TlsReport::new(&plan);
+        let mut report = TlsReport::new("tls", SCHEMA, plan, Figures::default());
         for server in [Server::Haproxy, Server::Nginx] {
             for (key, saved) in [(BenchKey::Rsa2048, 199.0), (BenchKey::P256, -19.0)] {
                 let tls = TlsVersion::Tls13;
@@ -164,11 +135,10 @@ mod tests {
                 };
                 let pooled = Cell {
                     server,
-                    key,
-                    tls,
+                    work: Handshake { key, tls },
                     mode: Mode::PooledPreload,
                 };
-                report.savings.push(Saving {
+                report.figures.savings.push(Saving {
                     pooled,
                     equal: saved(),
                     full: saved(),

@@ -13,57 +13,60 @@ use tempfile::TempDir;
 use super::gateway::{Edge, Gateway, Origin};
 use super::load::{Offer, Outcome, Target, drive};
 use super::observer::{Observer, Seen};
-use super::plan::{Cell, TlsPlan};
-use super::short::{self, Path, ShortCell, ShortLoad};
-use super::{Mode, Part, Server, TlsVersion};
+use super::plan::{Cell, Handshake, TlsPlan};
+use super::short::{self, Path, Short, ShortLoad};
+use super::{Mode, Part, Server};
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
 use crate::node::{Node, NodeOptions};
-use crate::process::{Stop, temporary_folder};
+use crate::process::temporary_folder;
+use crate::progress::Progress;
 use crate::relay::Relay;
 use crate::speed::openssl_rate;
 use crate::stats::Latencies;
 use crate::workload::BenchKey;
 
-/// Load before a measurement, so that caches, connections and key imports are warm.
+/// Load before a measurement, for caches, connections and key imports.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Paced loads are this share of what the first mode measured does at most: what a gateway with some
-/// room left sees.
+/// Paced loads are this share of the maximum of the first measured mode: the load of a gateway with some room left.
 const PACED_SHARE: f64 = 0.5;
 
-/// Seconds that `openssl speed` signs per round: 1 is the least that it takes.
+/// Seconds for which `openssl speed` signs per round: 1 is its minimum.
 const SPEED_SECONDS: u32 = 1;
 
-/// How long the node's counters may lag behind the last handshake.
-const COUNTER_LAG: Duration = Duration::from_millis(300);
+/// How long the node's counters may lag behind the last handshake: several readings, each a child process.
+const COUNTER_LAG: Duration = Duration::from_secs(1);
 
-/// One cell in one round: what was asked for of it.
-#[derive(Clone, Debug, Serialize)]
+/// One cell in one round: the loads of the chosen parts.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measurement {
-    /// As many handshakes as go: throughput and latency under full load.
+    /// As many handshakes as possible: throughput and latency under full load.
     pub(super) closed: Option<Load>,
-    /// The same number per second for all modes of a server, key and version: CPU time is compared
-    /// here, because a gateway that is not busy handles fewer events per turn and so takes longer
-    /// for each.
+    /// The same number per second for all modes of a server, key and version. CPU time is compared here: a
+    /// gateway that is not busy handles fewer events per turn, and takes longer for each.
     pub(super) paced: Option<Load>,
-    /// As many requests as go, each over a connection of its own.
+    /// As many requests as possible, each over a new connection.
     pub(super) requests: Option<Load>,
-    /// By operation: what the node's own counters say it completed during all of them.
+    /// By operation: jobs completed during all of them, by the node's counters.
     pub(super) served: BTreeMap<String, u64>,
 }
 
 impl Measurement {
-    /// All loads that there were.
+    /// All loads of the round.
     pub(super) fn loads(&self) -> impl Iterator<Item = &Load> {
-        [&self.closed, &self.paced, &self.requests]
-            .into_iter()
-            .flatten()
+        let loads = [&self.closed, &self.paced, &self.requests];
+        loads.into_iter().flatten()
+    }
+
+    /// The rate of the closed load.
+    pub(super) fn handshakes_per_s(&self) -> Option<f64> {
+        self.closed.as_ref().map(|load| load.handshakes_per_s)
     }
 }
 
-/// What one load did. CPU times are per completed handshake.
+/// The figures of one load. CPU times are per completed handshake.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Load {
     pub(super) offered_per_s: Option<f64>,
@@ -76,7 +79,7 @@ pub(super) struct Load {
     pub(super) gateway_cpu_us: f64,
     pub(super) node_cpu_us: f64,
     pub(super) generator_cpu_us: f64,
-    /// What the gateway's CPU time went to.
+    /// The gateway's CPU time by class.
     pub(super) seen: Option<Seen>,
     #[serde(skip)]
     pub(super) latencies: Latencies,
@@ -90,7 +93,7 @@ pub(super) struct Testbed {
     node: Option<Node>,
     identities: Vec<Identity>,
     /// Handshakes per second of paced loads, the same in every round and mode.
-    paces: BTreeMap<(Server, BenchKey, TlsVersion), f64>,
+    paces: BTreeMap<(Server, Handshake), f64>,
     pub(super) observer: Observer,
     plan: TlsPlan,
     _dir: TempDir,
@@ -98,25 +101,20 @@ pub(super) struct Testbed {
 
 impl Testbed {
     /// Makes keys, starts the node (if something is pooled) and all gateways.
-    pub(super) fn start(
-        plan: &TlsPlan,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Self, BenchError> {
-        let dir = temporary_folder()?;
-        let made: Result<Vec<_>, _> = plan
-            .keys_to_make()
-            .into_iter()
-            .map(|key| Identity::make(key, dir.path()))
-            .collect();
-        let identities = made?;
-        let origin = plan
-            .parts
-            .contains(&Part::Short)
-            .then(|| Origin::start(plan.load_core, dir.path()))
+    pub(super) fn start(plan: &TlsPlan, progress: &mut Progress) -> Result<Self, BenchError> {
+        let temporary = temporary_folder()?;
+        let dir = temporary.path();
+        let keys = plan.keys_to_make().into_iter();
+        let identities: Vec<_> = keys
+            .map(|key| Identity::make(key, dir))
+            .collect::<Result<_, _>>()?;
+        let has_origin = plan.parts.contains(&Part::Short);
+        let origin = has_origin
+            .then(|| Origin::start(plan.load_core, dir))
             .transpose()?;
         let pooled = plan
             .pools()
-            .then(|| start_pool(plan, &identities, &dir))
+            .then(|| start_pool(plan, &identities, dir))
             .transpose()?;
         let (node, relay, edge) = match pooled {
             Some((node, relay, edge)) => (Some(node), relay, Some(edge)),
@@ -125,11 +123,9 @@ impl Testbed {
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
             for mode in plan.modes() {
-                let short = origin.as_ref().map(|origin| &origin.short);
-                let (edge, core) = (edge.as_ref(), plan.gateway_core);
-                let gateway =
-                    Gateway::start(server, mode, edge, &identities, short, core, dir.path())?;
-                gateways.insert((server, mode), gateway);
+                let (edge, origin, core) = (edge.as_ref(), origin.as_ref(), plan.gateway_core);
+                let started = Gateway::start((server, mode), edge, &identities, origin, core, dir)?;
+                gateways.insert((server, mode), started);
             }
         }
         let pids: Vec<u32> = gateways.values().map(Gateway::id).collect();
@@ -142,11 +138,11 @@ impl Testbed {
             identities,
             paces: BTreeMap::new(),
             plan: plan.clone(),
-            _dir: dir,
+            _dir: temporary,
         })
     }
 
-    /// What OpenSSL itself does on the gateway's core.
+    /// Signatures per second of OpenSSL itself on the gateway's core.
     pub(super) fn openssl_sign_rate(&self, key: BenchKey) -> Result<f64, BenchError> {
         let algorithm = match key {
             BenchKey::P256 => "ecdsap256",
@@ -156,7 +152,11 @@ impl Testbed {
     }
 
     /// Measures one cell once.
-    pub(super) fn measure(&mut self, cell: Cell, stop: &Stop) -> Result<Measurement, BenchError> {
+    pub(super) fn measure(
+        &mut self,
+        cell: Cell<Handshake>,
+        progress: &Progress,
+    ) -> Result<Measurement, BenchError> {
         let target = self.target(cell)?;
         let mut offer = Offer {
             concurrency: self.plan.concurrency,
@@ -164,37 +164,25 @@ impl Testbed {
             request: false,
             per_s: None,
         };
-        let warm = drive(&target, offer, stop)?;
+        let warm = drive(&target, offer, progress)?;
         self.alive(cell, &warm)?;
         let before = self.served()?;
         offer.duration = self.plan.duration;
-        let (mut closed, mut paced, mut requests) = (None, None, None);
+        let mut measurement = Measurement::default();
         if self.plan.parts.contains(&Part::Handshakes) {
-            let load = self.load(cell, &target, offer, stop)?;
-            let pair = (cell.server, cell.key, cell.tls);
-            let pace = self.paces.entry(pair);
-            let pace = *pace.or_insert(load.handshakes_per_s * PACED_SHARE);
-            closed = Some(load);
-            let offer = Offer {
-                per_s: Some(pace),
-                ..offer
-            };
-            paced = Some(self.load(cell, &target, offer, stop)?);
+            let closed = self.load(cell, &target, offer, progress)?;
+            let pace = self.paces.entry((cell.server, cell.work));
+            let pace = *pace.or_insert(closed.handshakes_per_s * PACED_SHARE);
+            measurement.closed = Some(closed);
+            let per_s = Some(pace);
+            let paced = self.load(cell, &target, Offer { per_s, ..offer }, progress)?;
+            measurement.paced = Some(paced);
         }
         if self.plan.parts.contains(&Part::Requests) {
-            let offer = Offer {
-                concurrency: self.plan.request_concurrency,
-                request: true,
-                ..offer
-            };
-            requests = Some(self.load(cell, &target, offer, stop)?);
+            offer.concurrency = self.plan.request_concurrency;
+            offer.request = true;
+            measurement.requests = Some(self.load(cell, &target, offer, progress)?);
         }
-        let mut measurement = Measurement {
-            closed,
-            paced,
-            requests,
-            served: BTreeMap::new(),
-        };
         let completed = measurement.loads().map(|load| load.completed).sum();
         measurement.served = self.served_since(&before, cell.mode, completed)?;
         Ok(measurement)
@@ -202,49 +190,41 @@ impl Testbed {
 
     fn load(
         &mut self,
-        cell: Cell,
+        cell: Cell<Handshake>,
         target: &Target,
         offer: Offer,
-        stop: &Stop,
+        progress: &Progress,
     ) -> Result<Load, BenchError> {
-        let gateway = self.gateway(cell.server, cell.mode)?;
-        let sampler = self.observer.start(gateway.id());
-        let gateway_before = gateway.cpu_time();
-        let node_before = self.node_cpu_time();
-        let own_before = cores::own_cpu_time();
-        let outcome = drive(target, offer, stop)?;
-        let own = cores::own_cpu_time().saturating_sub(own_before);
-        let node = self.node_cpu_time().saturating_sub(node_before);
-        let gateway_after = self.gateway(cell.server, cell.mode)?.cpu_time();
-        let gateway = gateway_after.saturating_sub(gateway_before);
-        let seen = self.observer.stop(sampler)?;
+        let drive = || drive(target, offer, progress);
+        let (outcome, used) = self.metered(cell.server, cell.mode, drive)?;
         self.alive(cell, &outcome)?;
-        let per_handshake = |time: Duration| time.as_secs_f64() * 1e6 / outcome.completed as f64;
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / outcome.completed as f64;
+        let elapsed_s = outcome.elapsed.as_secs_f64();
         Ok(Load {
             offered_per_s: offer.per_s,
             completed: outcome.completed,
-            elapsed_s: outcome.elapsed.as_secs_f64(),
-            handshakes_per_s: outcome.completed as f64 / outcome.elapsed.as_secs_f64(),
+            elapsed_s,
+            handshakes_per_s: outcome.completed as f64 / elapsed_s,
             p50_us: outcome.latencies.quantile_us(0.5),
             p99_us: outcome.latencies.quantile_us(0.99),
-            gateway_cpu_us: per_handshake(gateway),
-            node_cpu_us: per_handshake(node),
-            generator_cpu_us: per_handshake(own),
-            seen,
+            gateway_cpu_us: each(used.gateway),
+            node_cpu_us: each(used.node),
+            generator_cpu_us: each(used.own),
+            seen: used.seen,
             failures: outcome.failures,
             latencies: outcome.latencies,
         })
     }
 
     /// Measures short connections once.
-    pub(super) fn measure_short(&mut self, cell: ShortCell) -> Result<ShortLoad, BenchError> {
+    pub(super) fn measure_short(&mut self, cell: Cell<Short>) -> Result<ShortLoad, BenchError> {
         let address = self.gateway(cell.server, cell.mode)?.short_address()?;
-        let url = match cell.path {
+        let url = match cell.work.path {
             Path::Files => format!("https://{address}/"),
             Path::Proxy => format!("https://{address}/proxy/"),
         };
-        let concurrency = self.plan.request_concurrency;
-        let warm = short::ask(&url, short::WARM_UP_REQUESTS, concurrency)?;
+        let ask = |requests| short::ask(&url, requests, self.plan.request_concurrency);
+        let warm = ask(short::WARM_UP_REQUESTS)?;
         let wanted = self.plan.duration.as_secs_f64() * warm.completed as f64 / warm.elapsed_s;
         #[expect(
             clippy::cast_possible_truncation,
@@ -253,63 +233,76 @@ impl Testbed {
         )]
         let requests = (wanted as u64).clamp(*short::REQUESTS.start(), *short::REQUESTS.end());
         let before = self.served()?;
-        let gateway = self.gateway(cell.server, cell.mode)?;
-        let sampler = self.observer.start(gateway.id());
-        let gateway_before = gateway.cpu_time();
-        let node_before = self.node_cpu_time();
-        let answer = short::ask(&url, requests, concurrency)?;
-        let gateway = self.gateway(cell.server, cell.mode)?.cpu_time();
-        let node = self.node_cpu_time().saturating_sub(node_before);
-        let seen = self.observer.stop(sampler)?;
-        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / answer.completed as f64;
-        let (gateway_cpu_us, node_cpu_us) = (
-            per_request(gateway.saturating_sub(gateway_before)),
-            per_request(node),
-        );
+        let (answer, used) = self.metered(cell.server, cell.mode, || ask(requests))?;
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / answer.completed as f64;
+        let served = self.served_since(&before, cell.mode, answer.completed)?;
         self.check()?;
         Ok(ShortLoad {
             completed: answer.completed,
             elapsed_s: answer.elapsed_s,
             per_s: answer.completed as f64 / answer.elapsed_s,
-            gateway_cpu_us,
-            node_cpu_us,
-            served: self.served_since(&before, cell.mode, answer.completed)?,
-            seen,
+            gateway_cpu_us: each(used.gateway),
+            node_cpu_us: each(used.node),
+            served,
+            seen: used.seen,
         })
     }
 
-    fn target(&self, cell: Cell) -> Result<Target, BenchError> {
-        let address = self.gateway(cell.server, cell.mode)?.address(cell.key)?;
-        let identity = self
-            .identities
-            .iter()
-            .find(|identity| identity.kind == cell.key);
+    /// The CPU time that everything uses during a load, and the samples of the gateway.
+    fn metered<T>(
+        &self,
+        server: Server,
+        mode: Mode,
+        load: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<(T, Used), BenchError> {
+        let gateway = self.gateway(server, mode)?;
+        let times = || {
+            let node = self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time);
+            [gateway.cpu_time(), node, cores::own_cpu_time()]
+        };
+        let sampler = self.observer.start(gateway.id());
+        let before = times();
+        let outcome = load()?;
+        let after = times();
+        let [gateway, node, own] =
+            [0, 1, 2].map(|place: usize| after[place].saturating_sub(before[place]));
+        let seen = self.observer.stop(sampler)?;
+        Ok((
+            outcome,
+            Used {
+                gateway,
+                node,
+                own,
+                seen,
+            },
+        ))
+    }
+
+    fn target(&self, cell: Cell<Handshake>) -> Result<Target, BenchError> {
+        let Handshake { key, tls } = cell.work;
+        let address = self.gateway(cell.server, cell.mode)?.address(key)?;
+        let identity = self.identities.iter().find(|one| one.kind == key);
         let identity =
-            identity.ok_or_else(|| BenchError::Setup(format!("no {} key was made", cell.key)))?;
-        Target::new(address, identity.certificate.clone(), cell.tls)
+            identity.ok_or_else(|| BenchError::Setup(format!("no {key} key was made")))?;
+        Target::new(address, identity.certificate.clone(), tls)
     }
 
     fn gateway(&self, server: Server, mode: Mode) -> Result<&Gateway, BenchError> {
-        self.gateways.get(&(server, mode)).ok_or_else(|| {
-            BenchError::Setup(format!("no gateway was started for {server}, {mode}"))
-        })
+        let missing = || BenchError::Setup(format!("no gateway was started for {server}, {mode}"));
+        self.gateways.get(&(server, mode)).ok_or_else(missing)
     }
 
     /// # Errors
     /// If anything has ended that should not have.
     fn check(&mut self) -> Result<(), BenchError> {
-        if let Some(node) = &mut self.node {
-            node.check()?;
-        }
-        if let Some(origin) = &mut self.origin {
-            origin.check()?;
-        }
+        self.node.iter_mut().try_for_each(Node::check)?;
+        self.origin.iter_mut().try_for_each(Origin::check)?;
         self.gateways.values_mut().try_for_each(Gateway::check)
     }
 
-    /// A round without any handshake has no figures: then something is broken, and the first reasons
-    /// and the log say what.
-    fn alive(&mut self, cell: Cell, outcome: &Outcome) -> Result<(), BenchError> {
+    /// A round without any handshake has no figures: something is broken, and the error has the first reasons and the
+    /// log.
+    fn alive(&mut self, cell: Cell<Handshake>, outcome: &Outcome) -> Result<(), BenchError> {
         self.check()?;
         if outcome.completed == 0 {
             let reasons = &outcome.failures;
@@ -320,16 +313,11 @@ impl Testbed {
     }
 
     fn served(&self) -> Result<BTreeMap<String, u64>, BenchError> {
-        self.node
-            .as_ref()
-            .map_or_else(|| Ok(BTreeMap::new()), Node::completed)
+        let completed = self.node.as_ref().map(Node::completed).transpose()?;
+        Ok(completed.unwrap_or_default())
     }
 
-    fn node_cpu_time(&self) -> Duration {
-        self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time)
-    }
-
-    /// What the node completed since `before`: read until it agrees with the handshakes or the lag
+    /// The jobs that the node completed since `before`: read until it agrees with the handshakes or the lag
     /// that is allowed is over.
     fn served_since(
         &self,
@@ -348,43 +336,46 @@ impl Testbed {
             if served.values().sum::<u64>() >= expected || start.elapsed() > COUNTER_LAG {
                 return Ok(served);
             }
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// Starts a node that holds the keys, far away if the plan says so, and writes what gateways need to use
-/// them.
+/// The CPU time of everything during one load.
+struct Used {
+    gateway: Duration,
+    node: Duration,
+    /// This process: the load generator of the handshakes.
+    own: Duration,
+    seen: Option<Seen>,
+}
+
+/// Starts a node that holds the keys, far away if the plan says so. The edge has what gateways need to use them.
 fn start_pool(
     plan: &TlsPlan,
     identities: &[Identity],
-    dir: &TempDir,
+    dir: &std::path::Path,
 ) -> Result<(Node, Option<Relay>, Edge), BenchError> {
-    let options = NodeOptions {
+    let node = Node::start(&NodeOptions {
         core: plan.load_core,
         workers: 1,
         software_only: false,
         tcp: false,
-    };
-    let node = Node::start(dir.path(), &options)?;
-    let mut key_files = BTreeMap::new();
-    for identity in identities {
-        let name = identity.kind.to_string();
-        let premaster = identity.kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short);
-        node.import_key(&name, &identity.key_file, premaster)?;
-        key_files.insert(identity.kind, node.write_stub(&name)?);
+    })?;
+    let mut stubs = BTreeMap::new();
+    for Identity { kind, key_file, .. } in identities {
+        let premaster = *kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short);
+        let stub = node.import_key(&kind.to_string(), key_file, premaster)?;
+        stubs.insert(*kind, stub);
     }
-    let (relay, endpoint) = if plan.latency.is_zero() {
-        (None, node.endpoint())
-    } else {
-        let path = dir.path().join("far.sock");
-        let relay = Relay::start(&path, node.socket(), plan.latency)?;
-        (Some(relay), format!("unix:{}", path.display()))
+    let far = dir.join("far.sock");
+    let (relay, socket) = match plan.latency {
+        Duration::ZERO => (None, node.socket()),
+        latency => (Some(Relay::start(&far, node.socket(), latency)?), &*far),
     };
-    let config = node.openssl_config(&endpoint, plan.provider.as_deref())?;
     let edge = Edge {
-        environment: vec![("OPENSSL_CONF", config.into_os_string())],
-        key_files,
+        openssl_conf: node.openssl_config(socket, plan.provider.as_deref())?,
+        stubs,
         preload: plan.preload.clone(),
     };
     Ok((node, relay, edge))

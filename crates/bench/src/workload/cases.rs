@@ -26,16 +26,17 @@ impl Case {
     pub(crate) fn first_of(operation: OperationKind) -> Option<Self> {
         CASES
             .iter()
-            .find(|case| case.operation == operation)
             .copied()
+            .find(|case| case.operation == operation)
     }
 
     /// The case of an operation with a given key type.
     pub(crate) fn find(operation: OperationKind, key: BenchKey) -> Option<Self> {
+        let wanted = (operation, key);
         CASES
             .iter()
-            .find(|case| (case.operation, case.key) == (operation, key))
             .copied()
+            .find(|case| (case.operation, case.key) == wanted)
     }
 
     /// Whether batches of every size are measured: all operations on an RSA key cost the same.
@@ -45,12 +46,11 @@ impl Case {
 
     /// Whether most TLS handshakes ask for it: these cases are measured by load, too.
     pub(crate) fn is_common(&self) -> bool {
-        use OperationKind::{EcdsaSign, RsaPkcs1Sign};
-        [
-            (RsaPkcs1Sign, BenchKey::Rsa2048),
-            (EcdsaSign, BenchKey::P256),
-        ]
-        .contains(&(self.operation, self.key))
+        matches!(
+            (self.operation, self.key),
+            (OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048)
+                | (OperationKind::EcdsaSign, BenchKey::P256)
+        )
     }
 }
 

@@ -27,22 +27,10 @@ use crate::stats::Latencies;
 const EACH_UP_TO: usize = 4;
 
 /// How the lanes of the simd backend are made.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    ValueEnum,
-    strum::Display,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub enum LanesKind {
+pub(crate) enum LanesKind {
     /// AVX-512 with IFMA
     Ifma,
     /// AVX-512F, products from doubles: what a processor without IFMA gets
@@ -67,14 +55,17 @@ impl LanesKind {
 }
 
 /// A backend as it is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Subject {
     /// The software backend.
     Software,
     /// The simd backend on these lanes.
+    #[strum(to_string = "simd {0}")]
     Simd(LanesKind),
-    /// The same, in lanes even where the backend would rather use the library for a task alone.
+    /// The same, in lanes even where the backend would use the library for a single task.
+    #[strum(to_string = "simd {0}, always in lanes")]
     SimdAlways(LanesKind),
     /// The cuda backend.
     Cuda,
@@ -92,7 +83,8 @@ impl Subject {
 
     /// Whether the backend has this operation.
     pub(crate) fn offers(self, operation: OperationKind) -> bool {
-        self.make()
+        let backend = self.make();
+        backend
             .capabilities()
             .iter()
             .any(|row| row.operation == operation)
@@ -103,17 +95,6 @@ impl Subject {
             Self::Software => BackendKind::Software,
             Self::Simd(_) | Self::SimdAlways(_) => BackendKind::Simd,
             Self::Cuda => BackendKind::Cuda,
-        }
-    }
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Software => f.pad("software"),
-            Self::Cuda => f.pad("cuda"),
-            Self::Simd(lanes) => f.pad(&format!("simd {lanes}")),
-            Self::SimdAlways(lanes) => f.pad(&format!("simd {lanes}, always in lanes")),
         }
     }
 }
@@ -166,10 +147,11 @@ pub(crate) struct Rate {
 
 impl Contender {
     pub(crate) fn library() -> Self {
+        let (subject, handed) = (None, None);
         Self {
-            subject: None,
+            subject,
             at_once: 1,
-            handed: None,
+            handed,
         }
     }
 
@@ -178,18 +160,17 @@ impl Contender {
         at_once: usize,
         keys: &Keys,
     ) -> Result<Self, BenchError> {
-        let refused =
-            |error: String| BenchError::Setup(format!("the backend {subject} refused: {error}"));
+        let refused = |error: &dyn fmt::Display| {
+            BenchError::Setup(format!("the backend {subject} refused: {error}"))
+        };
         let backend = subject.make();
-        let opened: Result<Vec<_>, _> = keys
-            .private_keys()
-            .map(|key| backend.open_key(&key).map(|opened| opened.key))
-            .collect();
+        let opened = keys.private_keys().map(|key| {
+            let opened = backend.open_key(&key).map_err(|error| refused(&error))?;
+            Ok(opened.key)
+        });
         let handed = Handed {
-            queue: backend
-                .open_queue()
-                .map_err(|error| refused(error.to_string()))?,
-            keys: opened.map_err(|error| refused(error.to_string()))?,
+            keys: opened.collect::<Result<_, BenchError>>()?,
+            queue: backend.open_queue().map_err(|error| refused(&error))?,
             tasks: VecDeque::with_capacity(at_once),
             done: Vec::with_capacity(at_once),
             on_cpu: backend.describe().on_cpu,
@@ -228,13 +209,12 @@ impl Contender {
         checks.verify(requests)?;
         let operations = index as f64;
         let per_s = operations / last.duration_since(start).as_secs_f64();
-        let per_core_s = if on_cpu {
-            operations / busy.as_secs_f64()
-        } else {
-            per_s
-        };
         Ok(Rate {
-            per_core_s,
+            per_core_s: if on_cpu {
+                operations / busy.as_secs_f64()
+            } else {
+                per_s
+            },
             per_s,
             latencies,
         })

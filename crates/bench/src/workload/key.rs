@@ -10,7 +10,7 @@ use strum::{Display, EnumString, VariantArray, VariantNames};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[derive(Display, EnumString, VariantArray, VariantNames)]
 #[rustfmt::skip]
-pub enum BenchKey {
+pub(crate) enum BenchKey {
     /// RSA with 2048 bits.
     #[strum(serialize = "rsa-2048")] Rsa2048,
     /// RSA with 3072 bits.

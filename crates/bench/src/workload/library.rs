@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Keys inside the library that backends compute with (AWS-LC), and its operations called directly:
-//! the peer that everything else is compared with. AWS-LC's interface has no DH and no DSA; keys of
-//! these types are made, and their outputs verified, by the system's OpenSSL.
+//! Keys inside the library that backends compute with (AWS-LC), and its operations called directly: the peer of
+//! every comparison. AWS-LC's interface has no DH and no DSA; the system's OpenSSL makes keys of these types and
+//! verifies their outputs.
 
 use std::cell::RefCell;
 use std::path::Path;
 
 use aws_lc_rs::agreement::{self, UnparsedPublicKey as PeerKey};
-use aws_lc_rs::digest::{Digest, SHA256};
+use aws_lc_rs::digest::Digest;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use aws_lc_rs::rsa::{
@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use super::BenchKey;
 use crate::error::LibraryError;
-use crate::libcrypto::{self, Libcrypto};
+use crate::libcrypto::{self, Libcrypto, SYSTEM};
 
 /// Keys of each type. They take turns, so that neighbours in a batch share nothing.
 pub(crate) const KEYS: usize = 4;
@@ -71,7 +71,7 @@ pub(crate) enum Library {
     Ed25519(Ed25519KeyPair),
     MlDsa(PqdsaKeyPair),
     /// A key of the system's OpenSSL.
-    OpenSsl(RefCell<libcrypto::Key>),
+    OpenSsl(RefCell<libcrypto::KeyPair>),
 }
 
 /// An RSA key in the forms that the library has for each operation.
@@ -93,21 +93,19 @@ impl Library {
             BenchKey::Rsa2048 => rsa(KeySize::Rsa2048),
             BenchKey::Rsa3072 => rsa(KeySize::Rsa3072),
             BenchKey::Rsa4096 => rsa(KeySize::Rsa4096),
-            BenchKey::P256 => ec(
-                &signature::ECDSA_P256_SHA256_ASN1_SIGNING,
-                &agreement::ECDH_P256,
-            ),
-            BenchKey::P384 => ec(
-                &signature::ECDSA_P384_SHA384_ASN1_SIGNING,
-                &agreement::ECDH_P384,
-            ),
+            BenchKey::P256 => {
+                let signing = &signature::ECDSA_P256_SHA256_ASN1_SIGNING;
+                ec(signing, &agreement::ECDH_P256)
+            }
+            BenchKey::P384 => {
+                let signing = &signature::ECDSA_P384_SHA384_ASN1_SIGNING;
+                ec(signing, &agreement::ECDH_P384)
+            }
             BenchKey::X25519 => {
-                let mut pkcs8 = Zeroizing::new(X25519_PKCS8_PREFIX.to_vec());
                 let mut bytes = Zeroizing::new([0_u8; 32]);
                 random.fill(bytes.as_mut()).map_err(failed)?;
-                pkcs8.extend_from_slice(bytes.as_ref());
-                let key =
-                    agreement::PrivateKey::from_private_key(&agreement::X25519, bytes.as_ref());
+                let pkcs8 = Zeroizing::new([&X25519_PKCS8_PREFIX, &bytes[..]].concat());
+                let key = agreement::PrivateKey::from_private_key(&agreement::X25519, &bytes[..]);
                 Ok((pkcs8, Self::X25519(key.map_err(failed)?)))
             }
             BenchKey::Ed25519 => {
@@ -120,7 +118,7 @@ impl Library {
             BenchKey::MlDsa65 => ml_dsa(&signature::ML_DSA_65_SIGNING),
             BenchKey::MlDsa87 => ml_dsa(&signature::ML_DSA_87_SIGNING),
             BenchKey::Dh2048 | BenchKey::Dsa2048 => {
-                let key = Libcrypto::open(Path::new(libcrypto::SYSTEM))?.key(key)?;
+                let key = Libcrypto::open(Path::new(SYSTEM))?.key(key)?;
                 Ok((key.pkcs8()?, Self::OpenSsl(RefCell::new(key))))
             }
             BenchKey::MlKem768 => Err(LibraryError::Missing(format!("{key} as a private key"))),
@@ -138,23 +136,20 @@ impl Library {
             Self::Rsa(rsa) => {
                 into.resize(rsa.pair.public_modulus_len(), 0);
                 let padding = &signature::RSA_PKCS1_SHA256;
-                return rsa
-                    .pair
+                rsa.pair
                     .sign(padding, &random, message, into)
-                    .map_err(failed);
+                    .map_err(failed)?;
             }
             Self::MlDsa(pair) => {
                 into.resize(pair.algorithm().signature_len(), 0);
-                return pair.sign(message, into).map(drop).map_err(failed);
+                pair.sign(message, into).map_err(failed)?;
             }
-            _ => into.clear(),
-        }
-        match self {
             Self::Ec { pair, .. } => {
-                into.extend_from_slice(pair.sign(&random, message).map_err(failed)?.as_ref());
+                let signature = pair.sign(&random, message).map_err(failed)?;
+                signature.as_ref().clone_into(into);
             }
-            Self::Ed25519(pair) => into.extend_from_slice(pair.sign(message).as_ref()),
-            _ => return Err(LibraryError::Missing("signatures with this key".to_owned())),
+            Self::Ed25519(pair) => pair.sign(message).as_ref().clone_into(into),
+            Self::X25519(_) | Self::OpenSsl(_) => return Err(missing("signatures")),
         }
         Ok(())
     }
@@ -165,27 +160,24 @@ impl Library {
         operation: OperationKind,
         digest: &Digest,
     ) -> Result<Vec<u8>, LibraryError> {
+        let mut signature = Vec::new();
         match self {
             Self::Rsa(rsa) => {
                 let padding = match operation {
                     OperationKind::RsaPssSign => &signature::RSA_PSS_SHA256,
                     _ => &signature::RSA_PKCS1_SHA256,
                 };
-                let mut signature = vec![0; rsa.pair.public_modulus_len()];
+                signature.resize(rsa.pair.public_modulus_len(), 0);
                 rsa.pair
                     .sign_digest(padding, digest, &mut signature)
                     .map_err(failed)?;
-                Ok(signature)
             }
             Self::Ec { pair, .. } => {
-                Ok(pair.sign_digest(digest).map_err(failed)?.as_ref().to_vec())
+                signature = pair.sign_digest(digest).map_err(failed)?.as_ref().to_vec();
             }
-            _ => {
-                let mut signature = Vec::new();
-                self.sign_message(digest.as_ref(), &mut signature)?;
-                Ok(signature)
-            }
+            _ => self.sign_message(digest.as_ref(), &mut signature)?,
         }
+        Ok(signature)
     }
 
     /// Verifies a signature over a message.
@@ -193,13 +185,8 @@ impl Library {
         if let Self::OpenSsl(key) = self {
             return key.borrow_mut().verify(message, signature);
         }
-        let Some((algorithm, public)) = self.verifier(&signature::RSA_PKCS1_2048_8192_SHA256)
-        else {
-            return false;
-        };
-        UnparsedPublicKey::new(algorithm, public)
-            .verify(message, signature)
-            .is_ok()
+        let verifier = self.verifier(&signature::RSA_PKCS1_2048_8192_SHA256);
+        verifier.is_some_and(|public| public.verify(message, signature).is_ok())
     }
 
     /// Verifies a randomised signature: PSS, ECDSA and DSA sign the digest of `message`, ML-DSA signs the
@@ -208,59 +195,82 @@ impl Library {
         if let Self::OpenSsl(key) = self {
             return key.borrow_mut().verify(message, signature);
         }
-        let Some((algorithm, public)) = self.verifier(&signature::RSA_PSS_2048_8192_SHA256) else {
-            return false;
-        };
-        let public = UnparsedPublicKey::new(algorithm, public);
-        match self {
+        let verifier = self.verifier(&signature::RSA_PSS_2048_8192_SHA256);
+        verifier.is_some_and(|public| match self {
             Self::MlDsa(_) => public.verify(digest.as_ref(), signature).is_ok(),
             _ => public.verify_digest(digest, signature).is_ok(),
-        }
+        })
     }
 
     fn verifier(
         &self,
         rsa: &'static dyn VerificationAlgorithm,
-    ) -> Option<(&'static dyn VerificationAlgorithm, &[u8])> {
-        Some(match self {
+    ) -> Option<UnparsedPublicKey<&[u8]>> {
+        let (algorithm, public): (&'static dyn VerificationAlgorithm, &[u8]) = match self {
             Self::Rsa(key) => (rsa, key.pair.public_key().as_ref()),
-            Self::Ec { pair, agreement } if *agreement.algorithm() == agreement::ECDH_P256 => (
-                &signature::ECDSA_P256_SHA256_ASN1,
-                pair.public_key().as_ref(),
-            ),
-            Self::Ec { pair, .. } => (
-                &signature::ECDSA_P384_SHA384_ASN1,
-                pair.public_key().as_ref(),
-            ),
+            Self::Ec { pair, agreement } => {
+                let public = pair.public_key().as_ref();
+                match *agreement.algorithm() == agreement::ECDH_P256 {
+                    true => (&signature::ECDSA_P256_SHA256_ASN1, public),
+                    false => (&signature::ECDSA_P384_SHA384_ASN1, public),
+                }
+            }
             Self::Ed25519(pair) => (&signature::ED25519, pair.public_key().as_ref()),
             Self::MlDsa(pair) => {
-                let algorithm: &'static dyn VerificationAlgorithm =
-                    match pair.algorithm().signature_len() {
-                        2420 => &signature::ML_DSA_44,
-                        3309 => &signature::ML_DSA_65,
-                        _ => &signature::ML_DSA_87,
-                    };
-                (algorithm, pair.public_key().as_ref())
+                let public = pair.public_key().as_ref();
+                match pair.algorithm().signature_len() {
+                    2420 => (&signature::ML_DSA_44, public),
+                    3309 => (&signature::ML_DSA_65, public),
+                    _ => (&signature::ML_DSA_87, public),
+                }
             }
             Self::X25519(_) | Self::OpenSsl(_) => return None,
-        })
+        };
+        Some(UnparsedPublicKey::new(algorithm, public))
     }
 
-    pub(crate) fn agreement(&self) -> Result<&agreement::PrivateKey, LibraryError> {
+    fn agreement(&self) -> Result<&agreement::PrivateKey, LibraryError> {
         match self {
             Self::Ec { agreement, .. } | Self::X25519(agreement) => Ok(agreement),
-            _ => Err(LibraryError::Missing("agreement with this key".to_owned())),
+            _ => Err(missing("agreement")),
         }
+    }
+
+    /// The public value that a peer agrees with.
+    pub(crate) fn public_value(&self) -> Result<Vec<u8>, LibraryError> {
+        if let Self::OpenSsl(key) = self {
+            return key.borrow().public_value();
+        }
+        let public = self.agreement()?.compute_public_key().map_err(failed)?;
+        Ok(public.as_ref().to_vec())
+    }
+
+    /// The secret agreed on with a public value.
+    pub(crate) fn agree(&self, public: &[u8]) -> Result<Vec<u8>, LibraryError> {
+        let key = self.agreement()?;
+        let failed = LibraryError::Failed("key agreement failed".to_owned());
+        let peer = PeerKey::new(key.algorithm(), public);
+        agreement::agree(key, peer, failed, |secret| Ok(secret.to_vec()))
+    }
+
+    /// The secret agreed on with another key of this type.
+    pub(super) fn agree_with(&self, other: &Self) -> Result<Vec<u8>, LibraryError> {
+        let (Self::OpenSsl(own), Self::OpenSsl(other)) = (self, other) else {
+            return self.agree(&other.public_value()?);
+        };
+        let mut secret = Vec::new();
+        own.borrow().derive(&other.borrow(), &mut secret)?;
+        Ok(secret)
     }
 }
 
 impl Rsa {
     pub(super) fn seal_oaep(&self, secret: &[u8]) -> Result<Vec<u8>, LibraryError> {
         let mut sealed = vec![0; self.to_oaep.ciphertext_size()];
-        let done = self
-            .to_oaep
-            .encrypt(&OAEP_SHA256_MGF1SHA256, secret, &mut sealed, None);
-        done.map_err(failed)?;
+        let oaep = &OAEP_SHA256_MGF1SHA256;
+        self.to_oaep
+            .encrypt(oaep, secret, &mut sealed, None)
+            .map_err(failed)?;
         Ok(sealed)
     }
 
@@ -276,11 +286,9 @@ impl Rsa {
         sealed: &[u8],
     ) -> Result<Vec<u8>, LibraryError> {
         let mut output = vec![0; self.pair.public_modulus_len()];
+        let oaep = &OAEP_SHA256_MGF1SHA256;
         let opened = match operation {
-            OperationKind::RsaOaepDecrypt => {
-                self.oaep
-                    .decrypt(&OAEP_SHA256_MGF1SHA256, sealed, &mut output, None)
-            }
+            OperationKind::RsaOaepDecrypt => self.oaep.decrypt(oaep, sealed, &mut output, None),
             _ => self.pkcs1.decrypt(sealed, &mut output),
         };
         Ok(opened.map_err(failed)?.to_vec())
@@ -324,16 +332,10 @@ fn ml_dsa(algorithm: &'static PqdsaSigningAlgorithm) -> Generated {
     ))
 }
 
-/// The secret that a key agrees on with a public value.
-pub(crate) fn agree(key: &agreement::PrivateKey, peer: &[u8]) -> Result<Vec<u8>, LibraryError> {
-    let failed = LibraryError::Failed("key agreement failed".to_owned());
-    let peer = PeerKey::new(key.algorithm(), peer);
-    agreement::agree(key, peer, failed, |secret| Ok(secret.to_vec()))
+fn missing(what: &str) -> LibraryError {
+    LibraryError::Missing(format!("{what} with this key"))
 }
 
 fn failed(error: impl std::fmt::Display) -> LibraryError {
     LibraryError::Failed(format!("AWS-LC refused: {error}"))
 }
-
-/// The digest that the fixed-digest cases use, but for P-384.
-pub(super) const DIGEST: &aws_lc_rs::digest::Algorithm = &SHA256;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What benchmarks compute, who computes it, and how the outputs are verified. Every benchmark of
+//! The operations that benchmarks compute, the implementations, and the verification of outputs. Every benchmark of
 //! private-key operations uses these types, so two benchmarks that name the same case do the same work.
 //!
 //! ```text
@@ -27,8 +27,8 @@ mod library;
 mod requests;
 
 pub(crate) use self::cases::{CASES, Case};
-pub use self::contender::LanesKind;
+pub(crate) use self::contender::LanesKind;
 pub(crate) use self::contender::{Contender, Subject, batches};
-pub use self::key::BenchKey;
-pub(crate) use self::library::{Keys, Library, agree};
+pub(crate) use self::key::BenchKey;
+pub(crate) use self::library::{Keys, Library};
 pub(crate) use self::requests::{Checks, Requests};

@@ -22,10 +22,11 @@ cannot be read, and the checks that need them report nothing.
 
 Exit codes, besides those of every command:
   0   nothing worse than a notice
+  3   this is not a machine that can be examined: a mount is missing?
   10  warnings
   11  critical findings
 With --nagios, the codes of monitoring plugins: 0 fine, 1 warnings, 2 critical
-findings, 3 the machine could not be examined.";
+findings, 3 unknown: the machine could not be examined.";
 
 /// Find problems with this machine's cryptography, their cost and their remedy
 ///

@@ -254,7 +254,7 @@ pub(crate) struct CheckArgs {
         hide_env_values = true
     )]
     pub(crate) config: Option<PathBuf>,
-    /// Print JSON
+    /// Print JSON (schema: docs/reference/check.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::SocketArg;
 use super::ceiling::CeilingArgs;
 
 const INSPECT_EXAMPLE: &str = "\
@@ -153,12 +154,15 @@ under load, and as root.";
 
 /// Whether a device serves each running tunnel and server
 ///
-/// Algorithm, implementation, driver, and counters that move.
+/// Algorithm, implementation, driver, and counters that move. For servers that
+/// use a pool it asks the node of this machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = USED_EXAMPLE)]
 pub(crate) struct InspectUsedArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
     /// Time between the two readings of counters
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: u64,

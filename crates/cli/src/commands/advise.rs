@@ -16,7 +16,7 @@ use millrace_inspect::report::Report;
 use crate::args::AdviseArgs;
 use crate::exit::{Failure, fail};
 use crate::output;
-use crate::page::{Page, plain, wrapped};
+use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
@@ -68,9 +68,6 @@ fn sizes(path: &Path) -> Result<Sizes> {
     Sizes::parse(&bytes).map_err(|error| wrong(&error))
 }
 
-/// Width of the evidence, in columns: it is indented below the choice.
-const COLUMNS: usize = 74;
-
 fn page(advice: &Advice) -> Page {
     let mut page = Page::new();
     if !advice.first.is_empty() {
@@ -84,9 +81,7 @@ fn page(advice: &Advice) -> Page {
         page.remark(&choice.value);
         page.remark(&format!("why: {}", choice.reason));
         for evidence in &choice.evidence {
-            for (number, line) in wrapped(evidence, COLUMNS).iter().enumerate() {
-                page.remark(&format!("{} {line}", if number == 0 { "-" } else { " " }));
-            }
+            page.item(evidence);
         }
     }
     if !advice.rejected_alternatives.is_empty() {

@@ -11,26 +11,38 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use millrace_engine::backend::Capability;
+use millrace_gateway::check;
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
-use millrace_inspect::report::{Report, schema_of};
+use millrace_inspect::report::{ReportParts, schema_of};
 use millrace_server::config::SAMPLE;
 use millrace_service::Status;
 use millrace_service::status::Sessions;
 
 use crate::args::{Cli, ReferenceArgs};
 use crate::backends;
+use crate::commands::key::view::KeyView;
 
 pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     write(&args.dir, "cli.md", &command_line())?;
     write(&args.dir, "configuration.md", &configuration())?;
-    write(&args.dir, "inspect.schema.json", &schema_of::<Report>())?;
+    write(
+        &args.dir,
+        "inspect.schema.json",
+        &schema_of::<ReportParts>(),
+    )?;
     write(&args.dir, "advise.schema.json", &schema_of::<Advice>())?;
     write(&args.dir, "doctor.schema.json", &schema_of::<Diagnosis>())?;
     write(&args.dir, "watch.schema.json", &schema_of::<watch::Line>())?;
     write(&args.dir, "status.schema.json", &schema_of::<Status>())?;
     write(&args.dir, "sessions.schema.json", &schema_of::<Sessions>())?;
+    write(&args.dir, "keys.schema.json", &schema_of::<Vec<KeyView>>())?;
+    write(
+        &args.dir,
+        "check.schema.json",
+        &schema_of::<check::Report>(),
+    )?;
     write(&args.dir, "capabilities.md", &capabilities())
 }
 

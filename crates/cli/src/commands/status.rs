@@ -4,7 +4,6 @@
 //! `millrace status`: queries the node over its status socket. With `--json` it prints the answer unchanged;
 //! for the page it queries twice and converts the differences to rates.
 
-use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,9 +14,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use millrace_service::Status;
 use millrace_service::status::{Choice, Edge, EdgeCounts, Operation, Sessions};
 
-use crate::args::StatusArgs;
+use crate::args::{SocketArg, StatusArgs};
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table};
+use crate::page::facts;
 use crate::settings::Settings;
 
 /// A running node answers in milliseconds, also under load.
@@ -63,6 +63,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     }
     output::print("\n")?;
     edges(&after.status.edges).print()
+}
+
+/// The status of the node with this socket; none if there is no node, or it may not be asked.
+pub(super) fn of(socket: &SocketArg) -> Option<Status> {
+    let settings = Settings::for_socket(socket).ok()?;
+    let socket = settings.node.status_socket?;
+    serde_json::from_slice(&ask(&socket).ok()?).ok()
 }
 
 /// Prints the open sessions of the node.
@@ -120,7 +127,6 @@ impl Sample {
 
 /// One fact per line.
 fn page(status: &Status) -> String {
-    let mut page = String::new();
     let backends: Vec<String> = status
         .backends
         .iter()
@@ -143,7 +149,7 @@ fn page(status: &Status) -> String {
         .iter()
         .map(|error| format!("{} {}", error.jobs, error.reason))
         .collect();
-    let facts = [
+    let rows = [
         (
             "node",
             format!(
@@ -168,10 +174,7 @@ fn page(status: &Status) -> String {
             },
         ),
     ];
-    for (fact, value) in facts {
-        let _ = writeln!(page, "{fact:<12} {value}");
-    }
-    page
+    facts(&rows)
 }
 
 fn table(before: &Sample, after: &Sample) -> Table {
@@ -317,7 +320,7 @@ pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
 }
 
 /// The body of the answer to `GET path`.
-fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
+pub(crate) fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
     let silent = || {
         format!(
             "no node answers on {}: start one with `millrace up`, or name another with --socket",

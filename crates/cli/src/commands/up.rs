@@ -31,6 +31,7 @@ use crate::notify::{self, Progress};
 use crate::placement;
 use crate::progress;
 use crate::settings::{self, Settings};
+use crate::terminal::styled;
 
 /// Tasks that a busy thread of the runtime runs before it checks the sockets for data. A task takes up to 100
 /// µs under load, so with the runtime's default, 61, an identity's only job waits milliseconds beside a
@@ -238,8 +239,7 @@ fn start_log(config: &NodeConfig) -> Result<LogFilter> {
             drop(handle.reload(filter))
         })));
     }
-    let terminal = io::IsTerminal::is_terminal(&io::stderr());
-    let log = log.with_ansi(terminal).with_filter_reloading();
+    let log = log.with_ansi(styled(&io::stderr())).with_filter_reloading();
     let handle = log.reload_handle();
     log.init();
     Ok(LogFilter(Box::new(move |filter| {

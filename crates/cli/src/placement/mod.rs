@@ -3,9 +3,11 @@
 
 //! Where the engine's workers run, and which threads run soon after they are woken.
 //!
-//! **Slices.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
+//! **Scheduling.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
 //! express workers and the threads of the sockets sleep most of the time, so they get the shortest, and a lone
-//! job of one identity does not wait for the slices of workers that compute another's flood.
+//! job of one identity does not wait for the slices of workers that compute another's flood. Express workers
+//! also get a lower nice value where the process may give it: the kernel shares a core evenly between threads,
+//! and the workers that compute the flood are several.
 //!
 //! **Pinning.**
 //! Workers of the three classes with the same number share a place, since a class without work leaves its
@@ -23,6 +25,7 @@ use std::time::Duration;
 
 use millrace_engine::{Placement, WorkerThread};
 use millrace_server::config::Pin;
+use rustix::process::getpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The kernel's description of the NUMA nodes and their processors.
@@ -40,9 +43,13 @@ pub(crate) fn of(pin: Pin, workers: usize) -> Arc<dyn Placement> {
     Arc::new(Places(places(pin, &nodes, workers)))
 }
 
+/// The nice value of express workers. `LimitNICE=` of the unit file permits it.
+const EXPRESS_NICE: i32 = -10;
+
 /// Makes the calling thread run soon after it is woken, also beside threads that compute all the time.
 pub(crate) fn run_promptly() {
-    if let Err(error) = sys::set_slice(SHORT_SLICE) {
+    let nice = getpriority_process(None).unwrap_or(0);
+    if let Err(error) = sys::schedule(SHORT_SLICE, nice) {
         tracing::debug!(%error, "the thread keeps the kernel's scheduler slice");
     }
 }
@@ -53,8 +60,14 @@ struct Places(Vec<Vec<usize>>);
 
 impl Placement for Places {
     fn place(&self, worker: WorkerThread) {
-        let WorkerThread::Regular(worker) = worker else {
-            return run_promptly();
+        let worker = match worker {
+            WorkerThread::Regular(worker) => worker,
+            WorkerThread::Express => {
+                if sys::schedule(SHORT_SLICE, EXPRESS_NICE).is_err() {
+                    run_promptly();
+                }
+                return;
+            }
         };
         let Some(place) = self.0.get(worker % self.0.len().max(1)) else {
             return;
@@ -155,6 +168,7 @@ mod tests {
     fn express_worker_gets_the_short_slice() {
         thread::spawn(|| {
             let before = sys::slice().expect("the kernel tells");
+            let nice = getpriority_process(None).expect("the kernel tells");
             Places(Vec::new()).place(WorkerThread::Regular(0));
             assert_eq!(sys::slice().ok(), Some(before));
             Places(Vec::new()).place(WorkerThread::Express);
@@ -165,6 +179,12 @@ mod tests {
                 SHORT_SLICE
             };
             assert_eq!(sys::slice().ok(), Some(expected));
+            // Only a process with the right gets the nice value.
+            let nice = getpriority_process(None).expect("the kernel tells");
+            assert!(
+                nice == EXPRESS_NICE || !rustix::process::geteuid().is_root(),
+                "{nice}"
+            );
         })
         .join()
         .expect("no panic");

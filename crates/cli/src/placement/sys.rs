@@ -23,14 +23,12 @@ struct SchedAttr {
 /// Keep the policy, and the parameters that are not given here (`linux/sched.h`).
 const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
 
-/// Sets the scheduler slice of the calling thread and of threads that it starts later. Linux 6.12 and later
-/// use it; older kernels ignore it. The kernel clamps it to 0.1 to 100 ms. Zero is the kernel's default slice.
+/// Sets slice and nice value of the calling thread, and of threads that it starts later. Linux 6.12 and later use
+/// the slice; older kernels ignore it. The kernel clamps it to 0.1 to 100 ms.
 ///
 /// # Errors
-/// The kernel refuses, for example because a filter denies the call.
-pub(super) fn set_slice(slice: Duration) -> io::Result<()> {
-    // The nice value is given again: the kernel takes it together with the slice.
-    let nice = rustix::process::getpriority_process(None)?;
+/// The kernel refuses: a lower nice value than now takes `CAP_SYS_NICE` or `RLIMIT_NICE`.
+pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
     let attributes = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         flags: SCHED_FLAG_KEEP_POLICY,

@@ -115,7 +115,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn import_of_an_existing_name_needs_replace() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
-    import(&place, "www", &rsa_key(2048), &[]).failed(4, &["www already"]);
+    import(&place, "www", &rsa_key(2048), &[]).failed(4, &["www already", "--replace"]);
     assert!(place.run(&["key", "show", "www"]).data.contains("p-256"));
     import(&place, "www", &rsa_key(2048), &["--replace"]).done();
     assert!(place.run(&["key", "show", "www"]).data.contains("rsa-2048"));
@@ -197,7 +197,7 @@ fn policy_change_replaces_only_the_named_parts() {
     let show = || -> Value {
         serde_json::from_str(&place.run(&["key", "show", "www", "--json"]).done().data).unwrap()
     };
-    assert_eq!(show()["identities"], serde_json::json!(["*"]));
+    assert_eq!(show()["identities"], serde_json::json!([]));
     let set = [
         "key",
         "policy",
@@ -381,10 +381,100 @@ fn wrong_key_encryption_key_opens_no_key() {
     place
         .run(&["key", "show", "www", "--kek-file", kek])
         .failed(1, &["another key-encryption key"]);
+    place
+        .run(&["key", "list", "--kek-file", kek])
+        .failed(1, &["1 files in"]);
+    let list = place.run(&["key", "list", "--json", "--kek-file", kek]);
+    let list: Value = serde_json::from_str(&list.data).unwrap();
+    let problem = list[0]["problem"].as_str().unwrap();
+    assert!(problem.contains("another key-encryption key"), "{problem}");
+    // A key under a second one would be lost to the node of the first.
+    for args in [&["--replace"][..], &["--allow-uid", "0"]] {
+        import(
+            &place,
+            "other",
+            &p256_key(),
+            &[args, &["--kek-file", kek]].concat(),
+        )
+        .failed(1, &["www in", "--kek-file"]);
+    }
+    assert_eq!(names(&place), ["www"]);
     fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
     place
-        .run(&["key", "show", "www", "--kek-file", kek])
+        .run(&["key", "policy", "www", "--add-uid", "0", "--kek-file", kek])
         .failed(1, &["chmod 0600"]);
+}
+
+#[test]
+fn key_is_listed_shown_and_stubbed_without_its_kek() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let with = place.run(&["key", "stub", "www"]).done().data.clone();
+    fs::remove_file(place.path("state/kek")).unwrap();
+    assert_eq!(place.run(&["key", "stub", "www"]).done().data, with);
+    let show = place.run(&["key", "show", "www", "--json"]);
+    assert!(show.done().talk.contains("not verified"), "{show:?}");
+    let show: Value = serde_json::from_str(&show.data).unwrap();
+    assert_eq!(show["authenticated"], false);
+    assert_eq!(names(&place), ["www"]);
+    // Nothing of this makes a new one, and no further key is sealed.
+    import(&place, "more", &p256_key(), &[]).failed(1, &["is missing", "put it back"]);
+    assert!(!place.path("state/kek").exists());
+}
+
+#[test]
+fn new_key_is_for_no_client_until_one_is_named() {
+    let place = Place::new();
+    let outcome = import(&place, "www", &p256_key(), &[]);
+    for part in ["no client may use it", "key policy www --add-uid"] {
+        assert!(outcome.done().talk.contains(part), "{outcome:?}");
+    }
+    let show = place.run(&["key", "policy", "www", "--json"]);
+    let show: Value = serde_json::from_str(&show.done().data).unwrap();
+    assert_eq!(show["identities"], serde_json::json!([]));
+    let list = place.run(&["key", "list"]);
+    assert!(list.done().data.contains("for no client"), "{list:?}");
+}
+
+#[test]
+fn replaced_key_keeps_its_policy_and_its_former_version() {
+    let place = Place::new();
+    let policy = ["--allow-uid", "33", "--hashes", "sha256"];
+    import(&place, "www", &rsa_key(2048), &policy).done();
+    let show = || -> Value {
+        serde_json::from_str(&place.run(&["key", "show", "www", "--json"]).done().data).unwrap()
+    };
+    let before = show();
+    let outcome = import(&place, "www", &rsa_key(2048), &["--replace"]);
+    for part in ["replaced www", "uid:33", "key stub www", "--former"] {
+        assert!(outcome.done().talk.contains(part), "{outcome:?}");
+    }
+    let after = show();
+    for kept in ["identities", "operations", "hashes"] {
+        assert_eq!(after[kept], before[kept], "{kept}");
+    }
+    assert_eq!(after["former"][0]["spki_sha256"], before["spki_sha256"]);
+    // A key of another type gets the operations that it has, for the same clients.
+    import(&place, "www", &p256_key(), &["--replace"]).done();
+    let after = show();
+    assert_eq!(after["identities"], before["identities"]);
+    assert_eq!(
+        after["operations"],
+        serde_json::json!(["ecdsa-sign", "ecdh-derive"])
+    );
+    assert_eq!(after["former"].as_array().unwrap().len(), 2);
+    assert_eq!(names(&place), ["www"]);
+    // An option changes what it names.
+    import(
+        &place,
+        "www",
+        &p256_key(),
+        &["--replace", "--allow-uid", "34"],
+    )
+    .done();
+    assert_eq!(show()["identities"], serde_json::json!(["uid:34"]));
+    place.run(&["key", "remove", "www", "--former"]).done();
+    assert_eq!(show()["former"], serde_json::json!([]));
 }
 
 #[test]
@@ -452,5 +542,6 @@ fn systemd_credential_takes_precedence() {
         .run(&["key", "show", "www", "--kek-file", file.to_str().unwrap()])
         .done();
     fs::set_permissions(&credential, fs::Permissions::from_mode(0o444)).unwrap();
-    with_credential(&["key", "show", "www"]).failed(1, &["can be read by others"]);
+    with_credential(&["key", "policy", "www", "--add-uid", "0"])
+        .failed(1, &["can be read by others"]);
 }

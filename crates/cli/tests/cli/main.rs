@@ -11,6 +11,8 @@ mod keys;
 mod node;
 mod owners;
 mod revocation;
+mod schema;
 mod service_manager;
 mod support;
+mod terminal;
 mod throughput;

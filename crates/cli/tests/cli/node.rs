@@ -23,10 +23,10 @@ fn keys_come_and_go_while_the_node_runs() {
     let node = place.up(&[]);
     assert!(keys(&place.status()) == 0);
     let pem = place.write("key.pem", &p256_key());
-    place
-        .run(&["key", "import", "www", pem.to_str().unwrap()])
-        .done();
-    place.wait_for_status("the import", |status| keys(status) == 1);
+    let import = place.run(&["key", "import", "www", pem.to_str().unwrap()]);
+    // The command waits until the node has the key.
+    assert!(import.done().talk.contains("serves it"), "{import:?}");
+    assert_eq!(keys(&place.status()), 1);
     place.run(&["key", "remove", "www"]).done();
     place.wait_for_status("the removal", |status| keys(status) == 0);
     assert!(!node.log().contains("PRIVATE KEY"));

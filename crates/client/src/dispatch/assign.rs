@@ -3,6 +3,8 @@
 
 //! Which node gets a job, at first and after a failure.
 
+use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_engine::JobError;
@@ -14,32 +16,78 @@ use crate::config::MAX_NODES;
 use crate::connection::KeyState;
 use crate::error::ClientError;
 use crate::job::{Attempt, FIRST, HEDGE, JobRef, Request, Stage};
-use crate::key::KeyId;
+use crate::key::KeyData;
 use crate::node::{Link, Node};
 
 /// Result of [`Dispatcher::choose`].
 pub(super) enum Choice {
     Node(usize),
-    /// No node can take the job now, but one is connecting.
+    /// No node can take the job now, but one may soon.
     Wait,
     None(ClientError),
 }
 
+/// What stands between one job and the nodes that it has not tried.
+pub(super) struct Survey {
+    /// Nodes that can take the job.
+    able: [usize; MAX_NODES],
+    count: usize,
+    /// A node has no room.
+    full: bool,
+    /// Bit per node without a connection that is ready.
+    absent: u64,
+    /// The last error with which a connected node may not or does not take the key.
+    refused: Option<ClientError>,
+}
+
+impl Survey {
+    /// Why no node takes the job.
+    pub(super) fn obstacle(self, nodes: &[Node]) -> ClientError {
+        match self.refused {
+            _ if self.full => ClientError::Busy,
+            Some(refused) => refused,
+            None => ClientError::NoNode(troubles(nodes)),
+        }
+    }
+}
+
+/// The last error of each node.
+fn troubles(nodes: &[Node]) -> String {
+    nodes
+        .iter()
+        .map(Node::trouble)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
 impl Dispatcher {
-    /// Gives a job to a node, or leaves it unassigned while a node is connecting.
+    /// Gives a job to a node, or leaves it waiting.
+    ///
+    /// # Errors
+    /// There is nothing to wait for.
     pub(super) fn assign(&mut self, id: JobRef, now: Instant) -> Result<(), ClientError> {
         let Some(job) = self.jobs.get(id) else {
             return Ok(());
         };
-        let (key, tried) = (job.key.id, job.tried);
-        match self.choose(key, tried, now) {
-            Choice::Wait => Ok(()),
-            Choice::None(error) => Err(error),
-            Choice::Node(node) => {
-                self.attempt(id, FIRST, node, now);
-                Ok(())
-            }
+        let (key, tried) = (Arc::clone(&job.key), job.tried);
+        let choice = self.choose(&key, tried, now);
+        if let Choice::Node(node) = choice {
+            self.attempt(id, FIRST, node, now);
+            return Ok(());
         }
+        for node in &mut self.nodes {
+            node.hurry(now);
+        }
+        if let Choice::None(error) = choice {
+            return Err(error);
+        }
+        if self.waiting.len() >= 2 * self.max_in_flight {
+            let jobs = &mut self.jobs;
+            let waits = |id: &JobRef| jobs.get(*id).is_some_and(|job| job.is_unassigned());
+            self.waiting.retain(waits);
+        }
+        self.waiting.push_back(id);
+        Ok(())
     }
 
     /// Starts an attempt at a node: sends the job, or asks for the key first.
@@ -71,38 +119,54 @@ impl Dispatcher {
 
     /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
     /// the job.
-    pub(super) fn choose(&mut self, key: KeyId, tried: u64, now: Instant) -> Choice {
-        let mut able = [0usize; MAX_NODES];
-        let mut count = 0;
-        let (mut full, mut hopeful, mut refused) = (false, false, None);
+    pub(super) fn choose(&mut self, key: &KeyData, tried: u64, now: Instant) -> Choice {
+        let survey = self.survey(key, tried, now);
+        let absent = (0..self.nodes.len()).filter(|node| survey.absent & (1 << node) != 0);
+        let waits = if key.is_import() {
+            // Its owner can do the work at once.
+            !survey.full && absent.into_iter().any(|node| self.nodes[node].is_hopeful())
+        } else {
+            survey.full || survey.absent != 0
+        };
+        match survey.count {
+            0 if waits => Choice::Wait,
+            0 => Choice::None(survey.obstacle(&self.nodes)),
+            1 => Choice::Node(survey.able[0]),
+            count => Choice::Node(self.better_of_two(&survey.able[..count], now)),
+        }
+    }
+
+    pub(super) fn survey(&self, key: &KeyData, tried: u64, now: Instant) -> Survey {
+        let mut survey = Survey {
+            able: [0; MAX_NODES],
+            count: 0,
+            full: false,
+            absent: 0,
+            refused: None,
+        };
         for (index, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
             if tried & (1 << index) != 0 {
                 continue;
             }
-            match &node.link {
-                Link::Up(connection) if connection.is_ready() => {
-                    if let Some(KeyState::Refused { reason, .. }) = connection.key_state(key, now) {
-                        refused = Some(reason);
-                    } else if connection.has_room() {
-                        able[count] = index;
-                        count += 1;
-                    } else {
-                        full = true;
-                    }
+            let ready = match &node.link {
+                Link::Up(connection) if connection.is_ready() => connection,
+                _ => {
+                    survey.absent |= 1 << index;
+                    continue;
                 }
-                _ => hopeful |= node.is_hopeful(),
+            };
+            if let Some(KeyState::Refused { reason, .. }) = ready.key_state(key.id, now) {
+                survey.refused = Some(ClientError::Key(reason));
+            } else if let Some(why) = node.distrust.as_ref().filter(|_| key.is_import()) {
+                survey.refused = Some(ClientError::Untrusted(why.clone()));
+            } else if ready.has_room() {
+                survey.able[survey.count] = index;
+                survey.count += 1;
+            } else {
+                survey.full = true;
             }
         }
-        match count {
-            0 if full => Choice::None(ClientError::Busy),
-            0 if hopeful => Choice::Wait,
-            0 => Choice::None(match refused {
-                Some(reason) => ClientError::Key(reason),
-                None => ClientError::NoNode(self.troubles()),
-            }),
-            1 => Choice::Node(able[0]),
-            _ => Choice::Node(self.better_of_two(&able[..count], now)),
-        }
+        survey
     }
 
     fn better_of_two(&mut self, able: &[usize], now: Instant) -> usize {
@@ -119,14 +183,6 @@ impl Dispatcher {
         } else {
             first
         }
-    }
-
-    fn troubles(&self) -> String {
-        self.nodes
-            .iter()
-            .map(Node::trouble)
-            .collect::<Vec<_>>()
-            .join("; ")
     }
 
     /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.
@@ -160,12 +216,33 @@ impl Dispatcher {
         attempt.stage = Stage::Sent { handle, at: now };
     }
 
-    /// Tries again to find nodes for the jobs that have none.
+    /// Tries again to find nodes for the jobs that wait.
     pub(super) fn reassign(&mut self, now: Instant) {
-        for id in self.jobs.select(crate::job::Job::is_unassigned) {
-            if let Err(error) = self.assign(id, now) {
-                self.end(id, Err(error));
+        for id in mem::take(&mut self.waiting) {
+            self.assign_again(id, now);
+        }
+    }
+
+    /// Gives waiting jobs to nodes that have room again.
+    pub(super) fn fill_room(&mut self, now: Instant) {
+        let has_room = |node: &Node| match &node.link {
+            Link::Up(connection) => connection.is_ready() && connection.has_room(),
+            _ => false,
+        };
+        for _ in 0..self.waiting.len() {
+            if !self.nodes.iter().any(has_room) {
+                return;
             }
+            if let Some(id) = self.waiting.pop_front() {
+                self.assign_again(id, now);
+            }
+        }
+    }
+
+    fn assign_again(&mut self, id: JobRef, now: Instant) {
+        let waits = self.jobs.get(id).is_some_and(|job| job.is_unassigned());
+        if waits && let Err(error) = self.assign(id, now) {
+            self.end(id, Err(error));
         }
     }
 
@@ -181,14 +258,11 @@ impl Dispatcher {
         now: Instant,
     ) {
         if slot == HEDGE {
-            if !self.hedge_is_dispensable(id) {
-                self.retry(id, node, reason, error, now);
-            }
-            return;
+            self.totals.hedge_losses += 1;
         }
         match self.jobs.get(id) {
-            Some(job) if job.attempts[HEDGE].is_some() => {
-                if reason != Retry::Lost {
+            Some(job) if job.attempts.iter().any(Option::is_some) => {
+                if !reason.leaves_with_the_connection() {
                     job.tried |= 1 << node;
                 }
             }
@@ -204,7 +278,7 @@ impl Dispatcher {
         };
         if job.retries >= MAX_RETRIES || job.deadline <= now {
             let error = if reason == Retry::Lost {
-                ClientError::NoNode(self.troubles())
+                ClientError::NoNode(troubles(&self.nodes))
             } else {
                 error
             };
@@ -212,7 +286,7 @@ impl Dispatcher {
         }
         // A node that forgot a handle may open the key again, once.
         let same_node_again =
-            reason == Retry::Lost || (reason == Retry::NoSuchKey && job.retries == 0);
+            reason.leaves_with_the_connection() || (reason == Retry::NoSuchKey && job.retries == 0);
         if !same_node_again {
             job.tried |= 1 << node;
         }

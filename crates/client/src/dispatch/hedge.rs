@@ -18,6 +18,7 @@
 //! itself after a while; that is the caller's decision.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Dispatcher;
@@ -140,8 +141,8 @@ impl Dispatcher {
         if job.deadline <= now {
             return;
         }
-        let (key, elsewhere) = (job.key.id, job.tried | 1 << first.node);
-        let Choice::Node(node) = self.choose(key, elsewhere, now) else {
+        let (key, elsewhere) = (Arc::clone(&job.key), job.tried | 1 << first.node);
+        let Choice::Node(node) = self.choose(&key, elsewhere, now) else {
             return;
         };
         if !self.hedging.as_mut().is_some_and(|h| h.budget.take()) {
@@ -173,8 +174,8 @@ impl Dispatcher {
         }
     }
 
-    /// A hedge failed and is no longer in its job: counts it. Returns whether the job goes on at its
-    /// first node.
+    /// A hedge failed and is no longer in its job: counts it. Returns whether the job goes on at its first
+    /// node.
     pub(super) fn hedge_is_dispensable(&mut self, id: JobRef) -> bool {
         self.totals.hedge_losses += 1;
         self.jobs

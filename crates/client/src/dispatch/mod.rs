@@ -7,9 +7,13 @@
 //!            submit ──► choose a node ──► key open there? ──► sent ──► completion ──► ended
 //!                          ▲    │ none yet      │ no             │ lost, busy, …
 //!                          │    ▼               ▼                │
-//!                          │  unassigned   awaiting key ─refused─┤
+//!                          │  waiting      awaiting key ─refused─┤
 //!                          └─────────────────────────────────────┘ while time and budget allow
 //! ```
+//!
+//! A job whose key only the nodes have waits for a node until its deadline, since its owner has no other
+//! way: nodes restart, and fill up. A job whose key this process holds waits only for a first connection.
+//! A job without a node makes the nodes in back-off be tried at once, within the bounds of [`crate::node`].
 //!
 //! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
 //! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a
@@ -20,7 +24,7 @@ mod ends;
 mod hedge;
 mod retry;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
 use std::time::Instant;
@@ -83,6 +87,8 @@ struct KeyUse {
 pub(crate) struct Dispatcher {
     nodes: Vec<Node>,
     jobs: JobTable,
+    /// The jobs without an attempt in the order in which they began to wait, and some that have ended since.
+    waiting: VecDeque<JobRef>,
     keys: HashMap<KeyId, KeyUse>,
     max_in_flight: usize,
     max_keys: usize,
@@ -112,9 +118,10 @@ impl Dispatcher {
             nodes: config
                 .nodes
                 .iter()
-                .map(|node| Node::new(node.to_string(), now))
+                .map(|node| Node::new(node, now))
                 .collect(),
             jobs: JobTable::default(),
+            waiting: VecDeque::new(),
             keys: HashMap::new(),
             max_in_flight: config.max_in_flight,
             max_keys: config.max_keys,
@@ -148,9 +155,7 @@ impl Dispatcher {
         }
         self.use_key(&job.key)?;
         for node in &mut self.nodes {
-            if matches!(node.link, Link::Idle) {
-                node.link = Link::Wanted;
-            }
+            node.want(now);
         }
         let (has_callback, is_operation) = (job.has_callback(), job.is_operation());
         let (key, deadline) = (job.key.id, job.deadline);
@@ -206,10 +211,20 @@ impl Dispatcher {
         }
     }
 
-    /// Ends a caller's job at its deadline. The caller takes no answer: it knows why.
-    pub(crate) fn give_up(&mut self, id: JobRef) {
-        self.end(id, Err(ClientError::TimedOut));
-        self.take_done(id);
+    /// Ends a caller's job at its deadline, and returns the answer.
+    pub(crate) fn give_up(&mut self, id: JobRef, now: Instant) -> Answer {
+        self.expire(id, now);
+        self.take_done(id).unwrap_or(Err(ClientError::TimedOut))
+    }
+
+    /// Ends a job at its deadline.
+    fn expire(&mut self, id: JobRef, now: Instant) {
+        let waits = self.jobs.get(id).filter(|job| job.is_unassigned());
+        let error = match waits.map(|job| Arc::clone(&job.key)) {
+            Some(key) => self.survey(&key, 0, now).obstacle(&self.nodes),
+            None => ClientError::TimedOut,
+        };
+        self.end(id, Err(error));
     }
 
     /// Ends a callback's job early. Does nothing if it has ended.
@@ -291,14 +306,16 @@ impl Dispatcher {
         self.closed.pop()
     }
 
-    /// There is a socket to this node, connected or about to be.
-    pub(crate) fn handle_connected(&mut self, node: usize, now: Instant) {
+    /// There is a socket to this node, connected or about to be. `distrust`: why no private key may be sent
+    /// over it.
+    pub(crate) fn handle_connected(&mut self, node: usize, distrust: Option<String>, now: Instant) {
         let features = match self.reporter {
             Some(_) => FEATURES & !FEATURE_DESCRIPTION,
             None => FEATURES & !(FEATURE_REPORTS | FEATURE_DESCRIPTION),
         };
         let connection = Connection::new(self.agent.clone(), features, self.timings, now);
         self.nodes[node].link = Link::Up(Box::new(connection));
+        self.nodes[node].distrust = distrust;
     }
 
     /// Where bytes from this node go, if it has a connection.
@@ -331,7 +348,7 @@ impl Dispatcher {
             };
             match connection.next_event(now) {
                 Ok(Some(event)) => self.on_event(node, event, now),
-                Ok(None) => return,
+                Ok(None) => return self.fill_room(now),
                 Err(Gone(why)) => return self.handle_lost(node, why, now),
             }
         }
@@ -377,7 +394,9 @@ impl Dispatcher {
         for node in 0..self.nodes.len() {
             let late_replies = self.nodes[node].late_replies;
             match &mut self.nodes[node].link {
-                Link::Backoff { until } if *until <= now => self.nodes[node].link = Link::Wanted,
+                Link::Backoff { until, .. } if *until <= now => {
+                    self.nodes[node].link = Link::Wanted
+                }
                 Link::Up(connection) => {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
@@ -403,7 +422,7 @@ impl Dispatcher {
         if self.next_deadline.is_some_and(|at| at <= now) {
             let due = |job: &Job| job.has_callback() && job.deadline <= now;
             for id in self.jobs.select(due) {
-                self.end(id, Err(ClientError::TimedOut));
+                self.expire(id, now);
             }
             let open = self.jobs.iter().filter(|job| job.has_callback());
             self.next_deadline = open.map(|job| job.deadline).min();
@@ -433,7 +452,7 @@ impl Dispatcher {
     /// When [`Self::handle_timeout`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let nodes = self.nodes.iter().filter_map(|node| match &node.link {
-            Link::Backoff { until } => Some(*until),
+            Link::Backoff { until, .. } => Some(*until),
             Link::Up(connection) => connection.next_timer(),
             _ => None,
         });
@@ -454,6 +473,7 @@ impl Dispatcher {
             }
             node.link = Link::Idle;
         }
+        self.waiting.clear();
         for id in self.jobs.select(|_| true) {
             self.end(id, Err(ClientError::Closed));
             if let Some(job) = self.jobs.get(id) {
@@ -532,8 +552,15 @@ impl Dispatcher {
             return;
         };
         connection.refuse(key, reason, now);
+        let retry = match reason {
+            KeyRefusal::Draining => {
+                connection.drain();
+                Retry::Draining
+            }
+            _ => Retry::KeyRefused,
+        };
         for id in self.waiting_for(node, key) {
-            self.fail_key_wait(id, node, Retry::KeyRefused, ClientError::Key(reason), now);
+            self.fail_key_wait(id, node, retry, ClientError::Key(reason), now);
         }
     }
 

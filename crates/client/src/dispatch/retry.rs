@@ -31,6 +31,11 @@ impl Retry {
         }
     }
 
+    /// Whether the failure is the connection's: the job may go to the same node over the next one.
+    pub(super) fn leaves_with_the_connection(self) -> bool {
+        matches!(self, Self::Lost | Self::Draining)
+    }
+
     /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.
     pub(super) fn costs(self) -> bool {
         matches!(self, Self::Busy | Self::Failed | Self::NotOffered)

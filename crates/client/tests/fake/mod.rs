@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_client::{Endpoint, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply};
+use millrace_client::{ClientError, Endpoint, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply};
 use millrace_engine::error::JobError;
-use millrace_engine::key::{KeyInfo, KeyType};
+use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, Operation};
 use millrace_engine::policy::KeyPolicy;
 use millrace_engine::{BackendKind, Curve};
@@ -340,7 +340,7 @@ pub fn welcome(name: &str) -> NodeMessage {
 
 /// The only key there is: on P-256, whose `spki` is not looked at by the client.
 pub fn opened(request: u32, handle: u32, spki: u8) -> NodeMessage {
-    let policy = KeyPolicy::signing();
+    let policy = KeyPolicy::signing(["*"]);
     NodeMessage::KeyOpened {
         request,
         handle,
@@ -395,4 +395,10 @@ pub fn pool(nodes: &[&FakeNode]) -> Pool {
 pub fn open(pool: &Pool) -> RemoteKey {
     pool.open_key(KeySelector::Name("site".to_owned()), soon())
         .expect("the key opens")
+}
+
+/// A key that this process holds, too: its jobs do not wait for a node.
+pub fn import(pool: &Pool) -> Result<RemoteKey, ClientError> {
+    let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30; 100]));
+    pool.import_key(key, soon())
 }

@@ -33,13 +33,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use strum::Display;
 
 pub use millrace_hostfs::process::User;
 
 /// The servers that can be checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -118,7 +119,7 @@ pub enum Refusal {
 }
 
 /// The result of one check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// As it should be.
@@ -132,7 +133,7 @@ pub enum Outcome {
 }
 
 /// One check and its result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
     /// A fixed identifier for programs.
     pub check: &'static str,
@@ -145,7 +146,7 @@ pub struct Finding {
 }
 
 /// A count out of a total.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Share {
     /// The count.
     pub count: u64,
@@ -160,7 +161,7 @@ impl fmt::Display for Share {
 }
 
 /// The result of all checks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// The server.
     pub server: Server,

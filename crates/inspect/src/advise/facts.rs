@@ -3,13 +3,14 @@
 
 //! The few facts of a report that matter for decisions, with their evidence in words.
 
+use super::Subject;
 use super::software::{Software, since};
 use crate::cpu::{Architecture, State};
-use crate::kernel::Candidate;
 use crate::kernel::crypto::Engine;
+use crate::kernel::{Candidate, load_aes_modules};
 use crate::libcrypto::{Library, Maker};
 use crate::network::InterfaceKind;
-use crate::qat::Qat;
+use crate::qat::Device;
 use crate::qat::formats::Heartbeat;
 use crate::report::Report;
 
@@ -22,8 +23,11 @@ const GCM: &str = "rfc4106(gcm(aes))";
 /// Facts about one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
+    /// AES as the code computes it that encrypts the packets: for IPsec the kernel's, else the processor's.
     pub(crate) aes: Aes,
     pub(crate) aes_evidence: String,
+    /// The command that makes the kernel use the processor's AES instructions, where it does not.
+    pub(crate) load_aes: Option<&'static str>,
     pub(crate) qat: QatUse,
     /// The processor's model name.
     pub(crate) model: Option<String>,
@@ -55,7 +59,7 @@ pub(crate) struct Facts {
     pub(crate) software: Software,
 }
 
-/// The processor's AES instructions.
+/// How AES is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aes {
     /// Several blocks at once (VAES).
@@ -64,6 +68,8 @@ pub(crate) enum Aes {
     Instructions,
     /// No AES instructions: tables or bit slicing.
     None,
+    /// The processor has AES instructions, and the kernel computes AES in portable code all the same.
+    Portable,
     /// Not known.
     Unknown,
 }
@@ -81,8 +87,17 @@ pub(crate) enum QatUse {
 
 impl Facts {
     /// Extracts them from a report.
-    pub(crate) fn of(report: &Report, software: &Software) -> Self {
-        let (aes, aes_evidence) = aes(report);
+    pub(crate) fn of(report: &Report, software: &Software, subject: Subject) -> Self {
+        let (mut aes, mut aes_evidence) = aes(report);
+        let mut load_aes = None;
+        if let (Subject::Ipsec, Aes::Wide | Aes::Instructions, Some(driver)) =
+            (subject, aes, portable_aes(report))
+        {
+            aes = Aes::Portable;
+            aes_evidence = format!("{aes_evidence}, but the kernel computes AES with {driver}");
+            let cpu = report.cpu.known.as_ref();
+            load_aes = Some(load_aes_modules(cpu.and_then(|cpu| cpu.architecture)));
+        }
         let machine = report.machine.known.as_ref();
         let network = report.network.known.as_ref();
         let accelerators = report.accelerators.known.as_ref();
@@ -99,6 +114,7 @@ impl Facts {
         Self {
             aes,
             aes_evidence,
+            load_aes,
             qat: qat(report),
             model: report.cpu.known.as_ref().and_then(|cpu| cpu.model.clone()),
             gcm_device: winner(report, GCM).and_then(device),
@@ -178,34 +194,65 @@ fn aes(report: &Report) -> (Aes, String) {
     }
 }
 
+/// The portable driver that the kernel uses for IPsec's AES-GCM. If nothing has requested AES-GCM yet, the
+/// kernel will assemble it from the AES that its other modes use.
+fn portable_aes(report: &Report) -> Option<&str> {
+    let kernel = report.kernel.known.as_ref()?;
+    if let Some(gcm) = kernel.preferred(GCM) {
+        return (gcm.engine == Engine::Generic).then_some(&*gcm.driver);
+    }
+    let modes = kernel
+        .choices
+        .iter()
+        .filter(|choice| choice.algorithm.contains("aes"));
+    let requested = modes.filter(|choice| !choice.candidates.is_empty()).count();
+    let mut portable = kernel.portable_aes();
+    let (_, first) = portable.next()?;
+    (1 + portable.count() == requested).then_some(&*first.driver)
+}
+
 fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a Candidate> {
-    let choices = report.kernel.known.as_ref()?.choices.iter();
-    let mut choices = choices.filter(|choice| choice.algorithm == algorithm);
-    choices.next()?.candidates.first()
+    report.kernel.known.as_ref()?.preferred(algorithm)
 }
 
 fn qat(report: &Report) -> QatUse {
-    let none = Qat::default();
-    let devices = &report.qat.known.as_ref().unwrap_or(&none).devices;
-    // Virtual functions are for guests and for user space.
-    let mut physical = devices.iter().filter(|device| !device.virtual_function);
-    let Some(first) = physical.clone().next().or_else(|| devices.first()) else {
-        return QatUse::None;
+    let devices = report
+        .qat
+        .known
+        .as_ref()
+        .map_or(&[][..], |known| &known.devices);
+    let name = |device: &Device| format!("QAT {} ({})", device.model, device.address);
+    let obstacle = |device: &Device| {
+        if device.virtual_function {
+            Some("is a virtual function, for guests and user space")
+        } else if device.heartbeat == Some(Heartbeat::Silent) {
+            Some("does not answer its heartbeat")
+        } else if device.up == Some(false) {
+            Some("is down")
+        } else if device.serves_the_kernel() == Some(false) {
+            Some("has no instances for the kernel")
+        } else {
+            None
+        }
     };
-    let name = format!("QAT {} ({})", first.model, first.address);
+    // Virtual functions matter only where the device behind them is not visible.
+    let some_physical = devices.iter().any(|device| !device.virtual_function);
+    let devices = devices
+        .iter()
+        .filter(|device| !(device.virtual_function && some_physical));
+    // The kernel spreads its requests: one silent device stalls tunnels, also beside a healthy one.
+    let silent = |device: &&Device| device.heartbeat == Some(Heartbeat::Silent);
+    let usable = devices.clone().find(|device| obstacle(device).is_none());
+    let Some(usable) = usable.filter(|_| !devices.clone().any(|device| silent(&device))) else {
+        let obstacles =
+            devices.filter_map(|device| Some(format!("{} {}", name(device), obstacle(device)?)));
+        return match obstacles.collect::<Vec<_>>()[..] {
+            [] => QatUse::None,
+            ref all => QatUse::Useless(all.join("; ")),
+        };
+    };
+    let name = name(usable);
     let useless = |why: &str| QatUse::Useless(format!("{name} {why}"));
-    if physical
-        .clone()
-        .any(|device| device.heartbeat == Some(Heartbeat::Silent))
-    {
-        return useless("does not answer its heartbeat");
-    }
-    if physical.clone().all(|device| device.up == Some(false)) {
-        return useless("is down");
-    }
-    if physical.all(|device| device.serves_the_kernel() == Some(false)) {
-        return useless("has no instances for the kernel");
-    }
     let device = |found: &&Candidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
     let Some(served) = winner(report, CBC_SHA256).filter(device) else {
         return useless("serves no algorithm that IPsec uses in the kernel");

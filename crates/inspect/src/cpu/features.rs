@@ -4,6 +4,8 @@
 //! The instruction-set extensions that make cryptography fast, and their words in each architecture's
 //! `/proc/cpuinfo`.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -35,114 +37,93 @@ pub enum State {
     Unknown,
 }
 
-/// A row of the table: an extension and the words for it.
-struct Row {
-    name: &'static str,
-    /// Any of these words means that it is present.
-    words: &'static [&'static str],
-    serves: &'static str,
-    /// Linux has no word for it in `/proc/cpuinfo`: only CPUID reports it.
-    only_cpuid: bool,
-}
+/// An extension; the words of `/proc/cpuinfo` of which any means that it is present; the algorithms that it makes
+/// fast.
+type Row = (&'static str, &'static [&'static str], &'static str);
 
-const fn row(name: &'static str, words: &'static [&'static str], serves: &'static str) -> Row {
-    Row {
-        name,
-        words,
-        serves,
-        only_cpuid: false,
-    }
-}
+/// Extensions of x86 for which Linux has no word in `/proc/cpuinfo`: only CPUID reports them.
+const ONLY_CPUID: [&str; 2] = ["sha512", "avx-ifma"];
 
-const fn only_cpuid(
-    name: &'static str,
-    words: &'static [&'static str],
-    serves: &'static str,
-) -> Row {
-    Row {
-        name,
-        words,
-        serves,
-        only_cpuid: true,
-    }
-}
+/// An extension of the processors of these vendors alone: others do not lack it.
+const PADLOCK: &str = "padlock";
+const PADLOCK_VENDORS: [&str; 2] = ["CentaurHauls", "Shanghai"];
 
 #[rustfmt::skip]
 const X86: &[Row] = &[
-    row("aes-ni", &["aes"], "AES"),
-    row("vaes", &["vaes"], "AES, two or four blocks at a time"),
-    row("pclmul", &["pclmulqdq"], "GCM"),
-    row("vpclmul", &["vpclmulqdq"], "GCM, two or four blocks at a time"),
-    row("sha", &["sha_ni"], "SHA-1, SHA-256"),
-    only_cpuid("sha512", &["sha512"], "SHA-384, SHA-512"),
-    row("ssse3", &["ssse3"], "ChaCha20, SHA, AES without AES-NI"),
-    row("avx", &["avx"], "SHA, ChaCha20, Poly1305"),
-    row("avx2", &["avx2"], "ChaCha20, Poly1305, RSA"),
-    row("avx512f", &["avx512f"], "ChaCha20, Poly1305, lanes"),
-    row("avx512bw", &["avx512bw"], "with AVX-512F"),
-    row("avx512dq", &["avx512dq"], "with AVX-512F"),
-    row("avx512vl", &["avx512vl"], "with AVX-512F"),
-    row("avx512ifma", &["avx512ifma"], "RSA, Poly1305, lanes"),
-    only_cpuid("avx-ifma", &["avx_ifma"], "RSA, where AVX-512 is not"),
-    row("bmi2", &["bmi2"], "RSA, elliptic curves (MULX)"),
-    row("adx", &["adx"], "RSA, elliptic curves (ADCX, ADOX)"),
-    row("gfni", &["gfni"], "SM4, ARIA, Camellia"),
-    row("padlock", &["ace_en"], "AES (VIA, Zhaoxin)"),
+    ("aes-ni", &["aes"], "AES"),
+    ("vaes", &["vaes"], "AES, two or four blocks at a time"),
+    ("pclmul", &["pclmulqdq"], "GCM"),
+    ("vpclmul", &["vpclmulqdq"], "GCM, two or four blocks at a time"),
+    ("sha", &["sha_ni"], "SHA-1, SHA-256"),
+    ("sha512", &["sha512"], "SHA-384, SHA-512"),
+    ("ssse3", &["ssse3"], "ChaCha20, SHA, AES without AES-NI"),
+    ("avx", &["avx"], "SHA, ChaCha20, Poly1305"),
+    ("avx2", &["avx2"], "ChaCha20, Poly1305, RSA"),
+    ("avx512f", &["avx512f"], "ChaCha20, Poly1305, lanes"),
+    ("avx512bw", &["avx512bw"], "with AVX-512F"),
+    ("avx512dq", &["avx512dq"], "with AVX-512F"),
+    ("avx512vl", &["avx512vl"], "with AVX-512F"),
+    ("avx512ifma", &["avx512ifma"], "RSA, Poly1305, lanes"),
+    ("avx-ifma", &["avx_ifma"], "RSA, where AVX-512 is not"),
+    ("bmi2", &["bmi2"], "RSA, elliptic curves (MULX)"),
+    ("adx", &["adx"], "RSA, elliptic curves (ADCX, ADOX)"),
+    ("gfni", &["gfni"], "SM4, ARIA, Camellia"),
+    ("padlock", &["ace_en"], "AES (VIA, Zhaoxin)"),
 ];
 
 #[rustfmt::skip]
 const ARM: &[Row] = &[
-    row("neon", &["neon", "asimd"], "AES without table look-ups, GCM, ChaCha20, SHA-512"),
-    row("aes", &["aes"], "AES"),
-    row("pmull", &["pmull"], "GCM"),
-    row("sha1", &["sha1"], "SHA-1"),
-    row("sha2", &["sha2"], "SHA-256"),
+    ("neon", &["neon", "asimd"], "AES without table look-ups, GCM, ChaCha20, SHA-512"),
+    ("aes", &["aes"], "AES"),
+    ("pmull", &["pmull"], "GCM"),
+    ("sha1", &["sha1"], "SHA-1"),
+    ("sha2", &["sha2"], "SHA-256"),
 ];
 
 #[rustfmt::skip]
 const AARCH64: &[Row] = &[
-    row("asimd", &["asimd"], "ChaCha20, Poly1305, AES without table look-ups"),
-    row("aes", &["aes"], "AES"),
-    row("pmull", &["pmull"], "GCM"),
-    row("sha1", &["sha1"], "SHA-1"),
-    row("sha2", &["sha2"], "SHA-256"),
-    row("sha512", &["sha512"], "SHA-384, SHA-512"),
-    row("sha3", &["sha3"], "SHA-3, ML-KEM, ML-DSA, and GCM with EOR3"),
-    row("sm3", &["sm3"], "SM3"),
-    row("sm4", &["sm4"], "SM4"),
-    row("sve", &["sve"], "ChaCha20"),
-    row("sve2", &["sve2"], "ChaCha20, Poly1305"),
-    row("sve-aes", &["sveaes"], "AES in wide vectors"),
-    row("sve-pmull", &["svepmull"], "GCM in wide vectors"),
-    row("sve-sha3", &["svesha3"], "SHA-3 in wide vectors"),
+    ("asimd", &["asimd"], "ChaCha20, Poly1305, AES without table look-ups"),
+    ("aes", &["aes"], "AES"),
+    ("pmull", &["pmull"], "GCM"),
+    ("sha1", &["sha1"], "SHA-1"),
+    ("sha2", &["sha2"], "SHA-256"),
+    ("sha512", &["sha512"], "SHA-384, SHA-512"),
+    ("sha3", &["sha3"], "SHA-3, ML-KEM, ML-DSA, and GCM with EOR3"),
+    ("sm3", &["sm3"], "SM3"),
+    ("sm4", &["sm4"], "SM4"),
+    ("sve", &["sve"], "ChaCha20"),
+    ("sve2", &["sve2"], "ChaCha20, Poly1305"),
+    ("sve-aes", &["sveaes"], "AES in wide vectors"),
+    ("sve-pmull", &["svepmull"], "GCM in wide vectors"),
+    ("sve-sha3", &["svesha3"], "SHA-3 in wide vectors"),
 ];
 
 #[rustfmt::skip]
 const RISCV: &[Row] = &[
-    row("v", &["v"], "ChaCha20, Poly1305"),
-    row("zbb", &["zbb", "zbkb", "zkn", "zk"], "rotations: ChaCha20, SHA"),
-    row("zbc", &["zbc", "zbkc", "zkn", "zk"], "GCM, scalar"),
-    row("zkne", &["zkne", "zkn", "zk"], "AES encryption, scalar"),
-    row("zknd", &["zknd", "zkn", "zk"], "AES decryption, scalar"),
-    row("zknh", &["zknh", "zkn", "zk"], "SHA-256, SHA-512, scalar"),
-    row("zvkned", &["zvkned", "zvkn", "zvknc", "zvkng"], "AES"),
-    row("zvkg", &["zvkg", "zvkng"], "GCM"),
-    row("zvbc", &["zvbc", "zvknc"], "GCM"),
-    row("zvkb", &["zvkb", "zvbb", "zvkn", "zvknc", "zvkng"], "ChaCha20"),
-    row("zvknha", &["zvknha", "zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-256"),
-    row("zvknhb", &["zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-512"),
+    ("v", &["v"], "ChaCha20, Poly1305"),
+    ("zbb", &["zbb", "zbkb", "zkn", "zk"], "rotations: ChaCha20, SHA"),
+    ("zbc", &["zbc", "zbkc", "zkn", "zk"], "GCM, scalar"),
+    ("zkne", &["zkne", "zkn", "zk"], "AES encryption, scalar"),
+    ("zknd", &["zknd", "zkn", "zk"], "AES decryption, scalar"),
+    ("zknh", &["zknh", "zkn", "zk"], "SHA-256, SHA-512, scalar"),
+    ("zvkned", &["zvkned", "zvkn", "zvknc", "zvkng"], "AES"),
+    ("zvkg", &["zvkg", "zvkng"], "GCM"),
+    ("zvbc", &["zvbc", "zvknc"], "GCM"),
+    ("zvkb", &["zvkb", "zvbb", "zvkn", "zvknc", "zvkng"], "ChaCha20"),
+    ("zvknha", &["zvknha", "zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-256"),
+    ("zvknhb", &["zvknhb", "zvkn", "zvknc", "zvkng"], "SHA-512"),
 ];
 
 #[rustfmt::skip]
 const S390X: &[Row] = &[
-    row("cpacf", &["msa"], "AES, SHA, GCM (CPACF)"),
-    row("vx", &["vx"], "ChaCha20, Poly1305"),
+    ("cpacf", &["msa"], "AES, SHA, GCM (CPACF)"),
+    ("vx", &["vx"], "ChaCha20, Poly1305"),
 ];
 
 /// POWER has no word for its cryptographic instructions: they are part of the processor since POWER8.
 #[rustfmt::skip]
 const POWER: &[Row] = &[
-    row("vcipher", &["vcipher"], "AES, GCM, SHA-2 (POWER8 and later)"),
+    ("vcipher", &["vcipher"], "AES, GCM, SHA-2 (POWER8 and later)"),
 ];
 
 /// The extensions that matter on this architecture; none for an architecture without a table.
@@ -157,29 +138,40 @@ pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
         Architecture::Mips | Architecture::Loongarch64 | Architecture::Other => &[],
     };
     let in_words = architecture == Architecture::Power && has_vcipher(info);
-    let features = rows.iter().map(|row| Feature {
-        name: row.name,
+    let vendor = info.field("vendor_id").unwrap_or_default();
+    let rows = rows
+        .iter()
+        .filter(|(name, ..)| *name != PADLOCK || PADLOCK_VENDORS.contains(&vendor));
+    let features = rows.map(|row| Feature {
+        name: row.0,
         state: if in_words {
             State::Present
         } else {
             state(row, info)
         },
-        serves: row.serves,
+        serves: row.2,
     });
     features.collect()
 }
 
-fn state(row: &Row, info: &CpuInfo) -> State {
-    let any = |flags: &std::collections::BTreeSet<String>| {
-        row.words.iter().any(|word| flags.contains(*word))
-    };
-    match row {
-        _ if any(&info.flags) => State::Present,
-        _ if any(&info.some_flags) => State::Some,
-        _ if info.flags.is_empty() => State::Unknown,
-        row if row.only_cpuid => State::Unknown,
-        _ => State::Absent,
+fn state((name, words, _): &Row, info: &CpuInfo) -> State {
+    let any = |flags: &BTreeSet<String>| words.iter().any(|word| flags.contains(*word));
+    if any(&info.flags) {
+        State::Present
+    } else if any(&info.some_flags) {
+        State::Some
+    } else if info.flags.is_empty() || (is_x86(info) && ONLY_CPUID.contains(name)) {
+        State::Unknown
+    } else {
+        State::Absent
     }
+}
+
+fn is_x86(info: &CpuInfo) -> bool {
+    matches!(
+        info.architecture,
+        Some(Architecture::X86_64 | Architecture::X86)
+    )
 }
 
 /// `cpu: POWER9 (architected), altivec supported`: POWER8 or later.
@@ -239,14 +231,13 @@ pub(super) fn settle(features: &mut [Feature], asked: &str) -> Vec<&'static str>
         return hidden;
     }
     for feature in features {
-        let Some(row) = X86.iter().find(|row| row.name == feature.name) else {
+        let Some((name, words, _)) = X86.iter().find(|row| row.0 == feature.name) else {
             continue;
         };
-        let has = row.words.iter().any(|word| said.contains(word));
+        let has = words.iter().any(|word| said.contains(word));
         match (feature.state, has) {
             (State::Unknown, true) => feature.state = State::Present,
-            // CPUID is not asked for Padlock.
-            (State::Unknown, false) if row.only_cpuid => feature.state = State::Absent,
+            (State::Unknown, false) if ONLY_CPUID.contains(name) => feature.state = State::Absent,
             (State::Absent, true) => hidden.push(feature.name),
             _ => {}
         }

@@ -49,6 +49,8 @@ pub struct Diagnosis {
     pub checks: usize,
     /// The worst finding first
     pub findings: Vec<Finding>,
+    /// Why this is not a machine that can be examined; null if it is. Without findings nothing is proven then
+    pub unknown: Option<String>,
     /// Facts that could not be read, with the reason; checks that need them report nothing
     pub unread: Vec<Unread>,
 }
@@ -62,6 +64,14 @@ impl Diagnosis {
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).min()
+    }
+
+    /// Why it is unknown whether the machine is healthy: it could not be examined, and nothing worse than a notice
+    /// was found in what could be read.
+    #[must_use]
+    pub fn undecided(&self) -> Option<&str> {
+        let serious = self.worst().is_some_and(|worst| worst != Severity::Notice);
+        self.unknown.as_deref().filter(|_| !serious)
     }
 
     /// Number of findings of one severity.
@@ -178,6 +188,18 @@ impl<'a> Facts<'a> {
         names
             .into_iter()
             .flat_map(move |(program, name)| facts.settings(program, name))
+    }
+
+    /// [`Self::settings`] for several names of one program.
+    fn settings_named(
+        &self,
+        program: Program,
+        names: &'static [&'static str],
+    ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+        let facts = *self;
+        names
+            .iter()
+            .flat_map(move |name| facts.settings(program, name))
     }
 
     /// Whether this machine has a configuration of the program.

@@ -93,11 +93,19 @@ impl<'a> Observation<'a> {
                 unread.push(entry.clone());
             }
         }
+        // Every machine has one of them, also an unpacked firmware. A mount that is missing has neither.
+        let cpu = self.report.cpu.known.as_ref();
+        let examined = cpu.is_some_and(|cpu| !self.report.live || cpu.processors.is_some());
+        let unknown = (!examined).then(|| {
+            "there is neither proc/cpuinfo nor a program: is this the root of a machine, and is it mounted?"
+                .to_owned()
+        });
         Diagnosis {
             format: Diagnosis::FORMAT,
             live: self.report.live,
             checks: CHECKS.iter().filter(|check| wanted(check)).count(),
             findings: examine(&facts, wanted),
+            unknown,
             unread,
         }
     }

@@ -56,14 +56,13 @@ pub enum Engine {
 /// Parts of driver names that identify devices: substring, and name of the device.
 ///
 /// Source: the `cra_driver_name` of the drivers below `drivers/crypto` of Linux 6.18.
-const DEVICES: [(&str, &str); 34] = [
+const DEVICES: [(&str, &str); 31] = [
     ("qat", "Intel QAT"),
     ("virtio", "virtio-crypto"),
     ("caam", "NXP CAAM"),
     ("marvell-cesa", "Marvell CESA"),
     ("mv-", "Marvell CESA"),
     ("safexcel", "Inside Secure SafeXcel"),
-    ("crypto-safexcel", "Inside Secure SafeXcel"),
     ("sun4i-ss", "Allwinner Security System"),
     ("sun8i-ce", "Allwinner Crypto Engine"),
     ("sun8i-ss", "Allwinner Security System"),
@@ -73,7 +72,6 @@ const DEVICES: [(&str, &str); 34] = [
     ("sa2ul", "TI SA2UL"),
     ("qce", "Qualcomm Crypto Engine"),
     ("ccree", "Arm CryptoCell"),
-    ("-ccree", "Arm CryptoCell"),
     ("ccp", "AMD CCP"),
     ("chcr", "Chelsio"),
     ("n5_", "Cavium Nitrox"),
@@ -82,7 +80,6 @@ const DEVICES: [(&str, &str); 34] = [
     ("otx_", "Marvell OcteonTX CPT"),
     ("hisi_", "HiSilicon SEC/HPRE"),
     ("hpre", "HiSilicon HPRE"),
-    ("mxs-dcp", "NXP DCP"),
     ("-dcp", "NXP DCP"),
     ("stm32", "ST STM32 crypto"),
     ("mtk-eip", "MediaTek EIP"),
@@ -93,32 +90,19 @@ const DEVICES: [(&str, &str); 34] = [
     ("deflate-iaa", "Intel IAA"),
 ];
 
+/// Parts of driver names that compute AES in portable code, even where another part of the name computes the
+/// integrity with instructions: `gcm_base(ctr(aes-generic),ghash-pclmulqdqni)`.
+///
+/// Source: `crypto/aes_generic.c` and `crypto/aes_ti.c` of Linux 6.18.
+const PORTABLE_AES: [&str; 2] = ["aes-generic", FIXED_TIME_AES];
+
+/// Portable AES whose time does not depend on the key or the data. It is slower than `aes-generic`.
+const FIXED_TIME_AES: &str = "aes-fixed-time";
+
 /// Parts of driver names that identify instructions of the processor.
-const INSTRUCTIONS: [&str; 24] = [
-    "aesni",
-    "vaes",
-    "avx",
-    "sse",
-    "ssse3",
-    "sha-ni",
-    "-ni",
-    "pclmul",
-    "pclmulqdq",
-    "neon",
-    "-ce",
-    "ce-",
-    "arm64",
-    "asm",
-    "sve",
-    "riscv",
-    "zvk",
-    "s390",
-    "power",
-    "p10",
-    "p8_",
-    "vsx",
-    "-lib",
-    "padlock",
+const INSTRUCTIONS: [&str; 21] = [
+    "aesni", "vaes", "avx", "sse", "-ni", "pclmul", "neon", "-ce", "ce-", "arm64", "asm", "sve",
+    "riscv", "zvk", "s390", "power", "p10", "p8_", "vsx", "-lib", "padlock",
 ];
 
 impl Algorithm {
@@ -129,13 +113,16 @@ impl Algorithm {
             return Engine::Device;
         }
         let driver = self.driver.to_ascii_lowercase();
-        if driver.contains("generic") && !INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
-            return Engine::Generic;
+        let has = |parts: &[&str]| parts.iter().any(|part| driver.contains(part));
+        if has(&PORTABLE_AES) {
+            Engine::Generic
+        } else if has(&INSTRUCTIONS) {
+            Engine::Instructions
+        } else if driver.contains("generic") {
+            Engine::Generic
+        } else {
+            Engine::Other
         }
-        if INSTRUCTIONS.iter().any(|part| driver.contains(part)) {
-            return Engine::Instructions;
-        }
-        Engine::Other
     }
 
     /// The device that computes it, if one does.
@@ -147,6 +134,12 @@ impl Algorithm {
             .find(|(part, _)| driver.starts_with(part) || (part.len() > 3 && driver.contains(part)))
             .map(|(_, device)| *device)
     }
+}
+
+/// Whether a driver is portable AES whose time does not depend on the key or the data.
+#[must_use]
+pub fn is_fixed_time_aes(driver: &str) -> bool {
+    driver.contains(FIXED_TIME_AES)
 }
 
 /// Reads `/proc/crypto`.
@@ -276,6 +269,9 @@ type         : skcipher
         assert_eq!(engine("cbc-aes-neonbs"), Engine::Instructions);
         assert_eq!(engine("sha256-ce"), Engine::Instructions);
         assert_eq!(engine("aes-generic"), Engine::Generic);
+        assert_eq!(engine("cbc(ecb(aes-fixed-time))"), Engine::Generic);
+        let mixed = "gcm_base(ctr(aes-generic),ghash-pclmulqdqni)";
+        assert_eq!(engine(mixed), Engine::Generic);
         assert_eq!(engine("cryptd(something)"), Engine::Other);
     }
 

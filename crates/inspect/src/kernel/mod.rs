@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::crypto::{Algorithm, Engine, algorithms, candidates};
+use crate::cpu::Architecture;
 use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
@@ -52,6 +53,38 @@ pub struct Kernel {
     pub implementations: usize,
     /// Whether the kernel is in FIPS mode (approved algorithms only)
     pub fips: Option<bool>,
+}
+
+impl Kernel {
+    /// The implementation that the kernel prefers; none if nothing has requested the algorithm yet.
+    #[must_use]
+    pub fn preferred(&self, algorithm: &str) -> Option<&Candidate> {
+        let mut choices = self.choices.iter();
+        choices
+            .find(|choice| choice.algorithm == algorithm)?
+            .candidates
+            .first()
+    }
+
+    /// The modes of AES that the kernel computes in portable code: algorithm and implementation.
+    pub fn portable_aes(&self) -> impl Iterator<Item = (&str, &Candidate)> {
+        let modes = self
+            .choices
+            .iter()
+            .filter(|choice| choice.algorithm.contains("aes"));
+        let preferred =
+            modes.filter_map(|choice| Some((&*choice.algorithm, choice.candidates.first()?)));
+        preferred.filter(|(_, candidate)| candidate.engine == Engine::Generic)
+    }
+}
+
+/// The command that loads the modules with the processor's AES instructions.
+#[must_use]
+pub fn load_aes_modules(architecture: Option<Architecture>) -> &'static str {
+    match architecture {
+        Some(Architecture::Arm | Architecture::Aarch64) => "modprobe -a aes_ce_blk ghash_ce",
+        _ => "modprobe -a aesni_intel ghash_clmulni_intel",
+    }
 }
 
 /// One algorithm and its implementations.

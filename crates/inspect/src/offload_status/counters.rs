@@ -3,8 +3,9 @@
 
 //! Counters of devices, read twice: a device whose counters moved was used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,6 +14,9 @@ use crate::network;
 use crate::qat;
 use crate::report::SectionReader;
 use millrace_hostfs::Root;
+
+/// The device of counters that a node keeps for its clients; the counter is the client's identity (`uid:33`).
+pub const POOL: &str = "a Millrace pool";
 
 /// The counters of all devices at one time, by device and counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +31,17 @@ pub struct Moved {
     pub counter: String,
     /// The difference
     pub by: u64,
+}
+
+/// Two readings of the counters, compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// The counters that moved between the readings.
+    pub moved: Vec<Moved>,
+    /// Time between the readings, in milliseconds.
+    pub milliseconds: u64,
+    /// The clients that the node of this machine counts.
+    pub clients: BTreeSet<String>,
 }
 
 impl fmt::Display for Moved {
@@ -77,9 +92,25 @@ impl Counters {
         Self(counters)
     }
 
-    /// The counters that moved from `self` to `later`.
+    /// Adds what the node of this machine has done for one client.
+    pub fn add_client(&mut self, identity: String, jobs: u64) {
+        let sum = self.0.entry((POOL.to_owned(), identity)).or_default();
+        *sum = sum.saturating_add(jobs);
+    }
+
+    /// Compares two readings, `time` apart.
     #[must_use]
-    pub fn moved(&self, later: &Self) -> Vec<Moved> {
+    pub fn watched(&self, later: &Self, time: Duration) -> Watched {
+        let clients = later.0.keys().filter(|(device, _)| device == POOL);
+        Watched {
+            moved: self.moved(later),
+            milliseconds: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            clients: clients.map(|(_, identity)| identity.clone()).collect(),
+        }
+    }
+
+    /// The counters that moved from `self` to `later`.
+    fn moved(&self, later: &Self) -> Vec<Moved> {
         let before = |key| self.0.get(key).copied().unwrap_or(0);
         let moved = later.0.iter().filter_map(|(key, count)| {
             // A device that was reset in between counts from zero.

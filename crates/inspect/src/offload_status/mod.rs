@@ -19,17 +19,13 @@ mod states;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use self::counters::{Counters, Moved};
+pub use self::counters::{Counters, Moved, POOL, Watched};
 pub use self::states::{SecurityAssociation, security_associations};
 
 use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Probe;
-use millrace_hostfs::{Root, TABLE_BYTES, maps, process};
-
-/// Bound on processes; a machine has a handful of servers.
-const MAX_PROCESSES: usize = 65_536;
+use millrace_hostfs::{Probe, Root, TABLE_BYTES, maps, process};
 
 /// Bound on the rows of the report.
 const MAX_SUBJECTS: usize = 1024;
@@ -62,6 +58,19 @@ pub struct Subject {
     pub evidence: Vec<String>,
 }
 
+impl Subject {
+    fn unknown(what: String) -> Self {
+        Self {
+            what,
+            algorithm: None,
+            implementation: None,
+            device: None,
+            accelerated: Answer::Unknown,
+            evidence: Vec::new(),
+        }
+    }
+}
+
 /// Whether a device other than the processor does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -74,60 +83,44 @@ pub enum Answer {
     Unknown,
 }
 
-/// Examines all running tunnels and servers. `moved` has the counters that moved between two readings, and the
-/// time between them in milliseconds.
+/// Examines all running tunnels and servers; `watched` compares two readings of the counters.
 #[must_use]
-pub fn section(
-    root: &Root,
-    network: Option<&Network>,
-    moved: Option<(Vec<Moved>, u64)>,
-) -> Section<Used> {
+pub fn section(root: &Root, network: Option<&Network>, watched: Option<Watched>) -> Section<Used> {
     let mut reader = SectionReader::new(root);
     let table = reader.table("proc/crypto");
     let kernel = table.map(|text| algorithms(&text)).unwrap_or_default();
-    let (moved, watched_ms) = match moved {
-        Some((moved, watched)) => (moved, Some(watched)),
-        None => (Vec::new(), None),
-    };
     let judge = Judge {
         kernel: &kernel,
-        moved: &moved,
-        watched: watched_ms.is_some(),
+        watched: watched.as_ref(),
     };
     let mut subjects = ipsec(&mut reader, &judge);
     subjects.extend(processes(root, &judge, network));
     subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
     subjects.truncate(MAX_SUBJECTS);
+    let watched_ms = watched.as_ref().map(|watched| watched.milliseconds);
     reader.section(Some(Used {
         subjects,
         watched_ms,
-        moved,
+        moved: watched.unwrap_or_default().moved,
     }))
 }
 
 /// The facts by which a tunnel or server is judged.
 struct Judge<'a> {
     kernel: &'a [Algorithm],
-    moved: &'a [Moved],
-    watched: bool,
+    /// None after a single reading of the counters.
+    watched: Option<&'a Watched>,
 }
 
 impl Judge<'_> {
-    /// Whether counters of this device moved; none after a single reading.
-    fn moves(&self, device: &str) -> Option<&Moved> {
-        self.moved.iter().find(|moved| moved.device == device)
-    }
-
     /// The kernel's implementation of an algorithm, with the answer.
     fn by_kernel(&self, what: String, algorithm: String) -> Subject {
         let taken = winner(self.kernel, &algorithm);
         let mut subject = Subject {
-            what,
             algorithm: Some(algorithm.clone()),
             implementation: taken.map(|taken| taken.driver.clone()),
             device: taken.and_then(|taken| taken.device()).map(str::to_owned),
-            accelerated: Answer::Unknown,
-            evidence: Vec::new(),
+            ..Subject::unknown(what)
         };
         let Some(taken) = taken else {
             subject
@@ -168,19 +161,50 @@ impl Judge<'_> {
 
     /// The answer for a device that should do the work: do its counters move?
     fn by_device(&self, subject: &mut Subject, device: &str) {
-        if let Some(moved) = self.moves(device) {
-            subject.accelerated = Answer::Yes;
-            subject.evidence.push(moved.to_string());
-        } else if self.watched {
-            subject.accelerated = Answer::No;
-            subject
-                .evidence
-                .push(format!("no counter of {device} moved between the readings"));
-        } else {
-            subject
-                .evidence
-                .push(format!("the counters of {device} were read only once"));
-        }
+        let moved = self
+            .watched
+            .map(|watched| watched.moved.iter().find(|moved| moved.device == device));
+        let (accelerated, evidence) = match moved {
+            Some(Some(moved)) => (Answer::Yes, moved.to_string()),
+            Some(None) => (
+                Answer::No,
+                format!("no counter of {device} moved between the readings"),
+            ),
+            None => (
+                Answer::Unknown,
+                format!("the counters of {device} were read only once"),
+            ),
+        };
+        subject.accelerated = accelerated;
+        subject.evidence.push(evidence);
+    }
+
+    /// The answer for a client of the pool with these identities: did the node of this machine do jobs for it?
+    fn by_pool(&self, subject: &mut Subject, identities: &[String]) {
+        let is_own = |identity: &String| identities.contains(identity);
+        let moved = self.watched.and_then(|watched| {
+            let mut moved = watched.moved.iter();
+            moved.find(|moved| moved.device == POOL && is_own(&moved.counter))
+        });
+        let clients = self.watched.map(|watched| &watched.clients);
+        let known = clients.and_then(|clients| clients.iter().find(|identity| is_own(identity)));
+        let (accelerated, evidence) = match (moved, known) {
+            (Some(Moved { counter, by, .. }), _) => {
+                (Answer::Yes, format!("the node of this machine did {by} jobs of {counter}"))
+            }
+            (None, Some(identity)) => (
+                Answer::No,
+                format!("the node of this machine knows {identity} and did none of its jobs between the readings"),
+            ),
+            (None, None) => (
+                Answer::Unknown,
+                "no node of this machine counts its jobs; `millrace gateway check` shows whether its handshakes \
+                 are pooled"
+                    .to_owned(),
+            ),
+        };
+        subject.accelerated = accelerated;
+        subject.evidence.push(evidence);
     }
 }
 
@@ -234,6 +258,12 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("traffic_server", "Traffic Server"),
 ];
 
+/// The program whose processes have this name, if it is a tunnel or a server.
+pub(crate) fn program_of(name: &str) -> Option<&'static str> {
+    let row = PROGRAMS.iter().find(|(known, _)| *known == name);
+    row.map(|(_, program)| *program)
+}
+
 /// Libraries that use a device: part of the file name, device, description.
 const LIBRARIES: [(&str, &str, &str); 8] = [
     ("qatengine", "Intel QAT", "QAT's engine for OpenSSL"),
@@ -246,37 +276,30 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
         "OpenSSL's /dev/crypto engine",
     ),
     ("padlock.so", "VIA PadLock", "OpenSSL's PadLock engine"),
-    (
-        "millrace_provider",
-        "a Millrace pool",
-        "Millrace's provider for OpenSSL",
-    ),
-    (
-        "libmillrace_preload",
-        "a Millrace pool",
-        "Millrace's library for nginx",
-    ),
+    ("millrace_provider", POOL, "Millrace's provider for OpenSSL"),
+    ("libmillrace_preload", POOL, "Millrace's library for nginx"),
 ];
 
 fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
+    let running = process::named(root, |name| program_of(name).is_some());
     let mut subjects: Vec<Subject> = Vec::new();
-    for pid in process::pids(root).into_iter().take(MAX_PROCESSES) {
-        let Ok(comm) = root.text(&format!("proc/{pid}/comm"), 64) else {
-            continue;
-        };
-        let Some((_, program)) = PROGRAMS.iter().find(|(name, _)| *name == comm.trim()) else {
-            continue;
-        };
-        let maps = root.text(&format!("proc/{pid}/maps"), TABLE_BYTES);
-        let subject = match maps {
-            Ok(maps) => of_process(program, pid, &maps, judge, network),
+    for process in &running {
+        let (name, pid) = (process.name.as_str(), process.pid);
+        let program = program_of(name).unwrap_or(name);
+        // The master of a server runs as another user than its workers.
+        let family = running.iter().filter(|other| other.name == name);
+        let identities = family.filter_map(|other| Some(format!("uid:{}", other.uid?)));
+        let subject = match root.text(&format!("proc/{pid}/maps"), TABLE_BYTES) {
+            Ok(maps) => of_process(
+                (program, pid),
+                &maps,
+                &identities.collect::<Vec<_>>(),
+                judge,
+                network,
+            ),
             Err(why) => Subject {
-                what: format!("{program} (process {pid})"),
-                algorithm: None,
-                implementation: None,
-                device: None,
-                accelerated: Answer::Unknown,
                 evidence: vec![format!("its libraries could not be read: {why}")],
+                ..Subject::unknown(format!("{program} (process {pid})"))
             },
         };
         // Workers of one server are alike: one is enough.
@@ -290,9 +313,9 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
 }
 
 fn of_process(
-    program: &str,
-    pid: u32,
+    (program, pid): (&str, u32),
     maps: &str,
+    identities: &[String],
     judge: &Judge<'_>,
     network: Option<&Network>,
 ) -> Subject {
@@ -312,12 +335,9 @@ fn of_process(
     }
     let libcrypto = libraries.iter().find(|path| path.contains("libcrypto.so"));
     let mut subject = Subject {
-        what,
-        algorithm: None,
-        implementation: libcrypto.map(|path| (*path).to_owned()),
-        device: None,
+        implementation: libcrypto.cloned(),
         accelerated: Answer::No,
-        evidence: Vec::new(),
+        ..Subject::unknown(what)
     };
     match libcrypto {
         Some(path) => subject.evidence.push(format!("it has mapped {path}")),
@@ -332,15 +352,15 @@ fn of_process(
         .iter()
         .filter(|(part, ..)| libraries.iter().any(|path| path.contains(part)));
     for (_, device, what) in known {
-        subject.device = Some((*device).to_owned());
+        let again = subject
+            .device
+            .replace((*device).to_owned())
+            .is_some_and(|before| before == *device);
         subject.evidence.push(format!("it has mapped {what}"));
-        if *device == "a Millrace pool" {
-            subject.accelerated = Answer::Unknown;
-            let text = "`millrace gateway check` shows whether its handshakes are pooled";
-            subject.evidence.push(text.to_owned());
-        } else {
-            subject.accelerated = Answer::Unknown;
-            judge.by_device(&mut subject, device);
+        match *device {
+            _ if again => {}
+            POOL => judge.by_pool(&mut subject, identities),
+            device => judge.by_device(&mut subject, device),
         }
     }
     if subject.device.is_none() && libcrypto.is_some() {
@@ -400,19 +420,22 @@ selftest : passed
 internal : no
 ";
 
-    fn moved() -> Vec<Moved> {
-        vec![Moved {
-            device: "Intel QAT".to_owned(),
-            counter: "requests".to_owned(),
-            by: 1000,
-        }]
+    fn watched(device: &str, counter: &str) -> Watched {
+        Watched {
+            moved: vec![Moved {
+                device: device.to_owned(),
+                counter: counter.to_owned(),
+                by: 1000,
+            }],
+            milliseconds: 2000,
+            clients: ["uid:33".to_owned()].into(),
+        }
     }
 
-    fn answer(algorithm: &str, moved: &[Moved], watched: bool) -> Subject {
+    fn answer(algorithm: &str, watched: Option<&Watched>) -> Subject {
         let kernel = algorithms(CRYPTO);
         let judge = Judge {
             kernel: &kernel,
-            moved,
             watched,
         };
         judge.by_kernel("a tunnel".to_owned(), algorithm.to_owned())
@@ -421,30 +444,51 @@ internal : no
     #[test]
     fn only_counters_that_move_prove_a_device() {
         let cbc = "authenc(hmac(sha256),cbc(aes))";
-        assert_eq!(answer(cbc, &moved(), true).accelerated, Answer::Yes);
-        assert_eq!(answer(cbc, &[], true).accelerated, Answer::No);
-        assert_eq!(answer(cbc, &[], false).accelerated, Answer::Unknown);
+        let (moved, still) = (watched("Intel QAT", "requests"), Watched::default());
+        assert_eq!(answer(cbc, Some(&moved)).accelerated, Answer::Yes);
+        assert_eq!(answer(cbc, Some(&still)).accelerated, Answer::No);
+        assert_eq!(answer(cbc, None).accelerated, Answer::Unknown);
         // A device that is busy with other algorithms does not serve AES-GCM.
-        let gcm = answer("rfc4106(gcm(aes))", &moved(), true);
+        let gcm = answer("rfc4106(gcm(aes))", Some(&moved));
         assert_eq!((gcm.accelerated, gcm.device), (Answer::No, None));
-        assert_eq!(answer("rot13", &moved(), true).accelerated, Answer::Unknown);
+        assert_eq!(answer("rot13", Some(&moved)).accelerated, Answer::Unknown);
+    }
+
+    const LIBCRYPTO: &str = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n\
+        7f02-7f03 rw-p 0 00:00 0 [heap]\n";
+
+    fn nginx(maps: &str, uid: u32, watched: &Watched) -> Subject {
+        let judge = Judge {
+            kernel: &[],
+            watched: Some(watched),
+        };
+        of_process(("nginx", 1), maps, &[format!("uid:{uid}")], &judge, None)
     }
 
     #[test]
     fn libraries_of_a_process_tell_who_computes() {
-        let judge = Judge {
-            kernel: &[],
-            moved: &[],
-            watched: true,
-        };
-        let plain = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n7f02-7f03 rw-p 0 00:00 0 [heap]\n";
-        let subject = of_process("nginx", 1, plain, &judge, None);
+        let still = Watched::default();
+        let subject = nginx(LIBCRYPTO, 33, &still);
         assert_eq!((subject.accelerated, subject.device), (Answer::No, None));
-        let engine = format!("{plain}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
-        let subject = of_process("nginx", 1, &engine, &judge, None);
+        let engine =
+            format!("{LIBCRYPTO}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
+        let subject = nginx(&engine, 33, &still);
         assert_eq!(subject.accelerated, Answer::No, "{:?}", subject.evidence);
         assert_eq!(subject.device.as_deref(), Some("Intel QAT"));
-        let none = of_process("nginx", 1, "", &judge, None);
-        assert_eq!(none.accelerated, Answer::Unknown);
+        assert_eq!(nginx("", 33, &still).accelerated, Answer::Unknown);
+    }
+
+    #[test]
+    fn jobs_at_the_local_node_prove_that_a_server_is_pooled() {
+        let maps = format!(
+            "{LIBCRYPTO}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/ossl-modules/millrace_provider.so\n"
+        );
+        let answer = |uid, watched: &Watched| nginx(&maps, uid, watched).accelerated;
+        assert_eq!(answer(33, &watched(POOL, "uid:33")), Answer::Yes);
+        assert_eq!(answer(33, &watched(POOL, "uid:34")), Answer::No);
+        let stranger = nginx(&maps, 35, &watched(POOL, "uid:33"));
+        assert_eq!(stranger.accelerated, Answer::Unknown);
+        let said = stranger.evidence.last().expect("evidence");
+        assert!(said.contains("millrace gateway check"), "{said}");
     }
 }

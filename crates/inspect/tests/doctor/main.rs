@@ -3,6 +3,7 @@
 
 //! The doctor, on machines where each check reports its problem and on machines without the problem.
 
+mod agreement;
 mod cases;
 mod machine;
 

@@ -484,6 +484,7 @@ mod tests {
         fn open(
             &self,
             _: &str,
+            _: Option<&[u8]>,
             _: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
             Err(PoolError::new(FailureKind::NoNode, "unused"))
@@ -494,7 +495,7 @@ mod tests {
             _: PrivateKey,
             by: std::time::Instant,
         ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            self.open("", by)
+            self.open("", None, by)
         }
     }
 

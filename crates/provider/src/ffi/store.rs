@@ -88,7 +88,7 @@ impl Loader {
         }
         let config = self.provider.config;
         let pool = remote::connect(config.pool());
-        let opened = pool.open(&self.uri.name, Instant::now() + config.deadline);
+        let opened = pool.open(&self.uri.name, None, Instant::now() + config.deadline);
         let remote = opened.map_err(|error| {
             let text = format!("key {} of the pool: {error}", self.uri.name);
             Error::new(Reason::Pool, text)

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use millrace_engine::{CompletionSink, Engine, EngineConfig};
-use millrace_service::Settings;
 use millrace_service::store::{KekSource, KeyStore};
+use millrace_service::{Service, Settings};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_wire::Hello;
 
 use super::*;
+use crate::imports::Imports;
 
 /// A client that has sent all its bytes and reads up to `room` bytes.
 struct FakeStream {
@@ -91,8 +92,8 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     let outbox = Arc::new(Outbox::default());
     let session = service.open("uid:1".into(), Arc::clone(&outbox) as _);
     let turns = Turns::new(Arc::new(Semaphore::new(1)));
-    let checks = Arc::new(Semaphore::new(1));
-    Connection::new(stream, session.unwrap(), outbox, turns, checks)
+    let imports = Imports::new(service).line("uid:1".into());
+    Connection::new(stream, session.unwrap(), outbox, turns, imports)
 }
 
 /// Polls once, and again as long as the connection has woken itself.
@@ -161,39 +162,6 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     .await
     .expect("reading goes on");
     assert!(begin.elapsed() >= BUSY_PAUSE);
-}
-
-#[tokio::test]
-async fn a_client_with_many_keys_delays_another_by_few() {
-    let directory = tempfile::tempdir().unwrap();
-    let many = pinged(0, directory.path());
-    let busy = Arc::clone(&many.checks).acquire_owned().await;
-    // Both share one outbox, which shows the order.
-    let outbox = Arc::new(Outbox::default());
-    let mut imports = JoinSet::new();
-    let mut begin = |request, in_line: &Arc<Semaphore>| {
-        let key = millrace_testkit::keys::p_256().private_key();
-        let (in_line, outbox) = (Arc::clone(in_line), Arc::clone(&outbox));
-        let (checks, service) = (Arc::clone(&many.checks), many.session.service().clone());
-        imports.spawn(import(request, key, in_line, checks, service, outbox));
-    };
-    for _ in 0..20 {
-        begin(0, &many.in_line);
-    }
-    // All checks of the first client queue before that of the other client, which queues before any check
-    // runs.
-    tokio::task::yield_now().await;
-    begin(1, &Arc::new(Semaphore::new(IMPORTS_IN_LINE)));
-    tokio::task::yield_now().await;
-    drop(busy);
-    imports.join_all().await;
-    let mut served = Waiting::default();
-    outbox.take(&mut served, &Context::from_waker(Waker::noop()));
-    let place = served.imports.iter().position(|(request, _)| *request == 1);
-    assert!(
-        place.is_some_and(|place| place <= IMPORTS_IN_LINE),
-        "{place:?}"
-    );
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_backends::Software;
 use millrace_engine::backend::Backend;
 use millrace_engine::{
@@ -132,7 +133,7 @@ pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
 pub(crate) fn only(identity: &str) -> KeyPolicy {
     KeyPolicy {
         identities: vec![identity.to_owned()],
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     }
 }
 
@@ -299,6 +300,20 @@ impl<S: Read + Write> Client<S> {
             NodeMessage::KeyOpened {
                 request: 7, handle, ..
             } => handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn open_by_spki(&mut self, spki: &[u8]) -> KeyHandle {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, spki).as_ref());
+        let selector = KeySelector::SpkiSha256(hash);
+        self.send(&ClientMessage::OpenKey {
+            request: 9,
+            selector,
+        });
+        match self.receive() {
+            NodeMessage::KeyOpened { handle, .. } => handle,
             other => panic!("{other:?}"),
         }
     }

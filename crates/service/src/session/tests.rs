@@ -43,7 +43,7 @@ fn entry(name: &str, key: Key, key_type: KeyType, identities: &[&str]) -> Arc<Ke
     let identities = identities.iter().map(|&name| name.to_owned()).collect();
     let policy = KeyPolicy {
         identities,
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     };
     Arc::new(KeyEntry::new(name, key, info(key_type), policy))
 }
@@ -280,7 +280,7 @@ fn policy_counts_operation_hash_and_mask_hash() {
     assert_eq!(client.refusal(rsa, pss(Digest::Sha1)), None);
     let policy = KeyPolicy {
         hashes: [Digest::Sha256].into_iter().collect::<Digests>(),
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     };
     client.entries[2].set_policy(policy);
     assert_eq!(
@@ -332,11 +332,11 @@ fn removed_key_and_changed_policy_affect_open_handles() {
     };
     let others = KeyPolicy {
         identities: vec!["uid:2".to_owned()],
-        ..KeyPolicy::signing()
+        ..KeyPolicy::signing(["*"])
     };
     client.entries[2].set_policy(others);
     assert_eq!(client.refusal(rsa, sign.clone()), Some(JobError::NoSuchKey));
-    client.entries[2].set_policy(KeyPolicy::signing());
+    client.entries[2].set_policy(KeyPolicy::signing(["*"]));
     assert_eq!(client.refusal(rsa, sign), None);
 }
 

@@ -325,7 +325,7 @@ mod tests {
             },
             policy: KeyPolicy {
                 identities: vec!["uid:33".to_owned(), "cert:gateway-1".to_owned()],
-                ..KeyPolicy::signing()
+                ..KeyPolicy::signing(["*"])
             },
         }
     }

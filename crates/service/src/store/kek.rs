@@ -42,6 +42,23 @@ pub enum KekSource {
     Absent,
 }
 
+/// Id of a key-encryption key: no secret, and the same for all copies of it. Key files, a node's report and
+/// error messages show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KekId(pub(super) [u8; FINGERPRINT_LEN]);
+
+impl fmt::Display for KekId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KekId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KekId({self})")
+    }
+}
+
 /// Error of loading or creating the key-encryption key.
 #[derive(Debug, Error)]
 pub enum KekError {
@@ -76,7 +93,10 @@ pub enum KekError {
         path: PathBuf,
     },
     /// systemd did not start this process with that credential.
-    #[error("no credential {CREDENTIAL_NAME}: CREDENTIALS_DIRECTORY is not set")]
+    #[error(
+        "systemd passes the key-encryption key ({CREDENTIAL_NAME}) to the node alone: run this command as root, or \
+         name its file with --kek-file"
+    )]
     NoCredential,
     /// The system's random number generator failed.
     #[error("the system has no random numbers")]
@@ -120,6 +140,10 @@ impl Kek {
                 Self::read(path, FILE_EXPOSED).map(Some)
             }
         }
+    }
+
+    pub(crate) fn id(&self) -> KekId {
+        KekId(self.fingerprint)
     }
 
     pub(crate) fn fingerprint(&self) -> [u8; FINGERPRINT_LEN] {

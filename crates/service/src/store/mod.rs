@@ -4,10 +4,16 @@
 //! Keys at rest: a directory with one file per key, each sealed under a key-encryption key.
 //!
 //! ```text
+//!  kek                       0600  the key-encryption key (by default; a systemd credential is better)
 //!  keys/                     0700
 //!    www.key                 0600  public metadata in the clear, PKCS#8 under AES-256-GCM
-//!    kek                     0600  (by default; a systemd credential is better)
+//!    www.3f9a….former        0600  the same of a former version, named by the hash of its public half
+//!    audit.jsonl             0600  one line per change
 //! ```
+//!
+//! Replacing a key keeps its former version, so that gateways whose stubs have the former public half go on
+//! until they have the new stub. The policy in `NAME.key` applies to all versions; of a former version's own
+//! policy the operations count, where the replacement is a key of another kind.
 //!
 //! The seal authenticates the metadata (name, type, public key, policy), so a changed byte anywhere makes the
 //! file unusable. Writes are atomic: a full disk changes nothing. Several processes may use one store; a node
@@ -17,6 +23,7 @@
 //! the node's own user.
 
 mod audit;
+mod error;
 mod files;
 mod format;
 mod kek;
@@ -29,11 +36,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::{KeyInfo, KeyPolicy, KeyType, OperationKind, PrivateKey};
 use serde_json::{Value, json};
-use thiserror::Error;
 
 pub use audit::AUDIT_LOG;
+pub use error::StoreError;
 pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
 use kek::Kek;
@@ -42,11 +50,15 @@ pub use format::{
     FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
     MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,
 };
-pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekSource};
+pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekId, KekSource};
 
 /// Bound on the keys of one store. Each key takes memory in every backend, and the node scans the directory
 /// every second.
 pub const MAX_KEYS: usize = 10_000;
+
+/// Bound on the former versions of one key: more renewals than gateways can miss while one is brought up to
+/// date. The oldest is removed for a further one.
+pub const MAX_FORMER: usize = 4;
 
 /// Keys at rest. Share it in an `Arc`; every method may be called from any thread and blocks on the disk.
 pub struct KeyStore {
@@ -87,10 +99,57 @@ impl KeyStore {
     /// different rights on the directory and on the key-encryption key.
     ///
     /// # Errors
-    /// If the key-encryption key cannot be loaded from `kek`.
+    /// If the key-encryption key cannot be loaded from `kek`, or if its file is missing while the store has
+    /// keys, which a new one would not open.
     pub fn unlock(mut self, kek: &KekSource) -> Result<Self, StoreError> {
+        if let KekSource::File { path, create: true } = kek
+            && !path.exists()
+            && let Some(sealed) = self.list()?.into_iter().flatten().next()
+        {
+            return Err(StoreError::MissingKek {
+                kek: path.clone(),
+                directory: self.directory,
+                sealed: sealed.kek,
+            });
+        }
         self.kek = Kek::load(kek)?;
         Ok(self)
+    }
+
+    /// The id of the loaded key-encryption key.
+    #[must_use]
+    pub fn kek(&self) -> Option<KekId> {
+        self.kek.as_ref().map(Kek::id)
+    }
+
+    /// Checks that no key of the store was sealed under another key-encryption key: a further key would be
+    /// sealed under one that the node of this store does not use.
+    ///
+    /// # Errors
+    /// Names the keys. [`StoreError::Locked`] without a key-encryption key.
+    pub fn check_kek(&self) -> Result<(), StoreError> {
+        let ours = self.kek().ok_or(StoreError::Locked)?;
+        let metas = self.list()?.into_iter().flatten();
+        let mut foreign: Vec<KeyMeta> = metas
+            .filter(|meta| meta.replaced.is_none() && meta.kek != ours)
+            .collect();
+        let count = foreign.len();
+        foreign.truncate(NAMED_KEYS);
+        let Some(first) = foreign.first() else {
+            return Ok(());
+        };
+        let names: Vec<&str> = foreign.iter().map(|meta| meta.name.as_str()).collect();
+        let mut names = names.join(", ");
+        if count > foreign.len() {
+            names.push_str(&format!(" and {} more", count - foreign.len()));
+        }
+        Err(StoreError::ForeignKeys {
+            directory: self.directory.clone(),
+            names,
+            several: count > 1,
+            sealed: first.kek,
+            ours,
+        })
     }
 
     /// The directory of the store.
@@ -99,7 +158,8 @@ impl KeyStore {
         &self.directory
     }
 
-    /// Stores a key. `info` is the engine's description of the accepted key.
+    /// Stores a key. `info` is the engine's description of the accepted key. With `replace` the key of that
+    /// name, if there is one, becomes a former version of it; [`MAX_FORMER`] former versions are kept.
     ///
     /// # Errors
     /// If a key of that name exists and `replace` is not set, if the name or the policy is invalid, or if the
@@ -121,82 +181,231 @@ impl KeyStore {
             policy: fitting(policy, info.key_type)?,
             info,
         };
-        let full = || self.entries().map(|entries| entries.len() >= MAX_KEYS);
-        let replaced = self.path(name)?.exists();
-        if !replaced && full()? {
-            return Err(StoreError::Full);
+        let id = VersionId::current(name);
+        let replaced = self.path(&id)?.exists();
+        if replaced && !replace {
+            return Err(StoreError::Exists {
+                name: name.to_owned(),
+            });
         }
-        self.write(&metadata, key, replace)?;
+        let former = if replaced {
+            self.keep_former(&id, &metadata.info)?
+        } else if self
+            .entries()?
+            .iter()
+            .filter(|(id, _)| id.former.is_none())
+            .count()
+            >= MAX_KEYS
+        {
+            return Err(StoreError::Full);
+        } else {
+            // Files that are left from a removed key must not become versions of the new one.
+            self.remove_former(name)?;
+            None
+        };
+        if let Err(error) = self.write(&metadata, key, replace) {
+            if let Some(former) = former {
+                let _ = self.files.remove(&self.path_of(&former));
+            }
+            return Err(error);
+        }
+        self.prune(name, &metadata.info)?;
         let action = if replaced { "replace" } else { "import" };
         let detail = json!({
             "type": metadata.info.key_type.to_string(),
             "policy": policy_of(&metadata.policy),
         });
         self.audit(None, action, Some(name), &detail)?;
-        Ok(KeyMeta::new(metadata, true))
+        let meta = self.describe(name)?;
+        Ok(KeyMeta {
+            authenticated: true,
+            ..meta
+        })
     }
 
-    /// The keys of the store, by name, without opening their seals: the result is not authenticated. Files
-    /// that do not parse are errors in the list.
+    /// Copies the current file of a key to that of a former version, if `replacement` is another key. The
+    /// current file stays until the new one takes its place, so the name always has one.
+    fn keep_former(
+        &self,
+        id: &VersionId,
+        replacement: &KeyInfo,
+    ) -> Result<Option<VersionId>, StoreError> {
+        let bytes = self.read(id)?;
+        // A damaged file is no version that a node could serve.
+        let Ok(file) = self.parse(id, &bytes) else {
+            return Ok(None);
+        };
+        if file.metadata.info == *replacement {
+            return Ok(None);
+        }
+        let former = VersionId::former(&id.name, &file.metadata.info);
+        let path = self.path_of(&former);
+        write_atomically(&*self.files, &path, &bytes, true)
+            .map_err(|source| StoreError::Write { path, source })?;
+        Ok(Some(former))
+    }
+
+    /// Removes former versions above [`MAX_FORMER`], the oldest first, and the one that is current again.
+    fn prune(&self, name: &str, current: &KeyInfo) -> Result<(), StoreError> {
+        let again = VersionId::former(name, current);
+        let (again, mut former): (Vec<_>, Vec<_>) = self
+            .former_of(name)?
+            .into_iter()
+            .partition(|(id, _)| *id == again);
+        former.sort_by_key(|(_, stamp)| stamp.modified);
+        former.truncate(former.len().saturating_sub(MAX_FORMER));
+        for (id, _) in again.iter().chain(&former) {
+            self.remove_file(id)?;
+        }
+        self.sync()
+    }
+
+    fn former_of(&self, name: &str) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
+        let mut entries = self.entries()?;
+        entries.retain(|(id, _)| id.former.is_some() && id.name == name);
+        Ok(entries)
+    }
+
+    /// All versions of all keys, by name and the current version first, without opening their seals: the result
+    /// is not authenticated. Files that do not parse are errors in the list.
     ///
     /// # Errors
     /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Result<KeyMeta, StoreError>>, StoreError> {
         let mut keys = Vec::new();
-        for (name, _) in self.entries()? {
-            match self.read(&name) {
-                Ok(bytes) => keys.push(
-                    self.parse(&name, &bytes)
-                        .map(|file| KeyMeta::new(file.metadata, false)),
-                ),
+        for (id, _) in self.entries()? {
+            match self.look(&id) {
                 Err(StoreError::NoSuchKey { .. }) => {} // removed since the listing
-                Err(error) => keys.push(Err(error)),
+                other => keys.push(other),
             }
         }
         Ok(keys)
     }
 
-    /// Loads a key and its authenticated metadata.
+    /// The current version of a key as [`Self::list`] shows it, not authenticated.
+    ///
+    /// # Errors
+    /// If the key does not exist or its file does not parse.
+    pub fn describe(&self, name: &str) -> Result<KeyMeta, StoreError> {
+        self.look(&VersionId::current(name))
+    }
+
+    fn look(&self, id: &VersionId) -> Result<KeyMeta, StoreError> {
+        let bytes = self.read(id)?;
+        let file = self.parse(id, &bytes)?;
+        Ok(self.meta(id, &file, false))
+    }
+
+    /// Opens the seal of a version from [`Self::list`], and returns its authenticated metadata.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn verify(&self, meta: &KeyMeta) -> Result<KeyMeta, StoreError> {
+        let id = match meta.replaced {
+            None => VersionId::current(&meta.name),
+            Some(_) => VersionId::former(&meta.name, &meta.info),
+        };
+        self.load_version(&id).map(|(_, meta)| meta)
+    }
+
+    /// Loads the current version of a key and its authenticated metadata.
     ///
     /// # Errors
     /// If the key does not exist, if another key-encryption key sealed it, or if any byte of the file was
     /// changed.
     pub fn load(&self, name: &str) -> Result<(PrivateKey, KeyMeta), StoreError> {
-        let bytes = self.read(name)?;
-        let file = self.parse(name, &bytes)?;
+        self.load_version(&VersionId::current(name))
+    }
+
+    /// As [`Self::load`], for any version.
+    pub(crate) fn load_version(&self, id: &VersionId) -> Result<(PrivateKey, KeyMeta), StoreError> {
+        let bytes = self.read(id)?;
+        let file = self.parse(id, &bytes)?;
         let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
-        let path = || self.path_of(name);
+        let path = || self.path_of(id);
         if file.fingerprint != kek.fingerprint() {
-            return Err(StoreError::WrongKek { path: path() });
+            return Err(StoreError::WrongKek {
+                path: path(),
+                sealed: KekId(file.fingerprint),
+                ours: kek.id(),
+            });
         }
         let secret = kek
             .open(file.aad, file.nonce, file.sealed)
             .map_err(|_| StoreError::Changed { path: path() })?;
-        Ok((
-            PrivateKey::from_pkcs8(secret),
-            KeyMeta::new(file.metadata, true),
-        ))
+        Ok((PrivateKey::from_pkcs8(secret), self.meta(id, &file, true)))
     }
 
-    /// Removes a key. Nodes that have loaded it revoke it within a second.
+    fn meta(&self, id: &VersionId, file: &KeyFile<'_>, authenticated: bool) -> KeyMeta {
+        let Metadata {
+            name,
+            created,
+            info,
+            policy,
+        } = file.metadata.clone();
+        // The copy was written when the version was replaced.
+        let replaced = id.former.as_ref().map(|_| {
+            let metadata = fs::metadata(self.path_of(id));
+            metadata.map_or(0, |metadata| u64::try_from(metadata.mtime()).unwrap_or(0))
+        });
+        KeyMeta {
+            name,
+            created,
+            replaced,
+            info,
+            policy,
+            kek: KekId(file.fingerprint),
+            authenticated,
+        }
+    }
+
+    /// Removes a key with its former versions. Nodes that have loaded it revoke it within a second.
     ///
     /// # Errors
     /// If the key does not exist or cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
-        let path = self.path(name)?;
-        match self.files.remove(&path) {
-            Ok(()) => {
-                self.sync()?;
-                self.audit(None, "remove", Some(name), &Value::Null)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoSuchKey {
+        let id = VersionId::current(name);
+        if !self.path(&id)?.exists() {
+            return Err(StoreError::NoSuchKey {
                 name: name.to_owned(),
-            }),
+            });
+        }
+        // The current version last: after a failure the key is still listed and can be removed again.
+        self.remove_former(name)?;
+        self.remove_file(&id)?;
+        self.sync()?;
+        self.audit(None, "remove", Some(name), &Value::Null)
+    }
+
+    /// Removes the former versions of a key, and returns how many there were. Nodes revoke them within a
+    /// second: for a key that was replaced because it is no longer secret.
+    ///
+    /// # Errors
+    /// If a version cannot be removed.
+    pub fn remove_former(&self, name: &str) -> Result<usize, StoreError> {
+        let former = self.former_of(name)?;
+        for (id, _) in &former {
+            self.remove_file(id)?;
+        }
+        if !former.is_empty() {
+            self.sync()?;
+            let detail = json!({ "versions": former.len() });
+            self.audit(None, "remove-former", Some(name), &detail)?;
+        }
+        Ok(former.len())
+    }
+
+    fn remove_file(&self, id: &VersionId) -> Result<(), StoreError> {
+        let path = self.path_of(id);
+        match self.files.remove(&path) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(StoreError::Write { path, source }),
         }
     }
 
-    /// Replaces the policy of a key. Nodes that have loaded the key apply it within a second.
+    /// Replaces the policy of a key. Nodes that have loaded the key apply it to all its versions within a
+    /// second.
     ///
     /// # Errors
     /// As [`Self::load`] and [`Self::import`].
@@ -238,30 +447,32 @@ impl KeyStore {
         })
     }
 
-    /// The names in the store, sorted, each with a stamp that changes with every write of its file.
-    pub(crate) fn entries(&self) -> Result<Vec<(String, Stamp)>, StoreError> {
+    /// The versions in the store, by name and the current version first, each with a stamp that changes with
+    /// every write of its file.
+    pub(crate) fn entries(&self) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
         let failed = |source| StoreError::Directory {
             path: self.directory.clone(),
             source,
         };
         let mut entries = Vec::new();
+        let (mut current, mut former) = (0, 0);
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let file_name = entry.file_name();
-            let name = file_name
-                .to_str()
-                .and_then(|name| name.strip_suffix(SUFFIX));
-            let Some(name) = name.filter(|name| valid_name(name)) else {
+            let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) else {
                 continue;
             };
             // Removed between the listing and this call: treated as absent.
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
-            if entries.len() == MAX_KEYS {
-                break;
+            let count = match id.former {
+                None => &mut current,
+                Some(_) => &mut former,
+            };
+            if *count < MAX_KEYS {
+                *count += 1;
+                entries.push((id, Stamp::of(&metadata)));
             }
-            entries.push((name.to_owned(), Stamp::of(&metadata)));
         }
         entries.sort();
         Ok(entries)
@@ -273,7 +484,7 @@ impl KeyStore {
         key: &PrivateKey,
         replace: bool,
     ) -> Result<(), StoreError> {
-        let path = self.path(&metadata.name)?;
+        let path = self.path(&VersionId::current(&metadata.name))?;
         let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
         let aad = format::encode_aad(metadata, kek.fingerprint())?;
         let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
@@ -301,15 +512,15 @@ impl KeyStore {
             })
     }
 
-    fn read(&self, name: &str) -> Result<Vec<u8>, StoreError> {
-        let path = self.path(name)?;
+    fn read(&self, id: &VersionId) -> Result<Vec<u8>, StoreError> {
+        let path = self.path(id)?;
         let mut bytes = Vec::new();
         let limit = u64::try_from(MAX_FILE_LEN + 1).unwrap_or(u64::MAX);
         File::open(&path)
             .and_then(|file| file.take(limit).read_to_end(&mut bytes))
             .map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => StoreError::NoSuchKey {
-                    name: name.to_owned(),
+                    name: id.name.clone(),
                 },
                 _ => StoreError::Read {
                     path: path.clone(),
@@ -319,30 +530,37 @@ impl KeyStore {
         Ok(bytes)
     }
 
-    fn parse<'a>(&self, name: &str, bytes: &'a [u8]) -> Result<KeyFile<'a>, StoreError> {
+    fn parse<'a>(&self, id: &VersionId, bytes: &'a [u8]) -> Result<KeyFile<'a>, StoreError> {
         let damaged = |source| StoreError::Damaged {
-            path: self.path_of(name),
+            path: self.path_of(id),
             source,
         };
         let file = parse(bytes).map_err(damaged)?;
-        if file.metadata.name != name {
+        if file.metadata.name != id.name {
             return Err(damaged(FormatError::Damaged("name")));
+        }
+        if id.former.is_some() && *id != VersionId::former(&id.name, &file.metadata.info) {
+            return Err(damaged(FormatError::Damaged("public key")));
         }
         Ok(file)
     }
 
-    fn path(&self, name: &str) -> Result<PathBuf, StoreError> {
-        if valid_name(name) {
-            Ok(self.path_of(name))
+    fn path(&self, id: &VersionId) -> Result<PathBuf, StoreError> {
+        if valid_name(&id.name) {
+            Ok(self.path_of(id))
         } else {
             Err(StoreError::Name {
-                name: name.chars().take(MAX_NAME_LEN).collect(),
+                name: id.name.chars().take(MAX_NAME_LEN).collect(),
             })
         }
     }
 
-    fn path_of(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}{SUFFIX}"))
+    fn path_of(&self, id: &VersionId) -> PathBuf {
+        let VersionId { name, former } = id;
+        self.directory.join(match former {
+            None => format!("{name}{SUFFIX}"),
+            Some(hash) => format!("{name}.{hash}{FORMER_SUFFIX}"),
+        })
     }
 }
 
@@ -396,40 +614,78 @@ fn policy_of(policy: &KeyPolicy) -> Value {
     })
 }
 
-/// Suffix of key files.
+/// Keys that an error names.
+const NAMED_KEYS: usize = 5;
+
+/// Suffix of the file of a current version.
 const SUFFIX: &str = ".key";
 
-/// The public description of a stored key.
+/// Suffix of the file of a former version. Nodes before former versions ignore such files.
+const FORMER_SUFFIX: &str = ".former";
+
+/// One version of a key, by its file. Sorts by name, the current version first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct VersionId {
+    pub(crate) name: String,
+    /// `None` for the current version, else the first half of the public key's SHA-256 in hex.
+    pub(crate) former: Option<String>,
+}
+
+impl VersionId {
+    pub(crate) fn current(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            former: None,
+        }
+    }
+
+    fn former(name: &str, info: &KeyInfo) -> Self {
+        let hash = digest(&SHA256, &info.spki);
+        Self {
+            name: name.to_owned(),
+            former: Some(hex(&hash.as_ref()[..16])),
+        }
+    }
+
+    fn of_file(file_name: &str) -> Option<Self> {
+        let (name, former) = match file_name.strip_suffix(SUFFIX) {
+            Some(name) => (name, None),
+            None => {
+                let (name, hash) = file_name.strip_suffix(FORMER_SUFFIX)?.rsplit_once('.')?;
+                let digits = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+                (name, Some(digits.then(|| hash.to_owned())?))
+            }
+        };
+        valid_name(name).then(|| Self {
+            name: name.to_owned(),
+            former,
+        })
+    }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The public description of a version of a stored key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMeta {
     /// Name of the key.
     pub name: String,
     /// Time of the import, in seconds since 1970.
     pub created: u64,
+    /// Time at which another key took its place, in seconds since 1970; `None` for the current version.
+    pub replaced: Option<u64>,
     /// Type and public half of the key.
     pub info: KeyInfo,
-    /// The identities that may use the key, and the operations that they may do.
+    /// The identities that may use the key, and the operations that they may do. Nodes apply the policy of the
+    /// current version to all versions.
     pub policy: KeyPolicy,
+    /// The key-encryption key that sealed the file.
+    pub kek: KekId,
     /// Whether the seal was opened and has verified the other fields.
     pub authenticated: bool,
-}
-
-impl KeyMeta {
-    fn new(metadata: Metadata, authenticated: bool) -> Self {
-        let Metadata {
-            name,
-            created,
-            info,
-            policy,
-        } = metadata;
-        Self {
-            name,
-            created,
-            info,
-            policy,
-            authenticated,
-        }
-    }
 }
 
 /// A value that changes whenever a file is replaced or written.
@@ -438,6 +694,7 @@ pub(crate) struct Stamp {
     inode: u64,
     len: u64,
     changed: (i64, i64),
+    modified: (i64, i64),
 }
 
 impl Stamp {
@@ -446,121 +703,9 @@ impl Stamp {
             inode: metadata.ino(),
             len: metadata.len(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
-}
-
-/// Error of [`KeyStore`].
-#[derive(Debug, Error)]
-pub enum StoreError {
-    /// The directory cannot be read or created.
-    #[error("cannot use the key store {}: {source}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Other users can write to the directory.
-    #[error("others can write to the key store {} (mode {mode:04o}): chmod 0700", path.display())]
-    Exposed {
-        /// The directory.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// Another user owns the directory.
-    #[error(
-        "the key store {} belongs to uid {owner}, not to this user (uid {user}) or root: run millrace as its owner, or chown it",
-        path.display()
-    )]
-    Owner {
-        /// The directory.
-        path: PathBuf,
-        /// The user id of the owner.
-        owner: u32,
-        /// The user id of this process.
-        user: u32,
-    },
-    /// The key-encryption key is missing, or sealing failed.
-    #[error(transparent)]
-    Kek(#[from] KekError),
-    /// The store was opened without a key-encryption key.
-    #[error("the key store was opened without its key-encryption key")]
-    Locked,
-    /// The name is not valid for a key.
-    #[error(
-        "{name:?} cannot name a key: use letters, digits, '.', '_' and '-', at most {MAX_NAME_LEN}, no leading dot"
-    )]
-    Name {
-        /// The name, cut to the bound.
-        name: String,
-    },
-    /// The store has no key of that name.
-    #[error("there is no key named {name}")]
-    NoSuchKey {
-        /// The name.
-        name: String,
-    },
-    /// The store already has a key of that name.
-    #[error("there is a key named {name} already: remove it first, or ask for it to be replaced")]
-    Exists {
-        /// The name.
-        name: String,
-    },
-    /// The store has [`MAX_KEYS`] keys.
-    #[error("the key store is full ({MAX_KEYS} keys)")]
-    Full,
-    /// The policy allows raw RSA, which a key of the store must not.
-    #[error("raw RSA is never allowed on a stored key: it is a signing and a decryption oracle")]
-    RawRsa,
-    /// A name, public key or policy is out of its bounds.
-    #[error("the key cannot be stored: {0}")]
-    Bounds(#[from] FormatError),
-    /// A file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file cannot be written, for instance because the disk is full.
-    #[error("cannot write {}: {source}; nothing was changed", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The change was made, but could not be logged.
-    #[error("the change was made, but the audit log {} cannot be written: {source}", path.display())]
-    Audit {
-        /// The log.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file does not parse.
-    #[error("cannot use {}: {source}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The problem of the content.
-        source: FormatError,
-    },
-    /// Another key-encryption key sealed the file.
-    #[error("{} was sealed under another key-encryption key", path.display())]
-    WrongKek {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The seal does not open: a byte of the file was changed.
-    #[error("{} was changed after it was sealed", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
 }
 
 #[cfg(test)]

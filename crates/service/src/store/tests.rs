@@ -38,7 +38,53 @@ fn store_in(directory: &TempDir) -> KeyStore {
 }
 
 fn import(store: &KeyStore, name: &str) -> Result<KeyMeta, StoreError> {
-    store.import(name, &key(), info(), KeyPolicy::signing(), false)
+    store.import(name, &key(), info(), KeyPolicy::signing(["*"]), false)
+}
+
+/// The store with another key-encryption key.
+fn with_other_kek(directory: &TempDir) -> KeyStore {
+    let path = directory.path().join("kek2");
+    fs::write(&path, [9; KEK_LEN]).unwrap();
+    set_mode(&path, 0o600);
+    let kek = KekSource::File {
+        path,
+        create: false,
+    };
+    KeyStore::open(directory.path().join("keys"), &kek).unwrap()
+}
+
+fn file_of(store: &KeyStore, name: &str) -> PathBuf {
+    store.path_of(&VersionId::current(name))
+}
+
+/// A key that the store takes for another version.
+fn version(number: u8) -> KeyInfo {
+    KeyInfo {
+        spki: vec![number; 44],
+        ..info()
+    }
+}
+
+fn replace(store: &KeyStore, number: u8) -> KeyMeta {
+    let policy = KeyPolicy::signing(["uid:33"]);
+    store
+        .import("www", &key(), version(number), policy, true)
+        .unwrap()
+}
+
+/// First bytes of the public halves of `www`: the current version, then the former ones, sorted.
+fn versions(store: &KeyStore) -> (u8, Vec<u8>) {
+    let metas: Vec<KeyMeta> = store
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let (current, former): (Vec<&KeyMeta>, _) =
+        metas.iter().partition(|meta| meta.replaced.is_none());
+    let mut former: Vec<u8> = former.iter().map(|meta| meta.info.spki[0]).collect();
+    former.sort_unstable();
+    (current[0].info.spki[0], former)
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -56,9 +102,9 @@ fn key_survives_reopening_and_its_files_are_private() {
     assert!(meta.authenticated);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(store.directory()), 0o700);
-    assert_eq!(mode(&store.path_of("www")), 0o600);
+    assert_eq!(mode(&file_of(&store, "www")), 0o600);
     assert_eq!(mode(&directory.path().join("kek")), 0o600);
-    let bytes = fs::read(store.path_of("www")).unwrap();
+    let bytes = fs::read(file_of(&store, "www")).unwrap();
     assert!(!bytes.windows(8).any(|window| window == &SECRET[..8]));
 }
 
@@ -68,7 +114,7 @@ fn listing_without_kek_is_marked_unauthenticated() {
     import(&store_in(&directory), "b").unwrap();
     import(&store_in(&directory), "a").unwrap();
     let store = KeyStore::open(directory.path().join("keys"), &KekSource::Absent).unwrap();
-    fs::write(store.path_of("broken"), b"rubbish").unwrap();
+    fs::write(file_of(&store, "broken"), b"rubbish").unwrap();
     fs::write(store.directory().join("README"), b"not a key").unwrap();
     let listed = store.list().unwrap();
     let names: Vec<_> = listed
@@ -88,7 +134,7 @@ fn flipped_bit_anywhere_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
-    let path = store.path_of("www");
+    let path = file_of(&store, "www");
     let good = fs::read(&path).unwrap();
     for at in 0..good.len() {
         for bit in 0..8 {
@@ -107,7 +153,7 @@ fn file_under_another_name_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
-    fs::copy(store.path_of("www"), store.path_of("other")).unwrap();
+    fs::copy(file_of(&store, "www"), file_of(&store, "other")).unwrap();
     assert!(matches!(
         store.load("other"),
         Err(StoreError::Damaged { .. })
@@ -118,11 +164,7 @@ fn file_under_another_name_is_an_error() {
 fn wrong_key_encryption_key_is_reported() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
-    let other = KekSource::File {
-        path: directory.path().join("kek2"),
-        create: true,
-    };
-    let store = KeyStore::open(directory.path().join("keys"), &other).unwrap();
+    let store = with_other_kek(&directory);
     assert!(matches!(
         store.load("www"),
         Err(StoreError::WrongKek { .. })
@@ -231,10 +273,10 @@ fn full_disk_is_reported_and_changes_nothing() {
         let directory = TempDir::new().unwrap();
         let mut store = store_in(&directory);
         import(&store, "www").unwrap();
-        let before = fs::read(store.path_of("www")).unwrap();
+        let before = fs::read(file_of(&store, "www")).unwrap();
         store.files = Box::new(FullDisk(step));
-        let replaced = store.import("www", &key(), info(), KeyPolicy::signing(), true);
-        let changed = store.set_policy("www", KeyPolicy::signing());
+        let replaced = store.import("www", &key(), info(), KeyPolicy::signing(["*"]), true);
+        let changed = store.set_policy("www", KeyPolicy::signing(["*"]));
         for error in [
             replaced.unwrap_err(),
             changed.unwrap_err(),
@@ -246,7 +288,7 @@ fn full_disk_is_reported_and_changes_nothing() {
                 "{text}"
             );
         }
-        assert_eq!(fs::read(store.path_of("www")).unwrap(), before);
+        assert_eq!(fs::read(file_of(&store, "www")).unwrap(), before);
         let left = fs::read_dir(store.directory()).unwrap().count();
         assert_eq!(
             left, 2,
@@ -265,7 +307,7 @@ fn existing_name_is_refused_unless_replaced() {
         Err(StoreError::Exists { .. })
     ));
     store
-        .import("www", &key(), info(), KeyPolicy::signing(), true)
+        .import("www", &key(), info(), KeyPolicy::signing(["*"]), true)
         .unwrap();
     assert!(matches!(
         import(&store, "../www"),
@@ -274,11 +316,118 @@ fn existing_name_is_refused_unless_replaced() {
 }
 
 #[test]
+fn replaced_key_stays_as_a_former_version_up_to_the_bound() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    let first = replace(&store, 1);
+    assert_eq!((first.replaced, first.authenticated), (None, true));
+    replace(&store, 1);
+    assert_eq!(versions(&store), (1, vec![]), "the same key again");
+    let last = u8::try_from(MAX_FORMER).unwrap() + 2;
+    for number in 2..=last {
+        replace(&store, number);
+    }
+    assert_eq!(
+        versions(&store),
+        (last, (2..last).collect()),
+        "the first is pruned"
+    );
+    for (id, _) in store.entries().unwrap() {
+        let (_, meta) = store.load_version(&id).unwrap();
+        assert_eq!(meta.replaced.is_some(), id.former.is_some());
+    }
+    replace(&store, 3);
+    assert_eq!(
+        versions(&store),
+        (3, vec![2, 4, 5, 6]),
+        "a former version is current again"
+    );
+}
+
+#[test]
+fn former_versions_go_with_their_key_or_alone() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    replace(&store, 1);
+    replace(&store, 2);
+    assert_eq!(store.remove_former("www").unwrap(), 1);
+    assert_eq!(versions(&store), (2, vec![]));
+    assert_eq!(store.remove_former("www").unwrap(), 0);
+    replace(&store, 3);
+    store.remove("www").unwrap();
+    assert!(store.list().unwrap().is_empty());
+    // A file that is left from a removed key is no version of a new one.
+    replace(&store, 1);
+    replace(&store, 2);
+    fs::remove_file(file_of(&store, "www")).unwrap();
+    import(&store, "www").unwrap();
+    assert_eq!(store.list().unwrap().len(), 1);
+}
+
+#[test]
+fn former_version_under_the_name_of_another_is_damaged() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    replace(&store, 1);
+    let other = VersionId::former("www", &version(2));
+    fs::copy(file_of(&store, "www"), store.path_of(&other)).unwrap();
+    assert!(matches!(
+        store.load_version(&other),
+        Err(StoreError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn full_disk_at_a_replacement_leaves_the_versions_unchanged() {
+    for step in [Step::Write, Step::Rename] {
+        let directory = TempDir::new().unwrap();
+        let mut store = store_in(&directory);
+        replace(&store, 1);
+        store.files = Box::new(FullDisk(step));
+        let policy = KeyPolicy::signing(["*"]);
+        let error = store
+            .import("www", &key(), version(2), policy, true)
+            .unwrap_err();
+        assert!(
+            error.to_string().ends_with("nothing was changed"),
+            "{error}"
+        );
+        assert_eq!(versions(&store), (1, vec![]));
+    }
+}
+
+#[test]
+fn keys_under_another_kek_are_named_before_anything_is_written() {
+    let directory = TempDir::new().unwrap();
+    let ours = store_in(&directory);
+    ours.check_kek().unwrap();
+    import(&ours, "www").unwrap();
+    ours.check_kek().unwrap();
+    let store = with_other_kek(&directory);
+    let error = store.check_kek().unwrap_err().to_string();
+    let ids = [ours.kek().unwrap(), store.kek().unwrap()].map(|kek| kek.to_string());
+    for part in ["www in ", "--kek-file", &ids[0], &ids[1]] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn missing_kek_of_a_store_with_keys_is_not_created_anew() {
+    let directory = TempDir::new().unwrap();
+    import(&store_in(&directory), "www").unwrap();
+    let kek = directory.path().join("kek");
+    fs::remove_file(&kek).unwrap();
+    let error = KeyStore::open(directory.path().join("keys"), &kek_in(&directory)).unwrap_err();
+    assert!(matches!(error, StoreError::MissingKek { .. }), "{error}");
+    assert!(!kek.exists());
+}
+
+#[test]
 fn policy_changes_are_stored_but_never_raw_rsa() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     let before = import(&store, "www").unwrap();
-    let mut policy = KeyPolicy::signing();
+    let mut policy = KeyPolicy::signing(["*"]);
     policy.identities = vec!["uid:33".to_owned()];
     policy.operations = OperationSet::from_iter([OperationKind::Ed25519Sign]);
     store.set_policy("www", policy.clone()).unwrap();
@@ -296,7 +445,7 @@ fn every_change_of_a_key_is_a_line_in_the_audit_log() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
-    let mut policy = KeyPolicy::signing();
+    let mut policy = KeyPolicy::signing(["*"]);
     policy.identities = vec!["uid:33".to_owned()];
     store.set_policy("www", policy).unwrap();
     assert!(

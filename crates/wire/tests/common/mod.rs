@@ -202,7 +202,7 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
                     spki: SPKI.to_vec(),
                 },
                 operations: OperationSet::from_iter([OperationKind::Ed25519Sign]),
-                hashes: KeyPolicy::signing().hashes,
+                hashes: KeyPolicy::signing(["*"]).hashes,
             },
         ),
         (

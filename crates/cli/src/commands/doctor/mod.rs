@@ -19,8 +19,8 @@ use crate::progress::while_doing;
 /// Exit codes for monitoring; the long help documents them.
 const WARNINGS: u8 = 10;
 const CRITICAL: u8 = 11;
-/// Exit code of a monitoring plugin that could not examine the machine.
-const PLUGIN_UNKNOWN: u8 = 3;
+/// Exit code if the machine could not be examined, also of a monitoring plugin.
+const UNKNOWN: u8 = 3;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     if args.list {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             Ok(diagnosis) => plugin(&diagnosis),
             Err(error) => {
                 output::print(&format!("MILLRACE UNKNOWN - {error:#}\n"))?;
-                Err(exit::exit_with(PLUGIN_UNKNOWN))
+                Err(exit::exit_with(UNKNOWN))
             }
         };
     }
@@ -51,6 +51,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         output::print_json(&diagnosis)?;
     } else {
         page::print(&diagnosis)?;
+    }
+    if diagnosis.undecided().is_some() {
+        return Err(exit::exit_with(UNKNOWN));
     }
     match diagnosis.worst() {
         Some(Severity::Critical) => Err(exit::exit_with(CRITICAL)),
@@ -86,6 +89,7 @@ fn list(as_json: bool) -> Result<()> {
 /// Prints one line and returns an exit code, as monitoring plugins (Nagios, Icinga, Naemon) do.
 fn plugin(diagnosis: &Diagnosis) -> Result<()> {
     let (word, code) = match diagnosis.worst() {
+        _ if diagnosis.undecided().is_some() => ("UNKNOWN", UNKNOWN),
         Some(Severity::Critical) => ("CRITICAL", 2),
         Some(Severity::Warning) => ("WARNING", 1),
         Some(Severity::Notice) | None => ("OK", 0),
@@ -93,13 +97,15 @@ fn plugin(diagnosis: &Diagnosis) -> Result<()> {
     let findings = diagnosis.findings.iter();
     let serious = findings.filter(|found| found.severity != Severity::Notice);
     let ids: Vec<&str> = serious.map(|found| found.id.as_str()).collect();
-    let summary = if ids.is_empty() {
-        format!("{} checks", diagnosis.checks)
-    } else {
-        ids.join(", ")
+    let unread = diagnosis.unread.len();
+    let summary = match diagnosis.undecided() {
+        Some(reason) => reason.to_owned(),
+        None if !ids.is_empty() => ids.join(", "),
+        None if unread == 0 => format!("{} checks", diagnosis.checks),
+        None => format!("{} checks, {unread} unread", diagnosis.checks),
     };
     output::print(&format!(
-        "MILLRACE {word} - {summary} | critical={} warning={} notice={}\n",
+        "MILLRACE {word} - {summary} | critical={} warning={} notice={} unread={unread}\n",
         diagnosis.count(Severity::Critical),
         diagnosis.count(Severity::Warning),
         diagnosis.count(Severity::Notice)

@@ -3,25 +3,36 @@
 
 //! Findings as a page, the worst first: evidence, impact, commands to run, advice.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use anyhow::Result;
 use millrace_inspect::doctor::{Diagnosis, Finding, Remedy, Severity};
 
 use crate::output;
-use crate::page::{plain, wrapped};
+use crate::page::plain;
+use crate::terminal::{prose_columns, styled, wrapped};
 
-/// Width of the text right of the margin, on a terminal of 80 columns.
-const COLUMNS: usize = 70;
+/// Columns left of the text, `  means  `, and one on the right.
+const MARGIN: usize = 10;
 
 pub(super) fn print(diagnosis: &Diagnosis) -> Result<()> {
-    output::print(&text(diagnosis, io::stdout().is_terminal()))
+    let columns = prose_columns() - MARGIN;
+    output::print(&text(diagnosis, styled(&io::stdout()), columns))
 }
 
-fn text(diagnosis: &Diagnosis, styled: bool) -> String {
+/// The page; evidence, impact and advice are wrapped at `columns`.
+fn text(diagnosis: &Diagnosis, styled: bool, columns: usize) -> String {
     let mut page = String::new();
     for finding in &diagnosis.findings {
-        one(&mut page, finding, styled);
+        one(&mut page, finding, styled, columns);
+    }
+    if let Some(reason) = &diagnosis.unknown {
+        for (number, line) in wrapped(reason, columns).iter().enumerate() {
+            page.push_str(&format!(
+                "{:<7}  {line}\n",
+                if number == 0 { "UNKNOWN" } else { "" }
+            ));
+        }
     }
     if diagnosis.findings.is_empty() {
         page.push_str(&format!("{} checks, no findings\n", diagnosis.checks));
@@ -36,14 +47,17 @@ fn text(diagnosis: &Diagnosis, styled: bool) -> String {
     }
     let unread = diagnosis.unread.len();
     if unread > 0 {
-        page.push_str(&format!(
-            "{unread} things could not be read (--json lists them); checks that need them report nothing\n"
-        ));
+        let text = format!(
+            "{unread} things could not be read (--json lists them); checks that need them report nothing"
+        );
+        for line in wrapped(&text, columns + MARGIN) {
+            page.push_str(&format!("{line}\n"));
+        }
     }
     page
 }
 
-fn one(page: &mut String, finding: &Finding, styled: bool) {
+fn one(page: &mut String, finding: &Finding, styled: bool, columns: usize) {
     let name = finding.severity.name().to_uppercase();
     let (before, after) = match (styled, finding.severity) {
         (false, _) => ("", ""),
@@ -51,9 +65,12 @@ fn one(page: &mut String, finding: &Finding, styled: bool) {
         (true, Severity::Warning) => ("\x1b[1;33m", "\x1b[0m"),
         (true, Severity::Notice) => ("\x1b[1m", "\x1b[0m"),
     };
-    let (title, id) = (plain(&finding.title), &finding.id);
-    page.push_str(&format!("{before}{name}{after}  {title}  [{id}]\n"));
-    let mut text = |name, text: &str| entry(page, name, &wrapped(&plain(text), COLUMNS));
+    let title = format!("{}  [{}]", plain(&finding.title), finding.id);
+    let indent = name.len() + 2;
+    let lines = wrapped(&title, columns + MARGIN - indent);
+    let lines = lines.join(&format!("\n{}", " ".repeat(indent)));
+    page.push_str(&format!("{before}{name}{after}  {lines}\n"));
+    let mut text = |name, text: &str| entry(page, name, &wrapped(&plain(text), columns));
     for evidence in &finding.evidence {
         text("seen", evidence);
     }
@@ -62,7 +79,7 @@ fn one(page: &mut String, finding: &Finding, styled: bool) {
         match remedy {
             // Not wrapped, so that the user can copy it.
             Remedy::Run(command) => entry(page, "run", &[plain(command)]),
-            Remedy::Advice(advice) => entry(page, "do", &wrapped(&plain(advice), COLUMNS)),
+            Remedy::Advice(advice) => entry(page, "do", &wrapped(&plain(advice), columns)),
         }
     }
     page.push('\n');
@@ -97,9 +114,10 @@ mod tests {
             live: false,
             checks: 3,
             findings: vec![finding],
+            unknown: None,
             unread: Vec::new(),
         };
-        let text = text(&diagnosis, false);
+        let text = text(&diagnosis, false, 70);
         assert!(
             text.starts_with("CRITICAL  down?[2J  [qat-down]\n  seen   sys/x: 1\n  means  word")
         );

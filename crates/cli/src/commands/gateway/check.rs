@@ -4,7 +4,7 @@
 //! `millrace gateway check`: runs the checks of the gateway crate, provides them with access to the local
 //! node, and prints the findings.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,6 +26,7 @@ use crate::exit::{Failure, fail};
 use crate::output;
 use crate::progress;
 use crate::settings::Settings;
+use crate::terminal::styled;
 
 /// A node on the same machine answers in milliseconds, and a connection to one that is down fails at once.
 /// The bound is for a heavily loaded machine.
@@ -59,7 +60,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
 
 /// One finding per line with its remedy below it, and a summary at the end.
 fn page(report: &Report) -> String {
-    let styled = io::stdout().is_terminal();
+    let styled = styled(&io::stdout());
     let mut page = String::new();
     for finding in &report.findings {
         let (word, colour) = match finding.outcome {

@@ -9,7 +9,7 @@ mod check;
 
 use std::env;
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -25,6 +25,7 @@ use crate::exit::{ContextCode, Failure, fail};
 use crate::output;
 use crate::paths;
 use crate::progress;
+use crate::terminal::styled;
 
 /// Names of the provider module: installed, and as cargo builds it.
 const MODULE_NAMES: [&str; 2] = ["millrace.so", "libmillrace_provider.so"];
@@ -168,7 +169,7 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
 
 /// The changes as text.
 fn show(changes: &[Change]) -> String {
-    let styled = io::stdout().is_terminal();
+    let styled = styled(&io::stdout());
     let mut text = String::new();
     for change in changes {
         let state = match change.state {

@@ -6,18 +6,21 @@
 use anyhow::Result;
 use millrace_inspect::cpu::{self, Cpu, Feature, State};
 use millrace_inspect::machine::Machine;
-use millrace_inspect::report::Section;
+use millrace_inspect::report::{ReportParts, Section};
 
-use super::{open, print_part};
+use super::open;
 use crate::args::InspectCpuArgs;
-use crate::output::Table;
+use crate::output::{self, Table};
 use crate::page::{Page, plain};
 
 pub(super) fn run(args: &InspectCpuArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = cpu::section(&root);
     if args.tree.json {
-        return print_part(&root, "cpu", &found);
+        return output::print_json(&ReportParts {
+            cpu: Some(found),
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &found, true);
@@ -164,17 +167,7 @@ fn vulnerabilities(page: &mut Page, cpu: &Cpu) {
 }
 
 fn hidden(page: &mut Page, cpu: &Cpu) {
-    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for hidden in &cpu.hidden {
-        match reasons
-            .iter_mut()
-            .find(|(reason, _)| *reason == hidden.reason)
-        {
-            Some((_, features)) => features.push(&hidden.feature),
-            None => reasons.push((&hidden.reason, vec![&hidden.feature])),
-        }
-    }
-    for (reason, features) in reasons {
+    for (reason, features) in cpu::by_reason(&cpu.hidden) {
         page.remark(&format!("! hidden: {}: {reason}", features.join(", ")));
     }
 }

@@ -5,18 +5,21 @@
 
 use anyhow::Result;
 use millrace_inspect::accelerators::{self, Accelerators, Engine};
-use millrace_inspect::report::Section;
+use millrace_inspect::report::{ReportParts, Section};
 
-use super::{open, print_part};
+use super::open;
 use crate::args::InspectGpuArgs;
-use crate::output::Table;
+use crate::output::{self, Table};
 use crate::page::{Page, plain};
 
 pub(super) fn run(args: &InspectGpuArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = accelerators::section(&root);
     if args.tree.json {
-        return print_part(&root, "accelerators", &found);
+        return output::print_json(&ReportParts {
+            accelerators: Some(found),
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &found);

@@ -7,8 +7,7 @@ use anyhow::Result;
 use millrace_inspect::kernel::crypto::Engine;
 use millrace_inspect::kernel::{self, Candidate, Kernel};
 use millrace_inspect::network::{self, InterfaceKind, Network};
-use millrace_inspect::report::{Report, Section};
-use serde_json::json;
+use millrace_inspect::report::{ReportParts, Section};
 
 use super::open;
 use crate::args::InspectKernelArgs;
@@ -19,12 +18,11 @@ pub(super) fn run(args: &InspectKernelArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let (kernel, network) = (kernel::section(&root), network::section(&root));
     if args.tree.json {
-        return output::print_json(&json!({
-            "format": Report::FORMAT,
-            "live": root.is_live(),
-            "kernel": kernel,
-            "network": network,
-        }));
+        return output::print_json(&ReportParts {
+            kernel: Some(kernel),
+            network: Some(network),
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &kernel);

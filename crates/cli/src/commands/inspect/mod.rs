@@ -14,8 +14,6 @@ mod used;
 use anyhow::Result;
 use millrace_hostfs::{OpenError, Root};
 use millrace_inspect::report::Report;
-use serde::Serialize;
-use serde_json::json;
 
 use crate::args::{InspectArgs, InspectCommand, TreeArgs};
 use crate::commands::ceiling;
@@ -60,13 +58,4 @@ fn whole(args: &TreeArgs) -> Result<()> {
 /// Opens the tree to examine.
 pub(in crate::commands) fn open(args: &TreeArgs) -> Result<Root> {
     Root::open(&args.root).map_err(|error: OpenError| fail(Failure::Usage, error.to_string()))
-}
-
-/// The JSON of one part: the same fields as in the whole report.
-fn print_part(root: &Root, name: &str, section: &impl Serialize) -> Result<()> {
-    output::print_json(&json!({
-        "format": Report::FORMAT,
-        "live": root.is_live(),
-        name: section,
-    }))
 }

@@ -6,10 +6,9 @@
 use anyhow::Result;
 use millrace_inspect::cpu;
 use millrace_inspect::libcrypto::{self, Assembly, CLEAR_RATIO, Libraries, Library, Timed};
-use millrace_inspect::report::Section;
-use serde_json::json;
+use millrace_inspect::report::{ReportParts, Section};
 
-use super::{open, print_part};
+use super::open;
 use crate::args::InspectOpensslArgs;
 use crate::output::{self, Table};
 use crate::page::{Page, plain};
@@ -28,19 +27,15 @@ pub(super) fn run(args: &InspectOpensslArgs) -> Result<()> {
         .flatten()
         .map(|architecture| {
             while_doing("measuring with openssl speed, about 12 seconds", || {
-                libcrypto::timed(&root, architecture, |_| {})
+                libcrypto::timed(&root, architecture)
             })
         });
     if args.tree.json {
-        return match timed {
-            None => print_part(&root, "libcrypto", &found),
-            Some(timed) => output::print_json(&json!({
-                "format": millrace_inspect::report::Report::FORMAT,
-                "live": root.is_live(),
-                "libcrypto": found,
-                "timed": timed,
-            })),
-        };
+        return output::print_json(&ReportParts {
+            libcrypto: Some(found),
+            timed,
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &found, true);

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_inspect::qat::formats::Heartbeat;
 use millrace_inspect::qat::{self, Device, Qat};
-use millrace_inspect::report::Section;
+use millrace_inspect::report::{ReportParts, Section};
 
-use super::{open, print_part};
+use super::open;
 use crate::args::InspectQatArgs;
-use crate::output::Table;
+use crate::output::{self, Table};
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
@@ -21,7 +21,10 @@ pub(super) fn run(args: &InspectQatArgs) -> Result<()> {
     let root = open(&args.tree)?;
     let found = qat::section(&root);
     if args.tree.json {
-        return print_part(&root, "qat", &found);
+        return output::print_json(&ReportParts {
+            qat: Some(found),
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &found, true);

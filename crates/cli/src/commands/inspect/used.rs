@@ -9,41 +9,49 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_hostfs::Root;
 use millrace_inspect::network;
-use millrace_inspect::offload_status::{self, Answer, Counters, Moved, Used};
-use millrace_inspect::report::Section;
+use millrace_inspect::offload_status::{self, Answer, Counters, Used, Watched};
+use millrace_inspect::report::{ReportParts, Section};
 
-use super::{open, print_part};
+use super::open;
 use crate::args::InspectUsedArgs;
+use crate::commands::status;
+use crate::output;
 use crate::page::Page;
 use crate::progress::while_doing;
 
 pub(super) fn run(args: &InspectUsedArgs) -> Result<()> {
     let root = open(&args.tree)?;
-    let moved = root
-        .is_live()
-        .then(|| watch(&root, Duration::from_secs(args.seconds)));
+    let watched = root.is_live().then(|| watch(&root, args));
     let network = network::section(&root);
-    let found = offload_status::section(&root, network.known.as_ref(), moved);
+    let found = offload_status::section(&root, network.known.as_ref(), watched);
     if args.tree.json {
-        return print_part(&root, "used", &found);
+        return output::print_json(&ReportParts {
+            used: Some(found),
+            ..ReportParts::none(&root)
+        });
     }
     let mut page = Page::new();
     section(&mut page, &found);
     page.print()
 }
 
-/// The counters that moved within `time`.
-fn watch(root: &Root, time: Duration) -> (Vec<Moved>, u64) {
+/// Reads the counters twice.
+fn watch(root: &Root, args: &InspectUsedArgs) -> Watched {
     let start = Instant::now();
-    let before = Counters::read(root);
+    let before = counters(root, args);
     while_doing("waiting between two readings of counters", || {
-        thread::sleep(time)
+        thread::sleep(Duration::from_secs(args.seconds))
     });
-    let moved = before.moved(&Counters::read(root));
-    (
-        moved,
-        u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
-    )
+    before.watched(&counters(root, args), start.elapsed())
+}
+
+/// The counters of devices, and those that the node of this machine keeps for its clients, if one runs.
+fn counters(root: &Root, args: &InspectUsedArgs) -> Counters {
+    let mut counters = Counters::read(root);
+    for edge in status::of(&args.socket).map_or_else(Vec::new, |status| status.edges) {
+        counters.add_client(edge.identity, edge.counts.pooled);
+    }
+    counters
 }
 
 fn section(page: &mut Page, section: &Section<Used>) {
@@ -69,7 +77,7 @@ fn section(page: &mut Page, section: &Section<Used>) {
             subject
                 .evidence
                 .iter()
-                .for_each(|evidence| page.remark(&format!("- {evidence}")));
+                .for_each(|evidence| page.item(evidence));
         }
     }
     page.unread(section);

@@ -6,35 +6,130 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use millrace_engine::{KeyError, KeyInfo, KeyPolicy, PrivateKey};
+use anyhow::{Context, Result, anyhow, bail};
+use millrace_engine::{KeyError, KeyInfo, KeyPolicy, KeyType, PrivateKey};
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
+use millrace_service::store::{KeyMeta, StoreError};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;
 use crate::backends;
 use crate::exit::{ContextCode, Failure};
-use crate::settings::Settings;
+use crate::settings::{Settings, Store};
 
 use super::policy;
+use super::view::spki_sha256;
+
+/// Time that a running node has to serve the key. It looks every half second, and loading a key takes
+/// milliseconds.
+const NODE_TAKES: Duration = Duration::from_secs(5);
+
+/// Pause between questions to the node.
+const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
-    let policy = policy::apply(&args.policy, KeyPolicy::signing())?;
-    let pem = read(&args.file)?;
-    let refused = || format!("the key in {} was refused", describe(&args.file));
+    let KeyImportArgs {
+        name,
+        file,
+        replace,
+        policy,
+        store,
+    } = args;
+    // Wrong options are reported before the key is read.
+    policy::apply(policy, KeyPolicy::signing([]))?;
+    let pem = read(file)?;
+    let refused = || format!("the key in {} was refused", describe(file));
     let key = read_private_key(&pem).or_fail(Failure::KeyRefused, refused)?;
     let info = check(&key).or_fail(Failure::KeyRefused, refused)?;
+    let settings = Settings::for_keys(store)?;
+    let store = settings.open_store()?;
+    let before = if *replace {
+        former_policy(&store, name, info.key_type)?
+    } else {
+        None
+    };
+    let replaced = before.is_some();
+    let policy = policy::apply(policy, before.unwrap_or_else(|| KeyPolicy::signing([])))?;
     policy::check_fits(&policy, info.key_type)?;
-    let store = Settings::for_store(&args.store)?.open_store()?;
-    let meta = store.act(|keys| keys.import(&args.name, &key, info, policy, args.replace))?;
-    eprintln!(
-        "imported {} ({}) for {}",
-        meta.name,
-        meta.info.key_type,
-        meta.policy.identities.join(", ")
-    );
-    Ok(())
+    let meta = store.act(|keys| keys.import(name, &key, info, policy, *replace))?;
+    report(&meta, replaced);
+    wait_for_node(&settings, &store, &meta)
+}
+
+/// The policy of the key that is replaced; `None` if there is none. Its operations follow the type of the new
+/// key, where none of them fits that.
+fn former_policy(store: &Store, name: &str, key_type: KeyType) -> Result<Option<KeyPolicy>> {
+    let meta = match store.act(|keys| Ok(keys.load(name)))? {
+        Ok((_, meta)) => meta,
+        Err(StoreError::NoSuchKey { .. }) => return Ok(None),
+        Err(error) => {
+            let advice = format!(
+                "the policy of {name} cannot be kept: remove the key first (millrace key remove {name})"
+            );
+            return Err(anyhow!(error).context(advice));
+        }
+    };
+    let mut policy = meta.policy;
+    if key_type.kind() != meta.info.key_type.kind() {
+        policy.operations = KeyPolicy::signing([]).operations;
+    }
+    Ok(Some(policy))
+}
+
+/// Says what was done, and what is left to do.
+fn report(meta: &KeyMeta, replaced: bool) {
+    let KeyMeta { name, info, .. } = meta;
+    let key_type = info.key_type;
+    let identities = meta.policy.identities.join(", ");
+    let done = if replaced { "replaced" } else { "imported" };
+    if identities.is_empty() {
+        eprintln!(
+            "{done} {name} ({key_type}): no client may use it yet\n\
+             next: millrace key policy {name} --add-uid USER (on this machine) or --add-cert NAME (over TCP)"
+        );
+    } else {
+        eprintln!("{done} {name} ({key_type}) for {identities}");
+    }
+    if replaced {
+        eprintln!(
+            "next: millrace key stub {name} for each gateway; the former stub works until\n      \
+             millrace key remove {name} --former"
+        );
+    }
+}
+
+/// Waits until the running node, if there is one, serves the key.
+fn wait_for_node(settings: &Settings, store: &Store, meta: &KeyMeta) -> Result<()> {
+    let end = Instant::now() + NODE_TAKES;
+    let hash = spki_sha256(meta);
+    loop {
+        let Some(node) = settings.running_node(store) else {
+            return Ok(());
+        };
+        let row = node
+            .keys
+            .iter()
+            .find(|row| row.name == meta.name && !row.former);
+        match row {
+            Some(row) if row.spki_sha256.as_ref() == Some(&hash) && row.problem.is_none() => {
+                eprintln!("the node {} serves it", node.node);
+                return Ok(());
+            }
+            _ if Instant::now() < end => thread::sleep(POLL),
+            row => {
+                let reason = row.and_then(|row| row.problem.as_deref());
+                let reason = reason.unwrap_or("it has not loaded it; its log says more");
+                bail!(
+                    "{} is stored, but the node {} does not serve it: {reason}",
+                    meta.name,
+                    node.node
+                );
+            }
+        }
+    }
 }
 
 /// Reads a file, or standard input for `-`, into memory that is zeroised. It reads at most one byte above the

@@ -8,7 +8,7 @@
 
 mod import;
 mod policy;
-mod view;
+pub(super) mod view;
 
 use std::fs;
 use std::io::Write as _;
@@ -16,13 +16,14 @@ use std::io::Write as _;
 use anyhow::{Context, Result, anyhow};
 
 use millrace_client::stub::Stub;
+use millrace_service::keys::KeyReport;
 use millrace_service::store::{KeyMeta, KeyStore};
 
 use crate::args::{
-    KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStubArgs,
+    KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStoreArgs, KeyStubArgs,
 };
-use crate::output::{self, Table};
-use crate::settings::Settings;
+use crate::output;
+use crate::settings::{Settings, Store};
 
 use view::KeyView;
 
@@ -38,47 +39,92 @@ pub(crate) fn run(command: &KeyCommand) -> Result<()> {
 }
 
 fn list(args: &KeyListArgs) -> Result<()> {
-    let store = Settings::for_store(&args.store)?.look_at_store()?;
-    let mut views = Vec::new();
-    let mut damaged = 0_usize;
+    let settings = Settings::for_keys(&args.store)?;
+    let (store, unverified) = settings.view_store()?;
+    let node = settings.running_node(&store);
+    let mut views: Vec<KeyView> = Vec::new();
+    let mut unusable = 0_usize;
     for entry in store.act(KeyStore::list)? {
-        match entry {
-            Ok(meta) => views.push(KeyView::new(&meta)),
+        let meta = match entry {
+            Ok(meta) => meta,
             Err(error) => {
-                damaged += 1;
+                unusable += 1;
                 eprintln!("warning: {error}");
+                continue;
             }
+        };
+        let view = view_of(&store, meta, node.as_ref())?;
+        unusable += usize::from(view.problem.is_some());
+        match views.last_mut() {
+            Some(key) if view.is_former_of(key) => key.former.push(view),
+            // A former version without a current one serves no client.
+            _ if view.replaced.is_some() => {}
+            _ => views.push(view),
         }
     }
     if args.json {
         output::print_json(&views)?;
     } else {
-        let mut table = Table::new(&["name", "type", "imported", "identities", "operations"]);
-        for view in &views {
-            table.row(view.row());
-        }
-        table.print()?;
+        view::table(&views).print()?;
         if views.is_empty() {
             eprintln!("no keys yet: millrace key import NAME FILE");
         }
     }
-    if damaged > 0 {
+    if let Some(reason) = unverified {
+        eprintln!("note: not verified: {reason}");
+    }
+    if unusable > 0 {
         return Err(anyhow!(
-            "{damaged} files in {} cannot be used",
+            "{unusable} files in {} cannot be used",
             store.directory().display()
         ));
     }
     Ok(())
 }
 
-fn show(args: &KeyShowArgs) -> Result<()> {
-    let store = Settings::for_store(&args.store)?.open_store()?;
-    // Opening the seal proves that the displayed data is what was imported.
-    let (_, meta) = store.act(|keys| keys.load(&args.name))?;
-    if args.stub {
-        return output::print(&stub_of(&meta)?);
+/// The view of a version of a key: verified if the store is unlocked, with what the running node says of it.
+fn view_of(store: &Store, meta: KeyMeta, node: Option<&KeyReport>) -> Result<KeyView> {
+    let (meta, mut problem) = store.verify(meta)?;
+    let kek = meta.kek.to_string();
+    if let Some(node) = node.filter(|node| problem.is_none() && node.kek.as_ref() != Some(&kek)) {
+        problem = Some(format!(
+            "the node {} has another key-encryption key ({}, the key {kek})",
+            node.node,
+            node.kek.as_deref().unwrap_or("-"),
+        ));
     }
-    print_view(&KeyView::new(&meta), args.json)
+    Ok(KeyView::new(&meta, problem, node))
+}
+
+/// The current version of one key with its former ones.
+fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<(KeyView, KeyMeta)> {
+    let settings = Settings::for_keys(args)?;
+    let (store, unverified) = settings.view_store()?;
+    let meta = store.act(|keys| keys.describe(name))?;
+    let node = settings.running_node(&store);
+    let mut view = view_of(&store, meta.clone(), node.as_ref())?;
+    for meta in store.act(KeyStore::list)?.into_iter().flatten() {
+        if meta.name == name && meta.replaced.is_some() {
+            view.former.push(view_of(&store, meta, node.as_ref())?);
+        }
+    }
+    if let Some(reason) = unverified {
+        eprintln!("note: not verified: {reason}");
+    }
+    Ok((view, meta))
+}
+
+fn show(args: &KeyShowArgs) -> Result<()> {
+    let (view, meta) = view_of_name(&args.store, &args.name)?;
+    if args.stub {
+        output::print(&stub_of(&meta)?)?;
+    } else {
+        print_view(&view, args.json)?;
+    }
+    match view.problem {
+        None => Ok(()),
+        Some(problem) => Err(anyhow!("{} cannot be used: {problem}", args.name)),
+    }
 }
 
 fn print_view(view: &KeyView, json: bool) -> Result<()> {
@@ -90,31 +136,55 @@ fn print_view(view: &KeyView, json: bool) -> Result<()> {
 }
 
 fn remove(args: &KeyRemoveArgs) -> Result<()> {
-    let store = Settings::for_store(&args.store)?.look_at_store()?;
-    store.act(|keys| keys.remove(&args.name))?;
-    eprintln!("removed {}", args.name);
+    let KeyRemoveArgs {
+        name,
+        former,
+        store,
+    } = args;
+    let store = Settings::for_keys(store)?.look_at_store()?;
+    if !*former {
+        store.act(|keys| keys.remove(name))?;
+        eprintln!("removed {name}");
+        return Ok(());
+    }
+    store.act(|keys| keys.describe(name))?;
+    match store.act(|keys| keys.remove_former(name))? {
+        0 => eprintln!("{name} has no former versions"),
+        count => eprintln!(
+            "removed {count} former versions of {name}: their stubs are of no use any more"
+        ),
+    }
     Ok(())
 }
 
 fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
-    let store = Settings::for_store(&args.store)?.open_store()?;
+    if args.changes_nothing() {
+        let (view, _) = view_of_name(&args.store, &args.name)?;
+        return print_view(&view, args.json);
+    }
+    let store = Settings::for_keys(&args.store)?.open_store()?;
     let (_, meta) = store.act(|keys| keys.load(&args.name))?;
     let mut policy = policy::apply(&args.policy, meta.policy.clone())?;
     policy::change_identities(&args.identities, &mut policy)?;
     policy::check_fits(&policy, meta.info.key_type)?;
-    let meta = if policy == meta.policy {
-        meta
+    if policy == meta.policy {
+        eprintln!("the policy of {} says so already", args.name);
     } else {
-        let meta = store.act(|keys| keys.set_policy(&args.name, policy))?;
+        store.act(|keys| keys.set_policy(&args.name, policy))?;
         eprintln!("changed the policy of {}", args.name);
-        meta
-    };
-    print_view(&KeyView::new(&meta), args.json)
+    }
+    let (view, _) = view_of_name(&args.store, &args.name)?;
+    print_view(&view, args.json)
 }
 
 fn write_stub(args: &KeyStubArgs) -> Result<()> {
-    let store = Settings::for_store(&args.store)?.open_store()?;
-    let (_, meta) = store.act(|keys| keys.load(&args.name))?;
+    let (store, _) = Settings::for_keys(&args.store)?.view_store()?;
+    // The public half is no secret: without the key-encryption key the stub is made all the same.
+    let meta = store.act(|keys| keys.describe(&args.name))?;
+    let (meta, problem) = store.verify(meta)?;
+    if let Some(problem) = problem {
+        eprintln!("warning: no node can use this key: {problem}");
+    }
     let pem = stub_of(&meta)?;
     let Some(path) = &args.output else {
         return output::print(&pem);

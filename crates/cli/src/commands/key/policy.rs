@@ -6,6 +6,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use millrace_engine::policy::EVERY_CLIENT;
 use millrace_engine::{KeyPolicy, KeyType, OperationKind};
 
 use crate::args::{IdentityChangeArgs, PolicyArgs};
@@ -27,7 +28,7 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
     let mut policy = base;
     let mut identities = identities(allow_uid, allow_cert)?;
     if *allow_all {
-        identities.push(EVERY.to_owned());
+        identities.push(EVERY_CLIENT.to_owned());
     }
     if !identities.is_empty() {
         policy.identities = identities;
@@ -64,7 +65,11 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
     } = args;
     let removed = identities(remove_uid, remove_cert)?;
     let added = identities(add_uid, add_cert)?;
-    if policy.identities.iter().any(|identity| identity == EVERY) {
+    if policy
+        .identities
+        .iter()
+        .any(|identity| identity == EVERY_CLIENT)
+    {
         if let Some(identity) = removed.first() {
             let message = format!(
                 "the policy admits every authenticated client (*), {identity} too: name those who may use \
@@ -84,9 +89,6 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
     }
     Ok(())
 }
-
-/// The identity of every authenticated client.
-const EVERY: &str = "*";
 
 fn identities(users: &[String], certificates: &[String]) -> Result<Vec<String>> {
     let users = users.iter().map(|user| identity_of_user(user));
@@ -144,8 +146,8 @@ mod tests {
     #[test]
     fn no_flags_leave_the_policy_unchanged() {
         assert_eq!(
-            apply(&PolicyArgs::default(), KeyPolicy::signing()).unwrap(),
-            KeyPolicy::signing()
+            apply(&PolicyArgs::default(), KeyPolicy::signing(["*"])).unwrap(),
+            KeyPolicy::signing(["*"])
         );
     }
 
@@ -156,7 +158,7 @@ mod tests {
             allow_cert: vec!["gateway-1".to_owned()],
             ..PolicyArgs::default()
         };
-        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-1"]);
     }
 
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn identities_are_added_once_and_removed_without_touching_others() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.identities = words(&["uid:33", "cert:gateway-1"]);
         let args = IdentityChangeArgs {
             add_uid: words(&["33", "root"]),
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn removal_from_a_policy_for_every_client_is_refused() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.identities = words(&["*"]);
         let args = IdentityChangeArgs {
             remove_uid: words(&["33"]),
@@ -197,19 +199,19 @@ mod tests {
             allow_tls_premaster: true,
             ..PolicyArgs::default()
         };
-        let policy = apply(&args, KeyPolicy::signing()).unwrap();
+        let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert!(policy.operations.contains(OperationKind::RsaTlsPremaster));
         assert!(policy.operations.contains(OperationKind::RsaPssSign));
         let args = PolicyArgs {
             operations: vec![OperationKind::RsaRaw],
             ..PolicyArgs::default()
         };
-        assert!(apply(&args, KeyPolicy::signing()).is_err());
+        assert!(apply(&args, KeyPolicy::signing(["*"])).is_err());
     }
 
     #[test]
     fn policy_without_any_possible_operation_is_refused() {
-        let mut policy = KeyPolicy::signing();
+        let mut policy = KeyPolicy::signing(["*"]);
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());
         assert!(check_fits(&policy, KeyType::Ec(millrace_engine::Curve::P256)).is_ok());

@@ -6,30 +6,46 @@
 use std::fmt::Write as _;
 
 use aws_lc_rs::digest;
+use millrace_service::keys::{KeyReport, KeyRow};
 use millrace_service::store::KeyMeta;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::output::date;
+use crate::output::{Table, date};
+use crate::page::facts;
 
-/// A key as `list` and `show` print it. Scripts rely on the field names, which are those of the JSON.
-#[derive(Debug, Serialize)]
+/// A version of a key as `list` and `show` print it. Scripts rely on the field names, which are those of the
+/// JSON.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(title = "Key")]
 pub(crate) struct KeyView {
     name: String,
     #[serde(rename = "type")]
     key_type: String,
     /// Seconds since 1970.
     imported: u64,
+    /// Time at which another key took its place, in seconds since 1970; null for the current version.
+    pub(super) replaced: Option<u64>,
     identities: Vec<String>,
     operations: Vec<&'static str>,
     hashes: Vec<&'static str>,
     /// SHA-256 of the `SubjectPublicKeyInfo`, in hex. The provider finds a key by it.
     spki_sha256: String,
+    /// Id of the key-encryption key that sealed the file.
+    kek: String,
     /// Whether the seal was opened and has verified the other fields.
     authenticated: bool,
+    /// Why the file cannot be used, by this command or by the running node.
+    pub(super) problem: Option<String>,
+    /// Time of the last job since the node started, in seconds since 1970; null if no node answers.
+    last_used: Option<u64>,
+    /// Former versions, which nodes serve to gateways that have their stubs.
+    pub(super) former: Vec<KeyView>,
 }
 
 impl KeyView {
-    pub(crate) fn new(meta: &KeyMeta) -> Self {
+    /// `node` is the report of the running node, if there is one.
+    pub(super) fn new(meta: &KeyMeta, problem: Option<String>, node: Option<&KeyReport>) -> Self {
         let key_type = meta.info.key_type;
         // Only operations that this type of key has: others in the policy have no effect.
         let operations = meta
@@ -37,31 +53,57 @@ impl KeyView {
             .operations
             .iter()
             .filter(|kind| kind.fits(key_type));
+        let spki_sha256 = spki_sha256(meta);
+        let served = node.into_iter().flat_map(|node| &node.keys);
+        let served: Vec<_> = served
+            .filter(|row| row.name == meta.name && row.former == meta.replaced.is_some())
+            .collect();
+        let same = |row: &&&KeyRow| row.spki_sha256.as_ref() == Some(&spki_sha256);
+        let reported = served.iter().find_map(|row| row.problem.clone());
+        let last_used = served.iter().find(same).and_then(|row| row.last_used);
         Self {
             name: meta.name.clone(),
             key_type: key_type.to_string(),
             imported: meta.created,
+            replaced: meta.replaced,
             identities: meta.policy.identities.clone(),
             operations: operations.map(|kind| kind.name()).collect(),
             hashes: meta.policy.hashes.iter().map(|hash| hash.name()).collect(),
-            spki_sha256: hex(digest::digest(&digest::SHA256, &meta.info.spki).as_ref()),
+            spki_sha256,
+            kek: meta.kek.to_string(),
             authenticated: meta.authenticated,
+            problem: problem.or(reported),
+            last_used,
+            former: Vec::new(),
         }
     }
 
+    pub(super) fn is_former_of(&self, key: &Self) -> bool {
+        self.replaced.is_some() && self.name == key.name
+    }
+
     /// The cells of the table.
-    pub(crate) fn row(&self) -> Vec<String> {
+    fn row(&self) -> Vec<String> {
+        let used = self.last_used.map_or_else(|| "-".to_owned(), date);
+        let state = match (&self.problem, self.replaced) {
+            (Some(problem), _) => format!("cannot be used: {problem}"),
+            (None, Some(replaced)) => format!("former, replaced {}", date(replaced)),
+            (None, None) if self.identities.is_empty() => "for no client".to_owned(),
+            (None, None) => "ok".to_owned(),
+        };
         vec![
             self.name.clone(),
             self.key_type.clone(),
             date(self.imported),
             self.identities.join(" "),
             self.operations.join(" "),
+            used,
+            state,
         ]
     }
 
     /// One fact per line.
-    pub(crate) fn page(&self) -> String {
+    pub(super) fn page(&self) -> String {
         let Self {
             name,
             key_type,
@@ -71,8 +113,14 @@ impl KeyView {
             hashes,
             ..
         } = self;
-        let mut page = String::new();
-        let facts = [
+        let none_if_empty = |text: String| {
+            if text.is_empty() {
+                "none".to_owned()
+            } else {
+                text
+            }
+        };
+        let mut rows = vec![
             ("name", name.clone()),
             ("type", key_type.clone()),
             ("imported", date(*imported)),
@@ -81,18 +129,53 @@ impl KeyView {
             ("hashes", hashes.join(" ")),
             ("spki sha256", self.spki_sha256.clone()),
         ];
-        for (fact, value) in facts {
-            let value = if value.is_empty() { "none" } else { &value };
-            let _ = writeln!(page, "{fact:<12} {value}");
+        rows.extend(self.last_used.map(|used| ("last used", date(used))));
+        for version in &self.former {
+            let mut text = format!(
+                "{}, imported {}, replaced {}",
+                version.key_type,
+                date(version.imported),
+                date(version.replaced.unwrap_or(0)),
+            );
+            if let Some(used) = version.last_used {
+                let _ = write!(text, ", last used {}", date(used));
+            }
+            if let Some(problem) = &version.problem {
+                let _ = write!(text, ", cannot be used: {problem}");
+            }
+            rows.push(("former", text));
         }
-        page
+        let rows = rows.into_iter();
+        let rows: Vec<_> = rows
+            .map(|(fact, value)| (fact, none_if_empty(value)))
+            .collect();
+        facts(&rows)
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
+/// The table of `key list`: each key, then its former versions.
+pub(super) fn table(views: &[KeyView]) -> Table {
+    let mut table = Table::new(&[
+        "name",
+        "type",
+        "imported",
+        "identities",
+        "operations",
+        "last used",
+        "state",
+    ]);
+    for view in views {
+        table.row(view.row());
+        for former in &view.former {
+            table.row(former.row());
+        }
     }
-    text
+    table
+}
+
+/// SHA-256 of the public half, in hex.
+pub(super) fn spki_sha256(meta: &KeyMeta) -> String {
+    let hash = digest::digest(&digest::SHA256, &meta.info.spki);
+    let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }

@@ -188,6 +188,33 @@ fn failed_hedge_leaves_the_job_to_its_first_node() {
 }
 
 #[test]
+fn node_that_failed_as_a_hedge_is_not_tried_again() {
+    let mut pool = Pool::new(3);
+    pool.dispatcher.hedging = Hedging::new(Hedge::After(Duration::from_millis(20)));
+    for number in 0..20 {
+        pool.submit(number, 1000).expect("taken");
+        while pool.dispatcher.wants_connections() {
+            pool.connect();
+        }
+        let take = |pool: &mut Pool| (0..3).find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+        let (first, job) = take(&mut pool).expect("sent");
+        pool.tick(20);
+        let (hedged, hedge) = take(&mut pool).expect("a hedge");
+        pool.answer(hedged, &hedge, Err(JobError::Failed));
+        pool.answer(first, &job, Err(JobError::Failed));
+        let (third, job) = take(&mut pool).expect("a retry");
+        assert_eq!(third, 3 - first - hedged, "the one that has not failed");
+        pool.answer(third, &job, good());
+        assert_eq!(pool.ends(), [(number, Ok(()))]);
+        for _ in 0..20 {
+            pool.dispatcher.hedging.as_mut().expect("on").deposit();
+            pool.dispatcher.budget.deposit();
+        }
+    }
+    pool.assert_clean();
+}
+
+#[test]
 fn failed_first_node_leaves_the_job_to_its_hedge() {
     let mut pool = pair();
     let (at, job) = pool.sent_job(1, 1000);

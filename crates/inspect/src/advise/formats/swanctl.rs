@@ -6,7 +6,7 @@
 use super::Text;
 use crate::advise::Topic;
 use crate::advise::algorithm::Group;
-use crate::advise::rules::IpsecPlan;
+use crate::advise::rules::{IpsecPlan, REKEY_PACKETS};
 
 pub(super) fn write(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.remark(
@@ -51,7 +51,7 @@ fn child(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.line(16, &format!("esp_proposals = {}", esp(plan)));
     text.why(16, Topic::Lifetime);
     text.line(16, &format!("rekey_time = {}s", plan.esp_rekey_s));
-    text.line(16, &format!("rekey_packets = {}", plan.rekey_packets));
+    text.line(16, &format!("rekey_packets = {}", REKEY_PACKETS));
     text.why(16, Topic::ReplayWindow);
     text.line(16, &format!("replay_window = {}", plan.replay_window));
     text.line(16, "dpd_action = restart");
@@ -73,8 +73,8 @@ fn sets(groups: &[Group]) -> Vec<String> {
     let with = groups.iter().filter(hybrid);
     let without = groups.iter().filter(|group| !hybrid(group));
     [
-        names(with.map(|group| group.strongswan()).collect()),
-        names(without.map(|group| group.strongswan()).collect()),
+        names(with.map(|group| group.names().strongswan).collect()),
+        names(without.map(|group| group.names().strongswan).collect()),
     ]
     .into_iter()
     .flatten()
@@ -85,7 +85,7 @@ fn ike(plan: &IpsecPlan) -> String {
     let mut proposals = Vec::new();
     for groups in sets(&plan.groups) {
         for cipher in &plan.ike {
-            let (cipher, prf) = (cipher.strongswan(), plan.prf.word());
+            let (cipher, prf) = (cipher.names().strongswan, plan.prf.word());
             proposals.push(format!("{cipher}-prf{prf}-{groups}"));
         }
     }
@@ -96,7 +96,7 @@ fn esp(plan: &IpsecPlan) -> String {
     let mut proposals = Vec::new();
     for groups in sets(&plan.groups) {
         for cipher in &plan.esp {
-            proposals.push(format!("{}-{groups}-esn-noesn", cipher.strongswan()));
+            proposals.push(format!("{}-{groups}-esn-noesn", cipher.names().strongswan));
         }
     }
     proposals.join(", ")

@@ -30,6 +30,8 @@ enum Rule {
     AesInstructions,
     /// The processor has no AES instructions.
     NoAes,
+    /// The kernel does not use the processor's AES instructions for IPsec.
+    PortableAes,
     /// Whether the processor has AES instructions is unknown.
     UnknownAes,
 }
@@ -56,7 +58,11 @@ struct Reason {
 pub(super) fn ciphers(facts: &Facts, request: &Request) -> (Vec<Cipher>, Choice) {
     let decision = order(facts, request);
     let reason = explain(&decision, facts, request);
-    let names: Vec<&str> = decision.order.iter().map(|cipher| cipher.name()).collect();
+    let names: Vec<&str> = decision
+        .order
+        .iter()
+        .map(|cipher| cipher.names().name)
+        .collect();
     let mut choice = choice(Topic::Cipher, names.join(", then "), reason.text);
     choice.evidence = reason.evidence;
     (decision.order, choice)
@@ -74,9 +80,13 @@ fn order(facts: &Facts, request: &Request) -> Decision {
         Rule::GcmDevice | Rule::Fips => aes.to_vec(),
         Rule::QatCbc => vec![Cipher::Aes256CbcSha256, Cipher::Aes256Gcm],
         Rule::WideAes | Rule::AesInstructions | Rule::UnknownAes => aes_first.clone(),
-        Rule::NoAes => chacha_first.clone(),
+        Rule::NoAes | Rule::PortableAes => chacha_first.clone(),
     };
-    let sizes = request.sizes.as_ref().filter(|_| !facts.fips);
+    // A run measures OpenSSL, which uses the instructions that this kernel does not.
+    let sizes = request
+        .sizes
+        .as_ref()
+        .filter(|_| !facts.fips && rule != Rule::PortableAes);
     let measured = sizes.map(|sizes| {
         let (model, packet) = (facts.model.as_deref(), request.packet_bytes);
         sizes.compare(model, aes[0], Cipher::ChaCha20Poly1305, packet)
@@ -112,6 +122,7 @@ fn rule(facts: &Facts, request: &Request) -> Rule {
         Aes::Wide => Rule::WideAes,
         Aes::Instructions => Rule::AesInstructions,
         Aes::None => Rule::NoAes,
+        Aes::Portable => Rule::PortableAes,
         Aes::Unknown => Rule::UnknownAes,
     }
 }
@@ -124,10 +135,10 @@ fn explain(decision: &Decision, facts: &Facts, request: &Request) -> Reason {
         Some(cipher) if decision.rule == Rule::QatCbc => {
             format!(
                 "{by_rule}. Without the device, {} was measured fastest",
-                cipher.name()
+                cipher.names().name
             )
         }
-        Some(cipher) => format!("{} was measured fastest", cipher.name()),
+        Some(cipher) => format!("{} was measured fastest", cipher.names().name),
     };
     let mut evidence = vec![facts.aes_evidence.clone()];
     match (decision.rule, &facts.gcm_device, &facts.qat) {
@@ -140,6 +151,10 @@ fn explain(decision: &Decision, facts: &Facts, request: &Request) -> Reason {
     match decision.rule {
         Rule::Fips => evidence.push("the kernel is in FIPS mode".to_owned()),
         Rule::NoAes => evidence.extend(router_engine(facts, request.packet_bytes)),
+        Rule::PortableAes if request.sizes.is_some() => evidence.push(
+            "the saved run measured OpenSSL with instructions that this kernel does not use: it decides nothing"
+                .to_owned(),
+        ),
         _ => {}
     }
     if let (Some(verdict), Some(sizes)) = (&decision.measured, &request.sizes) {
@@ -188,6 +203,11 @@ fn rule_text(rule: Rule, ipsec: bool, qat: &QatUse) -> String {
         Rule::NoAes => (
             "without AES instructions, ChaCha20-Poly1305 is several times as fast as AES-GCM, and its time does \
              not depend on the key",
+            "",
+        ),
+        Rule::PortableAes => (
+            "the kernel computes AES in portable code although the processor has instructions; until it uses \
+             them, ChaCha20-Poly1305 is faster",
             "",
         ),
         Rule::UnknownAes => (

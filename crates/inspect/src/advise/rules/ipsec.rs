@@ -7,23 +7,11 @@ use super::super::algorithm::{Cipher, Group, Prf};
 use super::super::facts::{Facts, QatUse, words};
 use super::super::software::since;
 use super::super::{Choice, Goal, Request, Topic};
+use super::limits::{
+    DPD_DELAY_S, ESP_OUTER, ESP_REKEY_S, ESP_TRAILER, ETHERNET_MTU, IKE_REKEY_S, NARROW_WINDOW,
+    WIDE_WINDOW, WIDEST_WINDOW,
+};
 use super::{choice, ciphers, groups, names, segment};
-
-/// A security association without extended sequence numbers ends at 2^32 packets; half of that leaves room
-/// for packets in flight.
-const REKEY_PACKETS: u64 = 1 << 31;
-/// For one processor; strongSwan's default of 32 is less than one burst can reorder.
-const NARROW_WINDOW: u32 = 128;
-/// Enough where several processors reorder packets.
-const WIDE_WINDOW: u32 = 1024;
-/// The maximum of VyOS; for a device that answers out of order.
-const WIDEST_WINDOW: u32 = 2040;
-/// MTU where no card reports one.
-const ETHERNET_MTU: u32 = 1500;
-/// Outer IPv4 header, and UDP for peers behind address translation.
-const OUTER: u32 = 20 + 8;
-/// The length field of the padding, and next header.
-const TRAILER: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct IpsecPlan {
@@ -33,7 +21,6 @@ pub(crate) struct IpsecPlan {
     pub(crate) groups: Vec<Group>,
     pub(crate) esp_rekey_s: u32,
     pub(crate) ike_rekey_s: u32,
-    pub(crate) rekey_packets: u64,
     pub(crate) mtu: u32,
     pub(crate) mss: u32,
     pub(crate) replay_window: u32,
@@ -49,24 +36,17 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice
     let (replay_window, window) = window(facts, &esp);
     let (per_cpu, processors) = processors(facts, request.goal);
     let (card, offload) = card(facts, &esp);
-    let (esp_rekey_s, ike_rekey_s) = match request.goal {
-        Goal::Security => (1_800, 7_200),
-        Goal::Throughput | Goal::Latency => (3_600, 14_400),
-    };
-    let dpd_delay_s = match request.goal {
-        Goal::Latency => 10,
-        Goal::Throughput | Goal::Security => 30,
-    };
+    let (esp_rekey_s, ike_rekey_s) = (ESP_REKEY_S.of(request.goal), IKE_REKEY_S.of(request.goal));
+    let dpd_delay_s = DPD_DELAY_S.of(request.goal);
     let link = facts.mtu.unwrap_or(ETHERNET_MTU);
     let mtu = inner_mtu(link, &esp);
     let plan = IpsecPlan {
-        ike: esp.iter().copied().filter(|one| is_aead(*one)).collect(),
+        ike: esp.iter().copied().filter(|one| one.is_aead()).collect(),
         esp,
         prf,
         groups,
         esp_rekey_s,
         ike_rekey_s,
-        rekey_packets: REKEY_PACKETS,
         mtu,
         mss: segment(mtu),
         replay_window,
@@ -114,10 +94,6 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice
         offload,
     ];
     (plan, choices)
-}
-
-fn is_aead(cipher: Cipher) -> bool {
-    cipher != Cipher::Aes256CbcSha256
 }
 
 fn prf(goal: Goal) -> (Prf, Choice) {
@@ -193,7 +169,7 @@ fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
 }
 
 fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
-    let aead = esp.first().is_some_and(|first| is_aead(*first));
+    let aead = esp.first().is_some_and(|first| first.is_aead());
     match &facts.esp_card {
         Some(card) if aead => {
             let reason = "the card encrypts packets itself; the processor encrypts those that the card cannot";
@@ -212,8 +188,8 @@ fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
 fn inner_mtu(link: u32, esp: &[Cipher]) -> u32 {
     let fits = esp.iter().map(|cipher| {
         let added = cipher.esp();
-        let room = link.saturating_sub(OUTER + added.fixed);
-        (room / added.multiple * added.multiple).saturating_sub(TRAILER)
+        let room = link.saturating_sub(ESP_OUTER + added.fixed);
+        (room / added.multiple * added.multiple).saturating_sub(ESP_TRAILER)
     });
     fits.min().unwrap_or(link)
 }

@@ -5,12 +5,14 @@
 
 mod cipher;
 mod ipsec;
+mod limits;
 mod openvpn;
 mod rejected;
 mod tls;
 
 use self::cipher::ciphers;
 pub(crate) use self::ipsec::IpsecPlan;
+pub(in crate::advise) use self::limits::REKEY_PACKETS;
 pub(crate) use self::openvpn::OpenvpnPlan;
 pub(crate) use self::tls::TlsPlan;
 use super::algorithm::Group;
@@ -86,6 +88,13 @@ fn first(facts: &Facts, subject: Subject) -> Vec<String> {
     let mut first: Vec<String> = slow
         .map(|slow| format!("{slow}. Replace it by a build with assembly first: {why}"))
         .collect();
+    if let Some(load) = facts.load_aes {
+        first.push(format!(
+            "{}. Load the modules with the processor's instructions (`{load}`; `millrace doctor --only \
+             kernel-portable-aes` says more), then ask again: AES-GCM will be the fastest cipher",
+            facts.aes_evidence
+        ));
+    }
     if let (QatUse::Useless(why), Subject::Ipsec) = (&facts.qat, subject) {
         first.push(format!(
             "{why}: in this state this tunnel gains nothing from it; `millrace doctor` shows the remedy"
@@ -107,8 +116,31 @@ fn groups(facts: &Facts, goal: Goal, hybrid: bool) -> Vec<Group> {
     hybrid.into_iter().chain(groups.iter().copied()).collect()
 }
 
+/// The groups of TLS, and the choice that reports them; `fast` says why the others are chosen.
+fn tls_groups(facts: &Facts, goal: Goal, fast: &str) -> (Vec<Group>, Choice) {
+    let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
+    let groups = groups(facts, goal, hybrid);
+    let reason = match hybrid {
+        true => "with ML-KEM, so that traffic recorded today stays secret".to_owned(),
+        false => format!("{fast}; adding ML-KEM needs OpenSSL 3.5"),
+    };
+    let choice = choice(Topic::Group, names(&groups), reason).with(facts.openssl_words());
+    (groups, choice)
+}
+
+/// Whether only TLS 1.3 is offered, and the choice that reports it.
+fn tls_versions(goal: Goal, reason: &str) -> (bool, Choice) {
+    let tls13_only = goal == Goal::Security;
+    let value = if tls13_only {
+        "TLS 1.3"
+    } else {
+        "TLS 1.2 and 1.3"
+    };
+    (tls13_only, choice(Topic::Protocol, value, reason))
+}
+
 fn names(groups: &[Group]) -> String {
-    let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+    let names: Vec<&str> = groups.iter().map(|group| group.names().name).collect();
     names.join(", then ")
 }
 

@@ -7,17 +7,10 @@
 use super::super::algorithm::{Cipher, Group};
 use super::super::facts::{Facts, words};
 use super::super::software::since;
-use super::super::{Choice, Goal, Request, Topic};
-use super::{choice, ciphers, groups, names};
-
-/// Default MTU of `tun` interfaces.
-const USUAL_MTU: u32 = 1500;
-/// Packet size that Internet paths carry, also behind PPPoE: OpenVPN's default for `mssfix`.
-const PATH: u32 = 1492;
-/// MTU from which a link has jumbo frames.
-const JUMBO: u32 = 4_000;
-/// Room for the headers of OpenVPN, UDP and IPv6.
-const OVERHEAD: u32 = 120;
+use super::super::{Choice, Request, Topic};
+use super::limits::{JUMBO_MTU, PATH_MTU, PING_S, RENEGOTIATE_S, RESTART_S, TUN_MTU};
+use super::{choice, ciphers, tls_groups, tls_versions};
+use crate::network::TUNNEL_OVERHEAD;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OpenvpnPlan {
@@ -36,26 +29,13 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choi
     let (ciphers, cipher) = ciphers(facts, request);
     let cipher =
         cipher.with("DCO supports only AES-GCM and ChaCha20-Poly1305, which include integrity");
-    let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
-    let groups = groups(facts, request.goal, hybrid);
-    let group = choice(
-        Topic::Group,
-        names(&groups),
-        if hybrid {
-            "with ML-KEM, so that traffic recorded today stays secret"
-        } else {
-            "fast on every processor; adding ML-KEM needs OpenSSL 3.5"
-        },
-    )
-    .with(facts.openssl_words());
+    let (groups, group) = tls_groups(facts, request.goal, "fast on every processor");
+    let reason = "for the control channel; older versions are deprecated (RFC 8996)";
+    let (tls13_only, protocol) = tls_versions(request.goal, reason);
     let (dco, offload) = dco(facts);
-    let (tun_mtu, mssfix, mtu) = mtu(facts);
-    let (ping_s, restart_s) = match request.goal {
-        Goal::Latency => (5, 20),
-        Goal::Throughput | Goal::Security => (10, 60),
-    };
-    let tls13_only = request.goal == Goal::Security;
-    let rekey_s = if tls13_only { 1_800 } else { 3_600 };
+    let (tun_mtu, mssfix, mtu) = mtu(facts, dco);
+    let (ping_s, restart_s) = (PING_S.of(request.goal), RESTART_S.of(request.goal));
+    let rekey_s = RENEGOTIATE_S.of(request.goal);
     let plan = OpenvpnPlan {
         ciphers,
         groups,
@@ -71,15 +51,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choi
         offload,
         mtu,
         cipher,
-        choice(
-            Topic::Protocol,
-            if tls13_only {
-                "TLS 1.3"
-            } else {
-                "TLS 1.2 and 1.3"
-            },
-            "for the control channel; older versions are deprecated (RFC 8996)",
-        ),
+        protocol,
         choice(
             Topic::Authentication,
             "certificates or fingerprints, with tls-crypt",
@@ -138,26 +110,38 @@ fn dco(facts: &Facts) -> (bool, Choice) {
 }
 
 /// MTU inside, largest packet outside to which TCP segments are clamped (0: not clamped), and the choice.
-fn mtu(facts: &Facts) -> (u32, u32, Choice) {
-    match facts.mtu {
-        Some(link) if link >= JUMBO => {
-            let inside = link - OVERHEAD;
-            let reason = "the cost is per packet: with 9000 bytes a gigabyte cost 3.5 times less than with \
-                 1420. Only if every link of the path carries it";
-            let choice = choice(Topic::Mtu, format!("{inside} bytes inside"), reason)
-                .with(format!("the smallest MTU of the cards is {link}"));
-            (inside, 0, choice)
-        }
-        mtu => {
-            let reason = "the usual path carries no more; TCP segments are clamped to fit. On a path \
-                 with jumbo frames a larger MTU is the cheapest gain";
-            let choice = choice(Topic::Mtu, format!("{USUAL_MTU} bytes inside"), reason).with(
-                mtu.map_or_else(
-                    || "no card reports its MTU".to_owned(),
-                    |mtu| format!("the smallest MTU of the cards is {mtu}"),
-                ),
-            );
-            (USUAL_MTU, mtu.map_or(PATH, |mtu| mtu.min(PATH)), choice)
-        }
-    }
+fn mtu(facts: &Facts, dco: bool) -> (u32, u32, Choice) {
+    let path = facts.mtu.unwrap_or(PATH_MTU).min(PATH_MTU);
+    let (inside, clamp, reason) = match facts.mtu {
+        Some(link) if link >= JUMBO_MTU => (
+            link - TUNNEL_OVERHEAD,
+            0,
+            "the cost is per packet: with 9000 bytes a gigabyte cost 3.5 times less than with 1420. Only if \
+             every link of the path carries it",
+        ),
+        Some(link) if link < TUN_MTU => (
+            link.saturating_sub(TUNNEL_OVERHEAD),
+            path,
+            "the card carries less than Ethernet's 1500 bytes: a packet that does not fit is split in two, or \
+             lost",
+        ),
+        _ if dco => (
+            path - TUNNEL_OVERHEAD,
+            path,
+            "the kernel does not clamp TCP segments as OpenVPN's process does (README.dco.md), so the \
+             interface tells senders what fits",
+        ),
+        _ => (
+            TUN_MTU,
+            path,
+            "the usual path carries no more; TCP segments are clamped to fit. On a path with jumbo frames a \
+             larger MTU is the cheapest gain",
+        ),
+    };
+    let evidence = facts.mtu.map_or_else(
+        || "no card reports its MTU".to_owned(),
+        |mtu| format!("the smallest MTU of the cards is {mtu}"),
+    );
+    let choice = choice(Topic::Mtu, format!("{inside} bytes inside"), reason).with(evidence);
+    (inside, clamp, choice)
 }

@@ -7,12 +7,8 @@ use super::super::algorithm::{Cipher, Group};
 use super::super::facts::{Facts, words};
 use super::super::software::since;
 use super::super::{Choice, Goal, Request, Topic};
-use super::{choice, ciphers, groups, names};
-
-/// Largest TLS record, in bytes.
-const LARGE_RECORD: u32 = 16_384;
-/// Fits into one TCP segment on the usual path, so each arriving segment can be decrypted.
-const SMALL_RECORD: u32 = 1_370;
+use super::limits::{RECORD_BYTES, SESSION_S};
+use super::{choice, ciphers, tls_groups, tls_versions};
 
 #[derive(Clone, Debug)]
 pub(crate) struct TlsPlan {
@@ -34,30 +30,20 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>)
     // An nginx of unknown version is assumed to have 1.19.4's settings, but not later ones.
     let conf_command = nginx.is_none() || since(nginx, [1, 19, 4]);
     let server_order = ciphers.first() == Some(&Cipher::ChaCha20Poly1305);
-    let tls13_only = request.goal == Goal::Security;
+    let reason = "older versions are deprecated (RFC 8996); 1.3 is one round trip shorter";
+    let (tls13_only, protocol) = tls_versions(request.goal, reason);
+    let (groups, group) = tls_groups(facts, request.goal, "fast on both sides");
     let (kernel_tls, offload) = kernel_tls(facts, request.goal, conf_command);
     let (tickets, resumption) = resumption(facts, request.goal);
-    let (record_bytes, records) = match request.goal {
-        Goal::Latency => (
-            SMALL_RECORD,
-            "a record is usable once all of it has arrived: one per segment never waits",
-        ),
-        Goal::Throughput | Goal::Security => {
-            (LARGE_RECORD, "fewer records, check values and calls")
+    let record_bytes = RECORD_BYTES.of(request.goal);
+    let records = match request.goal {
+        Goal::Latency => {
+            "a record is usable once all of it has arrived: one per segment never waits"
         }
+        Goal::Throughput | Goal::Security => "fewer records, check values and calls",
     };
-    let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
-    let groups = groups(facts, request.goal, hybrid);
     let choices = vec![
-        choice(
-            Topic::Protocol,
-            if tls13_only {
-                "TLS 1.3"
-            } else {
-                "TLS 1.2 and 1.3"
-            },
-            "older versions are deprecated (RFC 8996); 1.3 is one round trip shorter",
-        ),
+        protocol,
         Choice {
             value: format!(
                 "{}, {} order",
@@ -66,16 +52,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>)
             ),
             ..cipher
         },
-        choice(
-            Topic::Group,
-            names(&groups),
-            if hybrid {
-                "with ML-KEM, so that traffic recorded today stays secret"
-            } else {
-                "fast on both sides; adding ML-KEM needs OpenSSL 3.5"
-            },
-        )
-        .with(facts.openssl_words()),
+        group,
         keys(),
         resumption,
         choice(Topic::Records, format!("{record_bytes} bytes"), records),
@@ -87,7 +64,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>)
         groups,
         tls13_only,
         tickets,
-        lifetime_s: if tls13_only { 600 } else { 3_600 },
+        lifetime_s: SESSION_S.of(request.goal),
         record_bytes,
         kernel_tls,
         conf_command,

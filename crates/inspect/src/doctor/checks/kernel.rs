@@ -5,8 +5,9 @@
 
 use super::super::{Facts, Finding, Program, Severity, quote};
 use crate::cpu::State;
-use crate::kernel::crypto::Engine;
-use crate::kernel::{Candidate, DeviceDriver, PassedOver};
+use crate::kernel::crypto::is_fixed_time_aes;
+use crate::kernel::{Candidate, DeviceDriver, PassedOver, load_aes_modules};
+use crate::qat::Device;
 
 /// The kernel section's name for QAT's implementations.
 const QAT: &str = "Intel QAT";
@@ -22,6 +23,18 @@ fn lines(device: &DeviceDriver) -> impl Iterator<Item = String> + '_ {
 pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     let mut devices = facts.kernel()?.devices.iter();
     let device = devices.find(|one| one.device == QAT && !one.passed_over_for.is_empty())?;
+    // A device that is down, or that has no instances for the kernel, has a check of its own.
+    let can_serve = |one: &Device| one.up != Some(false) && one.serves_the_kernel() != Some(false);
+    if facts.devices().next().is_some() && !facts.devices().any(can_serve) {
+        return None;
+    }
+    let state = match facts
+        .devices()
+        .any(|one| can_serve(one) && one.up == Some(true))
+    {
+        true => "A device that is up is idle for these algorithms.",
+        false => "QAT is idle for these algorithms.",
+    };
     let passed_over = &device.passed_over_for;
     let ipsec = passed_over
         .iter()
@@ -32,7 +45,7 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     let finding = Finding::new(if ipsec && !vaes { Severity::Warning } else { Severity::Notice })
         .evidence(lines(device))
         .impact(format!(
-            "The device is up but idle for these algorithms. Kernels since August 2025 (and 6.12, 6.16 stable) \
+            "{state} Kernels since August 2025 (and 6.12, 6.16 stable) \
              lowered QAT's priority from 4001 to 100: one thread gets about 0.5 Gbit/s through the device at \
              4 KiB, VAES 18 to 35 GB/s (maintainers, linux-crypto, June 2025). {}",
             if vaes {
@@ -119,23 +132,19 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
     if cpu.state("aes-ni") != State::Present && cpu.state("aes") != State::Present {
         return None;
     }
-    let choices = facts.kernel()?.choices.iter();
-    let portable = choices
-        .filter(|choice| choice.algorithm.contains("aes"))
-        .filter_map(|choice| {
-            let first = choice.candidates.first()?;
-            (first.engine == Engine::Generic)
-                .then(|| format!("proc/crypto: {}: {}", choice.algorithm, first.driver))
-        });
-    let arm = cpu.state("aes") == State::Present;
+    let portable: Vec<(&str, &Candidate)> = facts.kernel()?.portable_aes().collect();
+    let leaks = !portable
+        .iter()
+        .all(|(_, taken)| is_fixed_time_aes(&taken.driver));
     Finding::warning()
-        .evidence(portable)
-        .impact("AES is many times slower than with the processor's instructions, and its time depends on the data.")
-        .run(if arm {
-            "modprobe -a aes_ce_blk ghash_ce"
+        .evidence(portable.iter().map(|(mode, taken)| format!("proc/crypto: {mode}: {}", taken.driver)))
+        .impact(if leaks {
+            "AES is many times slower than with the processor's instructions, and its time depends on the data."
         } else {
-            "modprobe -a aesni_intel ghash_clmulni_intel"
+            "AES is many times slower than with the processor's instructions: aes-fixed-time trades speed for a \
+             time that does not depend on the data, which the instructions have anyway."
         })
+        .run(load_aes_modules(cpu.architecture))
         .advise("New associations use the module. If it does not exist, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK).")
         .if_evident()
 }

@@ -4,7 +4,7 @@
 //! Packet sizes of tunnels and of the cards below them.
 
 use super::super::{Facts, Finding, Program};
-use crate::network::InterfaceKind;
+use crate::network::{InterfaceKind, TUNNEL_OVERHEAD};
 
 /// Bytes that a tunnel adds to a packet over IPv4; IPv6 adds 20 more.
 fn overhead(kind: InterfaceKind) -> Option<u32> {
@@ -39,7 +39,7 @@ pub(super) fn tunnel_mtu(facts: &Facts<'_>) -> Option<Finding> {
                 format!("sys/class/net/{name}/mtu: {mtu}; with {overhead} bytes of overhead it exceeds {below}'s {below_mtu}")
             })
         });
-    let fits = below_mtu.saturating_sub(80);
+    let fits = below_mtu.saturating_sub(TUNNEL_OVERHEAD);
     Finding::warning()
         .evidence(too_large)
         .impact("Each full packet is sent as two fragments, or lost where fragments are dropped: half the throughput, or connections that hang after the first bytes.")

@@ -4,7 +4,7 @@
 //! The processor: hidden instructions, clock, temperature.
 
 use super::super::{Facts, Finding, Severity};
-use crate::cpu::{Architecture, State};
+use crate::cpu::{Architecture, State, by_reason};
 
 pub(super) fn hidden(facts: &Facts<'_>) -> Option<Finding> {
     let hidden = &facts.cpu()?.hidden;
@@ -12,7 +12,7 @@ pub(super) fn hidden(facts: &Facts<'_>) -> Option<Finding> {
         .iter()
         .any(|hidden| hidden.feature == "aes-ni" || hidden.feature == "pclmul");
     Finding::new(if aes { Severity::Critical } else { Severity::Warning })
-        .evidence(hidden.iter().map(|hidden| format!("{}: {}", hidden.feature, hidden.reason)))
+        .evidence(by_reason(hidden).iter().map(|(reason, features)| format!("{}: {reason}", features.join(", "))))
         .impact(
             "Without AES-NI a tunnel costs 2.2 times the processor time (OpenVPN, AES-256-GCM, measured on a \
              Cascade Lake), and AES leaks through its timing. VAES and AVX-512 make bulk encryption and lanes of \

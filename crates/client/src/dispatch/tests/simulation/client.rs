@@ -40,7 +40,7 @@ impl Client {
 
 impl World {
     pub(super) fn submit(&mut self, client: usize) {
-        let millis = 1 + self.below(800);
+        let millis = self.time_limit.unwrap_or_else(|| 1 + self.below(800));
         let deadline = self.now + millis;
         let is_caller = self.one_in(4);
         let key = self.pick(KEYS);
@@ -63,8 +63,10 @@ impl World {
         let due = now + Duration::from_millis(millis.into());
         let job = Job::new(Arc::clone(&client.keys[key]), request, owner, due);
         let Ok(id) = client.dispatcher.submit(job, now) else {
+            assert!(self.time_limit.is_none(), "a job was not taken");
             return;
         };
+        self.submitted.push(self.now);
         lock(&self.fates).push(Fate::Open { deadline });
         if is_caller {
             let client = client_index;
@@ -86,13 +88,15 @@ impl World {
         let Fate::Open { deadline } = lock(&self.fates)[usize::try_from(job).expect("few")] else {
             return;
         };
+        let now = self.time();
         let dispatcher = &mut self.clients[client].dispatcher;
         if let Some(answer) = dispatcher.take_done(caller) {
             assert!(dispatcher.take_done(caller).is_none(), "answered twice");
             end(&self.fates, job, &answer);
         } else if deadline <= self.now {
-            dispatcher.give_up(caller);
-            end(&self.fates, job, &Err(ClientError::TimedOut));
+            let answer = dispatcher.give_up(caller, now);
+            assert!(answer.is_err(), "an answer was there and was not found");
+            end(&self.fates, job, &answer);
         }
     }
 

@@ -18,11 +18,14 @@
 //! - hedges and attempts stay within their bounds, counted where they arrive;
 //! - nothing is left: when links are quiet, every table of client and node is empty.
 //!
+//! [`restarts`] adds schedules in which nodes that are well restart, and one more property.
+//!
 //! A schedule follows from its seed. A failure prints the seed; `MILLRACE_SEED=n` runs that schedule
 //! alone. `MILLRACE_LONG=1` runs more schedules.
 
 mod client;
 mod node;
+mod restarts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -35,6 +38,7 @@ use millrace_wire::JobId;
 
 use self::client::{Client, new_key};
 use self::node::{SimLink, SimNode};
+use self::restarts::Down;
 use super::*;
 use crate::config::Hedge;
 
@@ -53,22 +57,26 @@ const KEYS: usize = 3;
 /// A client's bounds, small enough to be met.
 const MAX_IN_FLIGHT: usize = 24;
 
-/// Milliseconds after which every link and timer is quiet.
+/// Milliseconds after the last event of the script by which every link and timer is quiet.
 const REST_MS: u32 = 60_000;
 
 /// Milliseconds for which jobs are submitted and nodes get into trouble.
 const SCRIPT_MS: u32 = 3_000;
 
-#[test]
-fn every_job_ends_once_in_any_schedule() {
-    if let Ok(seed) = std::env::var("MILLRACE_SEED") {
-        eprintln!("{:?}", simulate(seed.parse().expect("a number")));
-        return;
-    }
-    let long = std::env::var_os("MILLRACE_LONG").is_some_and(|long| long == "1");
-    let schedules = if long { SCHEDULES_LONG } else { SCHEDULES };
+/// Runs each schedule, or the one of `MILLRACE_SEED`. Gives what happened in all, and their number.
+fn simulate_all(simulate: fn(u64) -> Sums) -> (Sums, u64) {
     let mut sums = Sums::default();
-    for seed in 0..schedules {
+    let seeds = match std::env::var("MILLRACE_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("a number");
+            seed..seed + 1
+        }
+        Err(_) if std::env::var_os("MILLRACE_LONG").is_some_and(|long| long == "1") => {
+            0..SCHEDULES_LONG
+        }
+        Err(_) => 0..SCHEDULES,
+    };
+    for seed in seeds.clone() {
         let ran = catch_unwind(AssertUnwindSafe(|| simulate(seed)));
         match ran {
             Ok(ran) => sums.add(&ran),
@@ -77,6 +85,16 @@ fn every_job_ends_once_in_any_schedule() {
                 resume_unwind(panic);
             }
         }
+    }
+    eprintln!("{sums:?}");
+    (sums, seeds.end - seeds.start)
+}
+
+#[test]
+fn every_job_ends_once_in_any_schedule() {
+    let (sums, schedules) = simulate_all(simulate);
+    if schedules == 1 {
+        return;
     }
     // A simulation in which nothing goes wrong shows nothing.
     let Sums {
@@ -89,7 +107,6 @@ fn every_job_ends_once_in_any_schedule() {
         lost,
         cancelled,
     } = sums;
-    eprintln!("{sums:?}");
     for (what, count) in [
         ("results", succeeded),
         ("errors", failed),
@@ -188,13 +205,23 @@ enum SimEvent {
     Recovered {
         node: usize,
     },
+    Down {
+        node: usize,
+        how: Down,
+        until: u32,
+    },
+    Back {
+        node: usize,
+        how: Down,
+    },
 }
 
 /// What became of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Open { deadline: u32 },
-    Ended,
+    Answered,
+    Failed(ClientError),
 }
 
 struct World {
@@ -212,6 +239,12 @@ struct World {
     fates: Arc<Mutex<Vec<Fate>>>,
     /// How often each job came to a node.
     arrivals: HashMap<u64, u32>,
+    /// Milliseconds that jobs have; none: any number.
+    time_limit: Option<u32>,
+    /// When each job was submitted.
+    submitted: Vec<u32>,
+    /// When nodes were stopped, from and to.
+    stops: Vec<(u32, u32)>,
 }
 
 /// Runs the schedule of this seed.
@@ -247,6 +280,9 @@ impl World {
             next_event: 0,
             fates: Arc::default(),
             arrivals: HashMap::new(),
+            time_limit: None,
+            submitted: Vec::new(),
+            stops: Vec::new(),
         }
     }
 
@@ -284,6 +320,8 @@ impl World {
     /// Runs until nothing more can handle.
     fn run(&mut self) {
         let mut at_once = 0;
+        let scripted = self.agenda.keys().next_back();
+        let rest = scripted.map_or(0, |(at, _)| *at) + REST_MS;
         loop {
             for client in 0..self.clients.len() {
                 self.pump(client);
@@ -302,7 +340,7 @@ impl World {
             assert!(at_once < MAX_EVENTS_AT_ONCE, "time does not pass");
             self.now = self.now.max(next);
             // Timers for jobs that are gone: pings, for example.
-            assert!(self.now < REST_MS, "the pool does not come to rest");
+            assert!(self.now < rest, "the pool does not come to rest");
             while let Some((&(at, number), _)) = self.agenda.first_key_value()
                 && at <= self.now
             {
@@ -330,7 +368,8 @@ impl World {
     /// What is owed once everything is quiet: nothing.
     fn settle(mut self) -> Sums {
         let fates = lock(&self.fates).clone();
-        assert!(fates.iter().all(|fate| *fate == Fate::Ended), "a job hangs");
+        let open = |fate: &Fate| matches!(fate, Fate::Open { .. });
+        assert!(!fates.iter().any(open), "a job hangs");
         let mut sums = Sums::default();
         let (mut attempts, mut allowed) = (0, 0);
         // A liar may keep what it owes to itself, and any other answer counts as a sign of life.
@@ -442,6 +481,8 @@ impl World {
                 let node = &mut self.nodes[node];
                 (node.up, node.draining) = (true, false);
             }
+            SimEvent::Down { node, how, until } => self.go_down(node, how, until),
+            SimEvent::Back { node, how } => self.come_back(node, how),
         }
     }
 
@@ -509,8 +550,15 @@ impl World {
 /// The job's owner gets its answer.
 fn end(fates: &Mutex<Vec<Fate>>, number: u64, answer: &Answer) {
     let index = usize::try_from(number).expect("few");
-    let fate = mem::replace(&mut lock(fates)[index], Fate::Ended);
-    assert_ne!(fate, Fate::Ended, "job {number} ended twice");
+    let fate = match answer {
+        Ok(_) => Fate::Answered,
+        Err(error) => Fate::Failed(error.clone()),
+    };
+    let before = mem::replace(&mut lock(fates)[index], fate);
+    assert!(
+        matches!(before, Fate::Open { .. }),
+        "job {number} ended twice"
+    );
     if let Ok(reply) = answer {
         let reply = reply.as_ref().expect("an operation has a reply");
         let found = number_in(&reply.output);

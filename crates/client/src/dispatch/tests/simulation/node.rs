@@ -17,6 +17,11 @@ pub(super) struct SimNode {
     pub(super) slowness: u32,
     /// One job in this number fails; 0 is none.
     pub(super) failing: u32,
+    /// It reads nothing before that, although the kernel accepts connections for it.
+    pub(super) silent_until: u32,
+    /// Since when it serves, and from when to when it served before.
+    pub(super) serves_since: u32,
+    pub(super) served: Vec<(u32, u32)>,
 }
 
 /// A connection: both ends of it.
@@ -56,13 +61,16 @@ impl SimNode {
             };
             let policy = KeyPolicy {
                 identities: vec!["*".to_owned()],
-                ..KeyPolicy::signing()
+                ..KeyPolicy::signing(["*"])
             };
             Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
         });
         Self {
             rules: Arc::new(rules),
             keys: keys.collect(),
+            silent_until: 0,
+            serves_since: 0,
+            served: Vec::new(),
             up: random.below(8) != 0,
             draining: false,
             lies: random.below(6) == 0,
@@ -93,7 +101,7 @@ impl World {
             SimLink {
                 client,
                 node,
-                to_node_from: self.now,
+                to_node_from: self.now.max(self.nodes[node].silent_until),
                 to_client_from: self.now,
                 session,
                 decoder: Decoder::new(),
@@ -103,11 +111,12 @@ impl World {
             },
         );
         self.clients[client].links[node] = Some(link);
-        self.clients[client].dispatcher.handle_connected(node, now);
+        let dispatcher = &mut self.clients[client].dispatcher;
+        dispatcher.handle_connected(node, None, now);
         if self.nodes[node].draining {
             self.drain(link);
         }
-        if self.one_in(8) {
+        if self.time_limit.is_none() && self.one_in(8) {
             // It will be cut in the middle of something.
             let at = self.now + self.below(SCRIPT_MS);
             self.at(at, SimEvent::Cut { link });

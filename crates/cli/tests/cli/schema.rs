@@ -1,0 +1,172 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The JSON of every command against the published schema: the keywords of JSON Schema that ours use.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Place, p256_key, repository};
+
+/// Collects the reasons for which a value does not have the form of a schema.
+struct Validator {
+    root: Value,
+    wrong: Vec<String>,
+}
+
+impl Validator {
+    fn check(&mut self, value: &Value, schema: &Value, at: &str) {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            let path = reference.strip_prefix('#').expect("a local reference");
+            let target = self.root.pointer(path).expect("a definition").clone();
+            self.check(value, &target, at);
+        }
+        let mut fail = |why: String| self.wrong.push(format!("{at}: {why}"));
+        let types: Vec<&str> = match &schema["type"] {
+            Value::String(one) => vec![one],
+            Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        if !types.is_empty() && !types.iter().any(|name| is_of_type(value, name)) {
+            fail(format!("{value} is no {types:?}"));
+        }
+        if schema.get("const").is_some_and(|only| only != value) {
+            fail(format!("{value} is not {}", schema["const"]));
+        }
+        if schema["enum"]
+            .as_array()
+            .is_some_and(|any| !any.contains(value))
+        {
+            fail(format!("{value} is not one of {}", schema["enum"]));
+        }
+        for name in schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
+            if value.get(name).is_none() {
+                fail(format!("{name} is missing"));
+            }
+        }
+        let alternatives = [&schema["anyOf"], &schema["oneOf"]];
+        for any in alternatives.into_iter().filter_map(Value::as_array) {
+            let fits = |one: &&Value| reasons(&self.root, value, one).is_empty();
+            if !any.iter().any(|one| fits(&one)) {
+                self.wrong
+                    .push(format!("{at}: {value} fits none of {any:?}"));
+            }
+        }
+        for (name, field) in value.as_object().into_iter().flatten() {
+            let at = format!("{at}/{name}");
+            match (&schema["properties"][name], &schema["additionalProperties"]) {
+                (Value::Null, more @ Value::Object(_)) => self.check(field, more, &at),
+                (Value::Null, _) => {}
+                (known, _) => self.check(field, known, &at),
+            }
+        }
+        let items = value.as_array().filter(|_| schema.get("items").is_some());
+        for (number, item) in items.into_iter().flatten().enumerate() {
+            self.check(item, &schema["items"], &format!("{at}/{number}"));
+        }
+    }
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("a type that this validator does not know: {other}"),
+    }
+}
+
+fn reasons(root: &Value, value: &Value, schema: &Value) -> Vec<String> {
+    let mut validator = Validator {
+        root: root.clone(),
+        wrong: Vec::new(),
+    };
+    validator.check(value, schema, "");
+    validator.wrong
+}
+
+/// Fails if the JSON of a command is not what its schema says, or has a field that the schema does not name.
+#[track_caller]
+fn assert_valid(json: &str, name: &str) {
+    let file = repository().join(format!("docs/reference/{name}.schema.json"));
+    let text = fs::read_to_string(file).expect("a schema; `make docs` writes it");
+    let schema: Value = serde_json::from_str(&text).expect("JSON");
+    let value: Value = serde_json::from_str(json).expect("JSON");
+    assert_eq!(
+        reasons(&schema, &value, &schema),
+        Vec::<String>::new(),
+        "{name}"
+    );
+    for field in value
+        .as_object()
+        .into_iter()
+        .flat_map(|fields| fields.keys())
+    {
+        assert!(
+            !schema["properties"][field].is_null(),
+            "{name} does not name {field}"
+        );
+    }
+}
+
+#[test]
+fn validator_finds_what_is_wrong() {
+    let schema = serde_json::json!({
+        "type": "object", "required": ["a"],
+        "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"anyOf": [{"const": 1}, {"type": "null"}]}},
+        "$defs": {"n": {"type": ["integer", "null"]}},
+    });
+    let wrong = |value: Value| reasons(&schema, &value, &schema).len();
+    assert_eq!(wrong(serde_json::json!({"a": 1, "b": null})), 0);
+    assert_eq!(wrong(serde_json::json!({"b": 1})), 1);
+    assert_eq!(wrong(serde_json::json!({"a": "1", "b": 2})), 2);
+    assert_eq!(wrong(serde_json::json!([])), 2);
+}
+
+#[test]
+fn json_of_every_part_of_inspect_matches_the_schema() {
+    let place = Place::new();
+    for fixture in ["aes-ni-vm", "qat-heartbeat", "h100-host", "arm-a15-router"] {
+        let root = repository().join("crates/inspect/fixtures").join(fixture);
+        let root = root.to_str().unwrap();
+        for part in ["", "cpu", "openssl", "qat", "gpu", "kernel", "used"] {
+            let mut args = vec!["inspect", "--json", "--root", root];
+            if !part.is_empty() {
+                args.insert(1, part);
+            }
+            assert_valid(&place.run(&args).done().data, "inspect");
+        }
+        let doctor = place.run(&["doctor", "--json", "--root", root]);
+        assert_valid(&doctor.data, "doctor");
+        for subject in ["ipsec", "openvpn", "tls"] {
+            let advice = place.run(&["advise", subject, "--json", "--root", root]);
+            assert_valid(&advice.done().data, "advise");
+        }
+    }
+}
+
+#[test]
+fn json_of_status_keys_and_check_matches_the_schemas() {
+    let place = Place::new();
+    let key = place.write("key.pem", &p256_key());
+    let key = key.to_str().unwrap();
+    place.run(&["key", "import", "www", key]).done();
+    assert_valid(&place.run(&["key", "list", "--json"]).done().data, "keys");
+    let _node = place.up(&[]);
+    assert_valid(&place.run(&["status", "--json"]).done().data, "status");
+    let sessions = place.run(&["status", "--sessions", "--json"]);
+    assert_valid(&sessions.done().data, "sessions");
+    // No server runs here: the check fails, and its answer has the form all the same.
+    let check = place.run(&["gateway", "check", "nginx", "--json", "--pid", "1"]);
+    assert_valid(&check.data, "check");
+}

@@ -1,0 +1,210 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Schedules in which nodes are well, and restart: one after the other, the only one, twice within a second,
+//! killed, drained or stopped, with and without a kernel that accepts connections in between.
+//!
+//! One more property holds in them: **no job fails if a node serves for long enough before its deadline.**
+
+use super::*;
+
+/// What happens to a node. At its end it serves again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Down {
+    /// Its connections end, and new ones are refused.
+    Killed,
+    /// It finishes its jobs and takes no others; new connections are refused.
+    Drained,
+    /// It reads nothing, and its connections stay.
+    Stopped,
+    /// It drains, or is killed, while its socket stays: the kernel accepts connections for its successor.
+    Replaced { drains: bool },
+}
+
+/// Milliseconds that a job has, as with the provider's default.
+const DEADLINE_MS: u32 = 2000;
+
+/// Within this time of service, in milliseconds, a job has to succeed: the client finds the node (50 ms),
+/// greets it, opens the key and gets the answer (20 ms at most), each over a link that delays.
+const ENOUGH_MS: u32 = 150;
+
+/// The same if a node was stopped: the client takes 750 ms to give it up.
+const ENOUGH_AFTER_A_STOP_MS: u32 = 1000;
+
+/// Bounds of what is added to 200 ms, for the time that a node is down and the time until the next restart.
+const GAPS_MS: [u32; 4] = [200, 500, 2_000, 10_000];
+
+#[test]
+fn no_job_fails_while_a_node_comes_back_in_time() {
+    let (sums, schedules) = simulate_all(simulate_restarts);
+    if schedules == 1 {
+        return;
+    }
+    // Restarts that hit no job show nothing; nor do gaps that are all short.
+    for (what, count) in [
+        ("results", sums.succeeded),
+        ("errors", sums.failed),
+        ("retries", 2 * sums.retries),
+        ("lost connections", sums.lost),
+    ] {
+        assert!(
+            count > schedules,
+            "{what}: {count} in {schedules} schedules"
+        );
+    }
+}
+
+fn simulate_restarts(seed: u64) -> Sums {
+    let mut world = World::new(seed);
+    world.make_restarting();
+    world.run();
+    world.judge();
+    let failed = lock(&world.fates)
+        .iter()
+        .filter(|fate| matches!(fate, Fate::Failed(_)))
+        .count();
+    let mut sums = world.settle();
+    sums.failed = failed as u64;
+    sums
+}
+
+impl World {
+    /// Makes all nodes well, and fills the agenda with restarts and jobs around them.
+    fn make_restarting(&mut self) {
+        self.time_limit = Some(DEADLINE_MS);
+        self.nodes.truncate(2);
+        for client in &mut self.clients {
+            client.dispatcher.nodes.truncate(self.nodes.len());
+            client.dispatcher.max_in_flight = 1000;
+            client.links.truncate(self.nodes.len());
+        }
+        let info = KeyInfo {
+            key_type: KeyType::Ec(Curve::P256),
+            spki: vec![1; 91],
+        };
+        let policy = KeyPolicy {
+            identities: vec!["*".to_owned()],
+            ..KeyPolicy::signing(["*"])
+        };
+        let key = |key| {
+            let (info, policy) = (info.clone(), policy.clone());
+            Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
+        };
+        for node in &mut self.nodes {
+            (node.up, node.lies, node.failing) = (true, false, 0);
+            node.slowness = 1 + node.slowness % 20;
+            node.keys = (0..KEYS).map(key).collect();
+        }
+        let mut now = 100 + self.below(1000);
+        let mut turn = self.pick(self.nodes.len());
+        for _ in 0..2 + self.below(5) {
+            let how = match self.below(8) {
+                0..3 => Down::Killed,
+                3..5 => Down::Drained,
+                5 => Down::Stopped,
+                kind => Down::Replaced { drains: kind == 6 },
+            };
+            let down = self.gap();
+            let (node, until) = (turn, now + down);
+            self.at(now, SimEvent::Down { node, how, until });
+            self.at(until, SimEvent::Back { node, how });
+            self.jobs_around(now, down);
+            now = until + self.gap();
+            turn = if self.one_in(4) {
+                turn
+            } else {
+                self.pick(self.nodes.len())
+            };
+        }
+    }
+
+    /// 0.2 to 10 s, short ones more often.
+    fn gap(&mut self) -> u32 {
+        let bound = GAPS_MS[self.pick(GAPS_MS.len())];
+        200 + self.below(bound)
+    }
+
+    /// Jobs before, during and after a restart.
+    fn jobs_around(&mut self, start: u32, down: u32) {
+        for client in 0..self.clients.len() {
+            for _ in 0..12 {
+                let at = start.saturating_sub(100) + self.below(down.min(2500) + 300);
+                self.at(at, SimEvent::Submit { client });
+            }
+        }
+    }
+
+    pub(super) fn go_down(&mut self, node: usize, how: Down, until: u32) {
+        let since = self.nodes[node].serves_since;
+        self.nodes[node].served.push((since, self.now));
+        let links = self.links.iter().filter(|(_, sim)| sim.node == node);
+        let links: Vec<LinkId> = links.map(|(link, _)| *link).collect();
+        match how {
+            Down::Stopped => {
+                self.stops.push((self.now, until));
+                self.nodes[node].silent_until = until;
+                for link in links {
+                    let sim = self.links.get_mut(&link).expect("listed above");
+                    sim.to_node_from = sim.to_node_from.max(until);
+                    sim.to_client_from = sim.to_client_from.max(until);
+                }
+                return;
+            }
+            Down::Replaced { .. } => self.nodes[node].silent_until = until,
+            Down::Killed | Down::Drained => self.nodes[node].up = false,
+        }
+        let drains = matches!(how, Down::Drained | Down::Replaced { drains: true });
+        for link in links {
+            if drains {
+                self.drain(link);
+            } else {
+                let at = self.now + self.below(3);
+                self.at(at, SimEvent::Cut { link });
+            }
+        }
+    }
+
+    pub(super) fn come_back(&mut self, node: usize, how: Down) {
+        self.nodes[node].up = true;
+        self.nodes[node].serves_since = self.now;
+        if how == Down::Stopped {
+            return;
+        }
+        // The old process has ended.
+        let old = self
+            .links
+            .iter()
+            .filter(|(_, sim)| sim.node == node && sim.draining);
+        let old: Vec<LinkId> = old.map(|(link, _)| *link).collect();
+        for link in old {
+            self.handle(SimEvent::Cut { link });
+        }
+    }
+
+    /// Holds each job that failed against the times in which nodes served.
+    fn judge(&mut self) {
+        for node in &mut self.nodes {
+            node.served.push((node.serves_since, u32::MAX));
+        }
+        for (number, fate) in lock(&self.fates).iter().enumerate() {
+            let Fate::Failed(error) = fate else {
+                continue;
+            };
+            let start = self.submitted[number];
+            let end = start + DEADLINE_MS;
+            let stopped = self.stops.iter().any(|stop| stop.0 < end && start < stop.1);
+            let enough = if stopped {
+                ENOUGH_AFTER_A_STOP_MS
+            } else {
+                ENOUGH_MS
+            };
+            let served = self.nodes.iter().flat_map(|node| &node.served);
+            let most = served.map(|(from, to)| (*to).min(end).saturating_sub((*from).max(start)));
+            let most = most.max().unwrap_or(0);
+            assert!(
+                most < enough,
+                "job {number}, submitted at {start} ms, failed although a node served for {most} ms: {error}"
+            );
+        }
+    }
+}

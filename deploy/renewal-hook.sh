@@ -1,0 +1,45 @@
+#!/bin/sh
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Deploy hook for certbot (and for other ACME clients that set RENEWED_LINEAGE): the renewed key goes to the nodes,
+# its stub and its certificate to the server, and the server reloads. No handshake fails: nodes serve the former key
+# to workers that still have its stub. docs/guide/renewing.md says how to set it up. Each certificate has its settings
+# in /etc/millrace/renewal/NAME.conf, where NAME is the last part of RENEWED_LINEAGE; others are left alone:
+#
+#   KEY=www                           name of the key in the pool
+#   NODES="node-1 node-2"             hosts of the nodes, reached with ssh; empty: the node of this host
+#   CERTIFICATE=/etc/haproxy/www.pem  the file in which the server expects the certificate chain
+#   STUB=/etc/haproxy/www.pem.key     the file in which it expects the key
+#   RELOAD="systemctl reload haproxy"
+set -eu
+
+settings=/etc/millrace/renewal/$(basename "${RENEWED_LINEAGE:?set by the ACME client}").conf
+[ -e "$settings" ] || exit 0
+NODES=
+. "$settings"
+: "${KEY:?missing in $settings}" "${CERTIFICATE:?missing in $settings}"
+: "${STUB:?missing in $settings}" "${RELOAD:?missing in $settings}"
+private=$RENEWED_LINEAGE/privkey.pem
+
+# Every node first: afterwards a worker may present either certificate.
+first=
+for node in $NODES; do
+    ssh "root@$node" millrace key import "$KEY" - --replace <"$private"
+    first=${first:-$node}
+done
+if [ -z "$first" ]; then
+    millrace key import "$KEY" "$private" --replace
+fi
+
+# Both files are complete before the server looks at them.
+umask 022
+if [ -n "$first" ]; then
+    ssh "root@$first" millrace key stub "$KEY" >"$STUB.new"
+else
+    millrace key stub "$KEY" >"$STUB.new"
+fi
+cp "$RENEWED_LINEAGE/fullchain.pem" "$CERTIFICATE.new"
+mv "$STUB.new" "$STUB"
+mv "$CERTIFICATE.new" "$CERTIFICATE"
+$RELOAD

@@ -1,0 +1,13 @@
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# docs/guide/haproxy.md
+
+fresh_machine gateway-1 21
+on gateway-1 haproxy-key
+place gateway-1 haproxy-lines /etc/haproxy/haproxy.cfg
+answer_ok gateway-1
+if [[ $INIT == systemd ]]; then on gateway-1 haproxy-restart; else on gateway-1 haproxy-by-hand; fi
+pooled_and_asynchronous
+handshakes gateway-1 50 "HAProxy"
+machine_stop gateway-1
