@@ -5,6 +5,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::maps::{self, MappedFile};
 use crate::{OpenError, ReadResult, Root, Unavailable};
@@ -72,6 +73,20 @@ pub fn named(root: &Root, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
 pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()
+}
+
+/// The age of a process from the texts of `/proc/PID/stat` and `/proc/uptime`, see proc(5).
+fn age(stat: &str, uptime: &str) -> Option<Duration> {
+    /// Field 22, counted from the one after the name, which may contain spaces and parentheses.
+    const START: usize = 19;
+    /// Linux shows times to processes in hundredths of a second, whatever it counts in.
+    const TICK: Duration = Duration::from_millis(10);
+    let (_, fields) = stat.rsplit_once(')')?;
+    let start: u32 = fields.split_whitespace().nth(START)?.parse().ok()?;
+    let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(now)
+        .ok()?
+        .checked_sub(TICK * start)
 }
 
 /// `/proc` of the running machine, or a folder of the same form in tests.
@@ -184,6 +199,14 @@ impl Proc {
         soft_limit(&limits, name)?.parse().ok()
     }
 
+    /// The time since a process was started, to a hundredth of a second.
+    #[must_use]
+    pub fn age(&self, pid: u32) -> Option<Duration> {
+        let stat = self.root.lossy_text(&format!("{pid}/stat"), MAX_SMALL);
+        let uptime = self.root.lossy_text("uptime", MAX_SMALL);
+        age(&stat.ok()?, &uptime.ok()?)
+    }
+
     /// The number of eventfds that a process has open.
     ///
     /// # Errors
@@ -283,6 +306,17 @@ mod tests {
 
     const STATUS: &str = "Name:\tnginx\nUmask:\t0022\nState:\tS (sleeping)\nPid:\t42\nPPid:\t7\n\
         Uid:\t33\t33\t33\t33\nGid:\t33\t33\t33\t33\nGroups:\t33 112 \n";
+
+    #[test]
+    fn age_is_the_uptime_without_the_time_of_the_start() {
+        let stat = "42 (a) b) S 7 42 42 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 1250 9000 300 1";
+        assert_eq!(
+            age(stat, "13.75 20.00\n"),
+            Some(Duration::from_millis(1250))
+        );
+        assert_eq!(age(stat, "12.00 20.00\n"), None, "started in the future");
+        assert_eq!(age("42 (a) S 7", "13.75 20.00\n"), None);
+    }
 
     #[test]
     fn process_is_read_with_environment_and_limits() {

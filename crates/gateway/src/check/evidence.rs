@@ -4,6 +4,8 @@
 //! Collects all observable facts about a running server; `judge` draws the conclusions.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use millrace_hostfs::maps::MappedFile;
 use millrace_hostfs::openssl_cnf::Cnf;
@@ -241,7 +243,7 @@ impl Variable {
 
 /// Finds the server and reads what it was started with, or would be.
 pub(super) fn gather(options: &Options, report: &mut Report) -> Gathered {
-    let found = find(options).and_then(|(proc, running)| {
+    let found = find_settled(options).and_then(|(proc, running)| {
         let (root, root_path) = root_of(&proc, running.as_ref())?;
         Ok((proc, running, root, root_path))
     });
@@ -312,6 +314,23 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Gathered {
 struct NotFound {
     seen: String,
     remedy: String,
+}
+
+/// As [`find`], once the workers of a server that has just started are those that will serve.
+fn find_settled(options: &Options) -> Result<(Proc, Option<Running>), NotFound> {
+    /// A worker of HAProxy has loaded its libraries and dropped root some hundredths of a second after its start,
+    /// on a busy machine a second. Only a script asks that early.
+    const SETTLED: Duration = Duration::from_secs(2);
+    let found = find(options)?;
+    let worker = found.1.as_ref().map(|running| running.worker().pid);
+    let age = worker.and_then(|worker| found.0.age(worker));
+    match age.and_then(|age| SETTLED.checked_sub(age)) {
+        Some(rest) if !rest.is_zero() => {
+            thread::sleep(rest);
+            find(options)
+        }
+        Some(_) | None => Ok(found),
+    }
 }
 
 /// The processes of the server; none if it does not run.
