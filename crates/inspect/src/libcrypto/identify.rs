@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Slow;
+use super::report::VARIABLES;
 use crate::elf::Elf;
 
 /// The maker of a library.
@@ -217,15 +218,9 @@ fn build(bytes: &[u8]) -> Build {
         optimisation: optimisation.map(|word| (*word).to_owned()),
         target: target.map(|word| (*word).to_owned()).collect(),
         small_footprint: words.contains(&"-DOPENSSL_SMALL_FOOTPRINT"),
-        reports_processor: [
-            "OPENSSL_ia32cap=",
-            "OPENSSL_armcap=",
-            "OPENSSL_ppccap=",
-            "OPENSSL_s390xcap",
-            "OPENSSL_riscvcap=",
-        ]
-        .iter()
-        .any(|mark| memmem::find(bytes, format!("CPUINFO: {mark}").as_bytes()).is_some()),
+        reports_processor: VARIABLES.iter().any(|variable| {
+            memmem::find(bytes, format!("CPUINFO: {variable}").as_bytes()).is_some()
+        }),
         compiler,
     }
 }
