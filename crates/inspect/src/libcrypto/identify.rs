@@ -46,7 +46,7 @@ pub enum Maker {
 }
 
 impl Maker {
-    /// Name for people.
+    /// The displayed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_are_told_by_their_words() {
+    fn text_in_the_file_gives_maker_and_version() {
         let cases: &[(&[u8], Maker, &str)] = &[
             (b"\0OpenSSL 3.0.22 25 Aug 2026\0", Maker::OpenSsl, "3.0.22"),
             (

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_left_out() {
+    fn lines_of_other_formats_are_skipped() {
         for text in [
             "",
             "\0\0\0",
