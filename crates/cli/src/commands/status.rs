@@ -15,6 +15,7 @@ use millrace_service::Status;
 use millrace_service::status::{Choice, Edge, EdgeCounts, Operation, Sessions};
 
 use crate::args::{SocketArg, StatusArgs};
+use crate::commands::pool;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table};
 use crate::page::facts;
@@ -28,6 +29,9 @@ const MAX_ANSWER: u64 = 4 << 20;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
+    if let Some(file) = &args.pool {
+        return pool::status(file, args.user.as_deref(), args.json);
+    }
     let settings = Settings::for_status(args)?;
     if args.sessions {
         return list_sessions(&settings, args.json);
@@ -130,10 +134,19 @@ fn page(status: &Status) -> String {
     let backends: Vec<String> = status
         .backends
         .iter()
-        .map(|backend| match (&backend.unusable, backend.quarantined) {
-            (Some(reason), _) => format!("{} (not usable: {reason})", backend.backend),
-            (None, true) => format!("{} (quarantined)", backend.backend),
-            (None, false) => format!("{} ({})", backend.backend, backend.version),
+        .map(|backend| {
+            match (
+                &backend.unusable,
+                backend.quarantined,
+                &backend.queue_refused,
+            ) {
+                (Some(reason), _, _) => format!("{} (not usable: {reason})", backend.backend),
+                (None, true, _) => format!("{} (quarantined)", backend.backend),
+                (None, false, Some(reason)) => {
+                    format!("{} (no queue at present: {reason})", backend.backend)
+                }
+                (None, false, None) => format!("{} ({})", backend.backend, backend.version),
+            }
         })
         .collect();
     let waiting: usize = status.waiting.iter().map(|class| class.jobs).sum();

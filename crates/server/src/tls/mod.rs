@@ -38,7 +38,8 @@ use millrace_service::service::SessionSink;
 use millrace_service::store::valid_identity;
 
 pub use certificates::{
-    CertificateError, CertificateFiles, ensure_node_certificates, issue_client_certificate,
+    CertificateError, CertificateFiles, IssuedNode, ensure_authority, ensure_node_certificates,
+    issue_client_certificate, issue_node_certificate,
 };
 pub use revocation::{revocation_list, revoke_client_certificate};
 
@@ -317,6 +318,19 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let identity = format!("cert:{name}");
     // `*` in a policy stands for every client.
     (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
+}
+
+/// The identity in a client's certificate, without `cert:`, and the end of a certificate, in seconds since 1970;
+/// `None` for bytes that are no certificate.
+#[must_use]
+pub fn facts(certificate: &[u8]) -> Option<(String, i64)> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let end = parsed.validity().not_after.timestamp();
+    let identity = identity(&CertificateDer::from(certificate));
+    let name = identity
+        .as_deref()
+        .and_then(|identity| identity.strip_prefix("cert:"));
+    Some((name.unwrap_or_default().to_owned(), end))
 }
 
 /// Error of the TLS settings.
