@@ -354,6 +354,18 @@ fn generated_keys_are_never_sent_to_the_pool() {
     assert_eq!(bench.served("rsa-pkcs1-sign"), 0);
 }
 
+/// OpenSSL's encoders take SM2 keys of another provider under the name SM2 only.
+#[test]
+fn sm2_key_generated_as_type_ec_is_refused_with_the_reason() {
+    let bench = Bench::new();
+    let make =
+        |algorithm: &str| bench.route_a(&format!("genpkey -algorithm {algorithm} -out made.pem"));
+    let error = must_fail(&make("EC -pkeyopt ec_paramgen_curve:SM2"));
+    assert!(error.contains("openssl genpkey -algorithm SM2"), "{error}");
+    must(&make("SM2"));
+    must(&bench.stock("pkey -in made.pem -check -noout"));
+}
+
 #[test]
 fn unsupported_digests_and_curves_are_local_or_refused() {
     let bench = full();
