@@ -15,7 +15,6 @@ fuzz_target!(|text: &str| {
     let engines = formats::fw_counters(text);
     assert!(engines.len() <= MAX_ROWS + 1);
     assert!(engines.is_sorted_by_key(|engine| engine.engine));
-    assert!(formats::adf_ctl_status(text).len() <= MAX_ROWS);
     let keys = formats::dev_cfg(text);
     assert!(keys.values().map(|section| section.len()).sum::<usize>() <= MAX_KEYS);
     assert!(formats::telemetry(text).len() <= MAX_ROWS);

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 
 /// Where the programs under test are.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Artifacts {
     /// The binary.
     pub millrace: PathBuf,

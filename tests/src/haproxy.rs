@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
@@ -30,6 +31,10 @@ pub struct HaproxyOptions {
     pub descriptors: Option<u64>,
     /// Whether it may start threads, which HAProxy forbids by default.
     pub may_start_threads: bool,
+    /// Whether handshakes wait without blocking.
+    pub mode_async: bool,
+    /// Folders that are visible under a second path, in a mount namespace of its own.
+    pub binds: Vec<(PathBuf, PathBuf)>,
     /// Further lines of the `global` section.
     pub global: String,
     /// Further lines of the `defaults` section; they override ours.
@@ -49,6 +54,8 @@ impl HaproxyOptions {
             preload: false,
             descriptors: None,
             may_start_threads: true,
+            mode_async: true,
+            binds: Vec::new(),
             global: String::new(),
             defaults: String::new(),
             sections,
@@ -57,11 +64,16 @@ impl HaproxyOptions {
 
     fn text(&self, admin: &Path) -> String {
         format!(
-            "global\n  nbthread {}\n  ssl-mode-async\n  tune.ssl.cachesize 0\n\
+            "global\n  nbthread {}\n{}  tune.ssl.cachesize 0\n\
              \x20 stats socket {} mode 600 level admin expose-fd listeners\n{}{}{}\n\
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n\
              {}\n{}\n",
             self.threads,
+            if self.mode_async {
+                "  ssl-mode-async\n"
+            } else {
+                ""
+            },
             admin.display(),
             haproxy_user(),
             if self.may_start_threads {
@@ -143,14 +155,16 @@ impl Haproxy {
 fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
     let mut command = release::command("haproxy");
     if let Some(limit) = options.descriptors {
-        let limited = std::mem::replace(&mut command, std::process::Command::new("prlimit"));
-        command.arg(format!("--nofile={limit}:{limit}"));
-        command.arg(limited.get_program()).args(limited.get_args());
-        for (name, value) in limited.get_envs() {
-            if let Some(value) = value {
-                command.env(name, value);
-            }
-        }
+        command = under("prlimit", &[format!("--nofile={limit}:{limit}")], &command);
+    }
+    if !options.binds.is_empty() {
+        let binds = options.binds.iter().map(|(outside, inside)| {
+            let (outside, inside) = (outside.display(), inside.display());
+            format!("mkdir -p '{inside}' && mount --bind '{outside}' '{inside}' && ")
+        });
+        let script = format!("{}exec \"$0\" \"$@\"", binds.collect::<String>());
+        let words = ["-m", "--propagation", "private", "sh", "-c", &script];
+        command = under("unshare", &words.map(str::to_owned), &command);
     }
     options.edge.apply(&mut command);
     if options.preload {
@@ -162,6 +176,19 @@ fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
         .arg(dir.join("haproxy.cfg"))
         .args(arguments);
     Process::start("haproxy", command, &dir.join("output.log"))
+}
+
+/// The command as an argument of another program, with its environment.
+fn under(program: &str, words: &[String], inner: &Command) -> Command {
+    let mut command = Command::new(program);
+    command.args(words);
+    command.arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    command
 }
 
 fn fresh_folder(dir: &Path) -> PathBuf {

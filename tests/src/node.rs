@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,6 +33,8 @@ pub struct NodeOptions {
     pub toml: String,
     /// The version of the binary; default: this tree's.
     pub programs: Option<&'static Artifacts>,
+    /// The user whom the node runs as, and who owns its folder; default: the user of the tests.
+    pub user: Option<u32>,
 }
 
 /// A node with its files. Ends on drop.
@@ -41,6 +45,7 @@ pub struct Node {
     config: PathBuf,
     tcp: Option<u16>,
     programs: &'static Artifacts,
+    user: Option<u32>,
     process: Option<Process>,
 }
 
@@ -73,6 +78,7 @@ impl Node {
     pub fn prepare(dir: &Path, name: &str, options: &NodeOptions) -> Self {
         let dir = dir.join(format!("node-{name}"));
         fs::create_dir_all(&dir).expect("folder of a node");
+        chown(&dir, options.user, None).expect("the folder's owner");
         let tcp = options.tcp.then(process::free_port);
         let config = dir.join("node.toml");
         let at = dir.display();
@@ -85,7 +91,7 @@ impl Node {
         // The previous version has no such socket, and refuses unknown keys.
         if options
             .programs
-            .is_none_or(|programs| std::ptr::eq(programs, artifacts()))
+            .is_none_or(|programs| programs.provider == artifacts().provider)
         {
             let _ = write!(text, "[admin]\nsocket = \"{at}/admin.sock\"\n");
         }
@@ -113,6 +119,7 @@ impl Node {
             config,
             tcp,
             programs: options.programs.unwrap_or_else(artifacts),
+            user: options.user,
             process: None,
         }
     }
@@ -197,6 +204,12 @@ impl Node {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// The folder with its files and sockets.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Path of the unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -235,6 +248,9 @@ impl Node {
     fn millrace(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.programs.millrace);
         command.args(arguments).current_dir(&self.dir);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MILLRACE_") {
                 command.env_remove(name);

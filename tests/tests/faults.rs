@@ -7,15 +7,21 @@
 //! does. A client never sees a wrong signature.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
+use millrace_testkit::skip;
+use millrace_tests::artifacts::{Artifacts, artifacts};
 use millrace_tests::drive::{Tls, is_verification_failure};
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::is_root;
 use millrace_tests::node::{Node, NodeOptions};
+use millrace_tests::openssl::{Pooled, plain};
 use millrace_tests::pki::{Authority, Identity, KeyKind};
-use millrace_tests::process::succeed;
+use millrace_tests::process::{Process, free_port, listens, run_with_input, succeed};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::wait;
@@ -557,6 +563,91 @@ fn stopped_node_fails_no_handshake_if_another_has_the_key() {
 /// another answer until the deadline.
 fn refused_soon(endpoint: String) -> EdgeOptions {
     EdgeOptions::to(endpoint).with("deadline_ms", 5000)
+}
+
+/// A user whom nothing else runs as.
+const STRANGER: u32 = 61_002;
+
+/// A copy of a program or library of this tree where every user can reach it.
+fn copy(world: &World, file: &Path) -> PathBuf {
+    let copy = world.dir().join(file.file_name().expect("a file"));
+    std::fs::copy(file, &copy).expect("a copy");
+    copy
+}
+
+/// Dovecot and vsftpd forbid their processes to start threads.
+#[test]
+fn server_that_may_start_no_thread_uses_the_pool() {
+    let mut pooled = Pooled::start(KeyKind::P256);
+    let provider = Some(copy(&pooled.world, &artifacts().provider));
+    let edge = pooled.edge(|edge| EdgeOptions { provider, ..edge });
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let server = edge.openssl(&["s_server", "-www", "-accept", &address]);
+    let mut limited = Command::new("prlimit");
+    limited.arg("--nproc=1:1").arg(server.get_program());
+    limited
+        .args(server.get_args())
+        .arg("-key")
+        .arg(&pooled.stub);
+    limited.arg("-cert").arg(&pooled.identity.certificate_file);
+    if is_root() {
+        // The limit does not bind root.
+        limited.uid(STRANGER).gid(STRANGER);
+    }
+    let log = pooled.world.dir().join("s_server.log");
+    edge.apply(&mut limited);
+    let mut server = Process::start("s_server", limited, &log);
+    server.wait_ready(|| listens(port));
+    let handshake = || {
+        let mut client = plain(&["s_client", "-verify_return_error", "-connect", &address]);
+        client.arg("-CAfile").arg(&pooled.world.authority.file);
+        run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n")
+            .status
+            .success()
+    };
+    for _ in 0..3 {
+        assert!(handshake(), "{}", server.log());
+    }
+    assert_eq!(pooled.node.served().total(), 3);
+    pooled.node.stop();
+    pooled.node.up();
+    assert!(handshake(), "{}", server.log());
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.id()));
+    assert_eq!(threads.expect("it runs").count(), 1);
+}
+
+/// The listener of a unix socket gets a plain PEM key only if its user decides what is in the socket's folder.
+#[test]
+fn private_key_is_imported_only_into_a_trusted_users_node() {
+    if !is_root() {
+        skip!("not root: a node cannot run as another user");
+    }
+    // Any user could replace a folder in /tmp.
+    let folder = tempfile::tempdir_in("/run").expect("a folder");
+    let world = World::new();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).expect("its mode");
+    let programs = Box::leak(Box::new(Artifacts::clone(artifacts())));
+    programs.millrace = copy(&world, &programs.millrace);
+    let options = NodeOptions {
+        user: Some(STRANGER),
+        programs: Some(programs),
+        ..NodeOptions::default()
+    };
+    let node = Node::start_with(folder.path(), "node-1", &options);
+    let edge = EdgeOptions::to(node.endpoint())
+        .preferred()
+        .write(world.dir());
+    let key = world.identity(KeyKind::P256).key_file;
+    let sign = || {
+        let mut command = edge.openssl(&["dgst", "-sha256", "-hex", "-sign"]);
+        let _ = succeed(command.arg(&key).arg(&key));
+        node.served().total()
+    };
+    assert_eq!(sign(), 1, "as under the systemd unit");
+    std::os::unix::fs::chown(node.dir(), Some(0), None).expect("root may");
+    assert_eq!(sign(), 1, "signed by OpenSSL itself");
 }
 
 /// A node on TCP with certificates from the test's own authority.

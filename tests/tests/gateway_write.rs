@@ -175,7 +175,7 @@ fn written(machine: &Machine) -> Vec<PathBuf> {
 #[test]
 fn write_shows_tests_and_applies_changes_once() {
     if release::root().is_some() {
-        return eprintln!("SKIPPED: the servers' own tests are those of this machine");
+        millrace_testkit::skip!("the servers' own tests are those of this machine");
     }
     let machine = Machine::new();
     let snippet = machine.snippet(&machine.plan("nginx", &[]));
@@ -220,7 +220,7 @@ fn write_shows_tests_and_applies_changes_once() {
 #[test]
 fn files_that_the_server_rejects_are_restored() {
     if release::root().is_some() {
-        return eprintln!("SKIPPED: the servers' own tests are those of this machine");
+        millrace_testkit::skip!("the servers' own tests are those of this machine");
     }
     let machine = Machine::new();
     machine.put(
@@ -277,4 +277,43 @@ fn foreign_files_are_not_overwritten() {
         "env MINE;\n"
     );
     assert!(machine.world.dir().exists());
+}
+
+#[test]
+fn certificates_that_are_missing_stop_the_write() {
+    let machine = Machine::new();
+    let pool = [
+        "--pool",
+        "tcp:node-1:7433",
+        "--certs",
+        "/etc/millrace/gateway-1",
+    ];
+    let words = |first: &[&'static str]| [first, &pool].concat();
+    let output = machine.gateway(&words(&["haproxy", "--write"]));
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("gateway-1/ca.pem") && text.contains("cert client"),
+        "{text}"
+    );
+    assert!(!machine.path("etc/millrace/openssl.cnf").exists());
+    for file in ["ca.pem", "cert.pem", "key.pem"] {
+        machine.put(&format!("etc/millrace/gateway-1/{file}"), "");
+    }
+    let text = text_of(&machine.gateway(&words(&["haproxy", "--write"])));
+    let drop_in = machine.path("etc/systemd/system/haproxy.service.d/millrace.conf");
+    let drop_in = fs::read_to_string(drop_in).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(
+        drop_in.contains("\nBindReadOnlyPaths=/etc/millrace/gateway-1:/var/lib/haproxy/etc/"),
+        "{drop_in}"
+    );
+}
+
+#[test]
+fn unknown_key_types_are_refused() {
+    let machine = Machine::new();
+    let output = machine.gateway(&["haproxy", "--algorithms", "RSA,FOO"]);
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("FOO is none of RSA"), "{text}");
 }

@@ -486,6 +486,7 @@ const STATUS_EXAMPLE: &str = "\
 Examples:
   millrace status
   millrace status --sessions
+  millrace status --pool
   millrace status --json | jq .keys";
 
 /// Show the state of the node: keys, connections, operations, latency
@@ -501,6 +502,21 @@ pub(crate) struct StatusArgs {
     /// user or of root.
     #[arg(long)]
     pub(crate) sessions: bool,
+    /// Ask every node of a gateway's pool instead [default file: /etc/millrace/openssl.cnf]
+    ///
+    /// FILE is an openssl.cnf or a client.toml. The keys are those of the
+    /// stubs that the configurations of HAProxy and nginx on this machine name.
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        default_missing_value = millrace_gateway::recipe::OPENSSL_CNF,
+        conflicts_with = "sessions"
+    )]
+    pub(crate) pool: Option<PathBuf>,
+    /// User as whom to ask [default: that of the server with stubs, for root]
+    #[arg(long, value_name = "USER", requires = "pool")]
+    pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) config: ConfigArg,
     #[command(flatten)]

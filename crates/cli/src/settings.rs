@@ -117,9 +117,9 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_check(args: &CheckArgs, socket: Option<&Path>) -> Result<Self> {
-        let named = args.socket.as_deref();
-        let socket = named.or_else(|| socket.filter(|_| args.config.is_none()));
-        Self::load(args.config.as_deref(), None, None, socket)
+        let (named, config) = (args.socket.socket.as_deref(), args.config.config.as_deref());
+        let socket = named.or_else(|| socket.filter(|_| config.is_none()));
+        Self::load(config, None, None, socket)
     }
 
     fn load(

@@ -76,15 +76,16 @@ mod report;
 mod spin;
 mod stats;
 pub mod stub;
-
 mod tls;
+mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
 pub use error::ClientError;
 pub use job::Reply;
 pub use key::RemoteKey;
-pub use millrace_wire::{EdgeCounter, EdgeReport, KeyRefusal, KeySelector};
+pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;
 pub use stats::{ClientStats, NodeCounters, NodeStats, Retries, Totals};
+pub use tls::TlsFault;

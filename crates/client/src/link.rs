@@ -22,6 +22,7 @@ use thiserror::Error;
 use crate::buffer::OutBuffer;
 use crate::config::{Endpoint, TlsConfig};
 use crate::tls::{self, TlsFailure, TlsSetupError};
+use crate::trust;
 
 /// Why there is no connection to a node. [`crate::NodeStats::last_error`] shows its text.
 #[derive(Debug, Error)]
@@ -49,6 +50,7 @@ pub(crate) struct Link {
     connecting: bool,
     /// Whether the last write filled the socket.
     blocked: bool,
+    distrust: Option<String>,
 }
 
 impl Link {
@@ -58,9 +60,15 @@ impl Link {
     /// Why there is no connection.
     pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, LinkError> {
         match endpoint {
-            Endpoint::Unix(path) => Ok(connect_unix(path)?),
+            Endpoint::Unix(path) => Ok(connect_unix(endpoint, path)?),
             Endpoint::Tcp { host, port, tls } => connect_tcp(host, *port, tls, attempt),
         }
+    }
+
+    /// Why no private key may be sent over this connection. A node over TCP has shown its certificate before
+    /// anything is sent.
+    pub(crate) fn distrust(&self) -> Option<&String> {
+        self.distrust.as_ref()
     }
 
     /// Whether the connection may be finished by [`Self::finish_connect`] when it becomes writable.
@@ -230,15 +238,17 @@ fn stream(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-fn connect_unix(path: &Path) -> io::Result<Link> {
+fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<Link> {
     let fd = stream(AddressFamily::UNIX)?;
     // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
     connect(&fd, &SocketAddrUnix::new(path)?)?;
+    let distrust = trust::objection(&fd, path).map(|why| format!("{endpoint}: {why}"));
     Ok(Link {
         fd,
         tls: None,
         connecting: false,
         blocked: false,
+        distrust,
     })
 }
 
@@ -255,6 +265,7 @@ fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result
         tls: Some(Box::new(tls)),
         connecting: true,
         blocked: false,
+        distrust: None,
     })
 }
 

@@ -182,8 +182,11 @@ impl Pool {
     /// after a reconnect or into another node; nodes keep it no longer than the connection. Blocks, until
     /// `deadline` at most. This and every job with the key end at once if no node can be reached.
     ///
+    /// Over a unix socket the key goes only to a listener of root, of this process's user, or of the owner of the
+    /// socket's folder. In the last case only these three users may own or write to the folders above.
+    ///
     /// # Errors
-    /// As [`Self::open_key`].
+    /// As [`Self::open_key`]; [`ClientError::Untrusted`] if a listener is of another user.
     pub fn import_key(&self, key: PrivateKey, deadline: Instant) -> Result<RemoteKey, ClientError> {
         self.open(KeySource::Import(key), deadline)
     }

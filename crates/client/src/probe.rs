@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::buffer::OutBuffer;
 use crate::config::Endpoint;
 use crate::link::{Link, LinkError};
-use crate::tls::TlsFailure;
+use crate::tls::{TlsFailure, TlsFault};
 
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 4;
@@ -83,8 +83,8 @@ pub enum ProbeError {
     #[error("the node closed the connection")]
     Closed,
     /// The TLS handshake failed, on either side.
-    #[error("{}", TlsFailure(.0.clone()))]
-    Tls(rustls::Error),
+    #[error("{1}")]
+    Tls(TlsFault, String),
     /// The node closed the connection with a reason.
     #[error("{0}")]
     Fault(Fault),
@@ -117,21 +117,22 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
             request: number,
             selector: selector.clone(),
         });
-        keys.push(match talk.hear()? {
-            NodeMessage::KeyOpened { info, handle, .. } => {
-                talk.say(&ClientMessage::CloseKey { handle });
-                Ok(info.spki)
-            }
-            NodeMessage::KeyRefused { reason, .. } => Err(reason),
-            _ => return Err(unexpected("no answer to a request for a key")),
-        });
+        let answer = talk.hear()?;
+        if let NodeMessage::KeyOpened { info, handle, .. } = answer {
+            talk.say(&ClientMessage::CloseKey { handle });
+            keys.push(Ok(info.spki));
+        } else if let NodeMessage::KeyRefused { reason, .. } = answer {
+            keys.push(Err(reason));
+        } else {
+            return Err(unexpected("no answer to a request for a key"));
+        }
     }
     let (software, edges) = if welcome.features & FEATURE_DESCRIPTION != 0 {
         talk.say(&ClientMessage::Describe);
-        match talk.hear()? {
-            NodeMessage::Description { software, edges } => (Some(software), Some(edges)),
-            _ => return Err(unexpected("no description")),
-        }
+        let NodeMessage::Description { software, edges } = talk.hear()? else {
+            return Err(unexpected("no description"));
+        };
+        (Some(software), Some(edges))
     } else {
         (None, None)
     };
@@ -273,8 +274,12 @@ fn link_error(error: LinkError) -> ProbeError {
             ProbeError::Unresolved(error.to_string())
         }
         LinkError::ServerName(_) | LinkError::TlsSetup(_) => ProbeError::Files(error.to_string()),
-        LinkError::Tls(error) => ProbeError::Tls(error),
+        LinkError::Tls(error) => tls_error(&TlsFailure(error)),
     }
+}
+
+fn tls_error(failure: &TlsFailure) -> ProbeError {
+    ProbeError::Tls(TlsFault::of(&failure.0), failure.to_string())
 }
 
 fn io_error(error: io::Error) -> ProbeError {
@@ -282,7 +287,7 @@ fn io_error(error: io::Error) -> ProbeError {
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<TlsFailure>());
     match tls {
-        Some(TlsFailure(error)) => ProbeError::Tls(error.clone()),
+        Some(failure) => tls_error(failure),
         None => match error.kind() {
             io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
-use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem};
 use thiserror::Error as ThisError;
@@ -72,6 +72,52 @@ fn unreadable(path: &Path, error: pem::Error) -> TlsSetupError {
 fn unusable(path: &Path, error: Error) -> TlsSetupError {
     let path = path.to_owned();
     TlsSetupError::Unusable { path, error }
+}
+
+/// What a failed TLS handshake with a node means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFault {
+    /// The node's certificate was signed by another authority.
+    OtherAuthority,
+    /// The node's certificate has expired, or is not valid yet.
+    NodeExpired,
+    /// The node's certificate is for another name.
+    WrongName,
+    /// The node does not know the authority of this client's certificate.
+    UnknownToNode,
+    /// This client's certificate is revoked.
+    Revoked,
+    /// This client's certificate has expired.
+    Expired,
+    /// Anything else.
+    Other,
+}
+
+impl TlsFault {
+    pub(crate) fn of(error: &Error) -> Self {
+        use CertificateError as Certificate;
+        match error {
+            // Authorities of the same name differ in their signatures.
+            Error::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature) => {
+                Self::OtherAuthority
+            }
+            Error::InvalidCertificate(
+                Certificate::Expired
+                | Certificate::ExpiredContext { .. }
+                | Certificate::NotValidYet
+                | Certificate::NotValidYetContext { .. },
+            ) => Self::NodeExpired,
+            Error::InvalidCertificate(
+                Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
+            ) => Self::WrongName,
+            Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+                Self::UnknownToNode
+            }
+            Error::AlertReceived(AlertDescription::CertificateRevoked) => Self::Revoked,
+            Error::AlertReceived(AlertDescription::CertificateExpired) => Self::Expired,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A TLS error with a hint for the frequent ones.

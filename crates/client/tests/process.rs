@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use fake::{Auto, FakeNode, SIGN, digest, is_answer, open, pool, soon};
+use fake::{Auto, FakeNode, SIGN, digest, import, is_answer, open, pool, soon};
 use millrace_client::{Endpoint, Pool, PoolConfig};
 
 /// Set in the processes that run one test alone.
@@ -188,9 +188,7 @@ fn thousand_reconnects_leave_no_descriptor_open() {
             let before = descriptors();
             for _ in 0..1000 {
                 let pool = Pool::new(PoolConfig::new(vec![Endpoint::Unix(path.clone())]));
-                let selector = millrace_client::KeySelector::Name("k".to_owned());
-                pool.open_key(selector, soon())
-                    .expect_err("no node answers");
+                import(&pool).expect_err("no node answers");
                 drop(pool);
             }
             // (The other ends are here, too, and are closed by their thread.)

@@ -16,7 +16,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fake::{Auto, Peer, SIGN, digest, is_answer, open, soon};
-use millrace_client::{ClientError, Endpoint, KeySelector, Pool, PoolConfig, TlsConfig};
+use millrace_client::{
+    ClientError, Endpoint, KeySelector, Pool, PoolConfig, ProbeError, ProbeRequest, TlsConfig,
+    TlsFault, probe,
+};
 use millrace_engine::key::PrivateKey;
 use millrace_wire::{ClientMessage, Decoder, Message, NodeMessage, Welcome};
 use rcgen::{
@@ -194,8 +197,7 @@ fn pool(endpoint: Endpoint) -> Pool {
 }
 
 fn trouble(endpoint: Endpoint) -> String {
-    let selector = KeySelector::Name("site".to_owned());
-    match pool(endpoint).open_key(selector, soon()) {
+    match fake::import(&pool(endpoint)) {
         Err(ClientError::NoNode(why)) => why,
         other => panic!("no node should be reached: {other:?}"),
     }
@@ -324,6 +326,57 @@ fn client_without_accepted_certificate_sees_the_reason() {
         ..world.tls()
     }));
     assert!(why.contains("refused the TLS handshake"), "{why}");
+}
+
+#[test]
+fn probe_keeps_the_type_of_an_error() {
+    let world = World::new();
+    let folder = world.folder.path();
+    let other = authority("right");
+    let ask = |tls: TlsConfig, node: &TlsNode| {
+        let request = ProbeRequest {
+            keys: vec![KeySelector::Name("site".to_owned())],
+            timeout: fake::PATIENCE,
+            agent: "test".to_owned(),
+        };
+        probe(&node.endpoint(tls), &request)
+    };
+    let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
+    let said = ask(world.tls(), &node).expect("an answer");
+    assert_eq!((said.node.as_str(), said.keys.len()), ("tls", 1));
+    assert!(said.keys[0].is_ok() && said.certificates.is_some());
+    let fault = |tls: TlsConfig, node: &TlsNode| match ask(tls, node) {
+        Err(ProbeError::Tls(fault, _)) => fault,
+        other => panic!("TLS should fail: {other:?}"),
+    };
+    // The authority has the same name and another key.
+    let stranger = leaf(folder, "stranger", &other, false);
+    let strange = TlsNode::start(&world.ca, &stranger, millrace_wire::ALPN);
+    assert_eq!(fault(world.tls(), &strange), TlsFault::OtherAuthority);
+    let expired = leaf(folder, "old", &world.authority, true);
+    let old = TlsNode::start(&world.ca, &expired, millrace_wire::ALPN);
+    assert_eq!(fault(world.tls(), &old), TlsFault::NodeExpired);
+    let elsewhere = TlsConfig {
+        server_name: Some("elsewhere.example".to_owned()),
+        ..world.tls()
+    };
+    assert_eq!(fault(elsewhere, &node), TlsFault::WrongName);
+    for ((cert, key), expected) in [
+        (stranger, TlsFault::UnknownToNode),
+        (expired, TlsFault::Expired),
+    ] {
+        let tls = TlsConfig {
+            cert,
+            key,
+            ..world.tls()
+        };
+        assert_eq!(fault(tls, &node), expected);
+    }
+    let gone = TlsConfig {
+        cert: folder.join("missing.pem"),
+        ..world.tls()
+    };
+    assert!(matches!(ask(gone, &node), Err(ProbeError::Files(why)) if why.contains("missing.pem")));
 }
 
 #[test]

@@ -14,12 +14,13 @@
 //! ```
 //!
 //! It reads files and processes with `hostfs` and makes TLS handshakes from outside; of other crates it knows
-//! nothing. Answers that only a node has come in through [`check::Node`]. It starts only the servers' own
+//! nothing. Answers that only a node has come in through [`check::Nodes`]. It starts only the servers' own
 //! tests (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod plan;
+mod provider_keys;
 pub mod recipe;
 pub mod settings;
 pub mod verify;

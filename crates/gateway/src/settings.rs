@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use strum::Display;
 use thiserror::Error;
 
+use crate::provider_keys::{self, is_endpoint};
+
 /// The provider's own bound on nodes.
 const MAX_NODES: usize = 64;
 
@@ -31,6 +33,12 @@ pub enum SettingsError {
         what: &'static str,
         /// Its value.
         value: String,
+    },
+    /// A word of `algorithms` that is no key type.
+    #[error("algorithms: {word} is none of {}", provider_keys::KEY_TYPES.join(", "))]
+    KeyType {
+        /// The word.
+        word: String,
     },
     /// A relative path.
     #[error("{what} {}: give an absolute path", path.display())]
@@ -79,6 +87,8 @@ pub struct Settings {
     pub connections: u32,
     /// CPU cores of the machine.
     pub cores: u32,
+    /// Whether systemd starts the services.
+    pub systemd: bool,
 }
 
 impl Settings {
@@ -98,6 +108,7 @@ impl Settings {
             provider,
             connections: _,
             cores: _,
+            systemd: _,
         } = &settings;
         plain("key", key)?;
         if key.contains('/') || key.starts_with('.') {
@@ -120,8 +131,28 @@ impl Settings {
         }
         for (name, value) in provider {
             plain(name, value)?;
+            if let ("algorithms", Some(word)) = (*name, provider_keys::unknown_key_type(value)) {
+                return Err(SettingsError::KeyType {
+                    word: word.to_owned(),
+                });
+            }
         }
         Ok(settings)
+    }
+
+    /// Whether a node is named by a host name, which has to be resolved.
+    pub(crate) fn has_names(&self) -> bool {
+        let hosts = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.strip_prefix("tcp:"));
+        hosts
+            .filter_map(|address| address.rsplit_once(':'))
+            .any(|(host, _)| {
+                host.trim_matches(['[', ']'])
+                    .parse::<std::net::IpAddr>()
+                    .is_err()
+            })
     }
 
     /// The unix sockets among the nodes.
@@ -161,15 +192,11 @@ fn unquotable(what: &'static str, value: &str) -> SettingsError {
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), SettingsError> {
-    let good = match endpoint.split_once(':') {
-        Some(("unix", path)) => path.starts_with('/'),
-        Some(("tcp", address)) => address
-            .rsplit_once(':')
-            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()),
-        _ => false,
-    };
+    let relative = endpoint
+        .strip_prefix("unix:")
+        .is_some_and(|path| !path.starts_with('/'));
     // A comma separates endpoints.
-    if !good || endpoint.contains(',') {
+    if !is_endpoint(endpoint) || relative || endpoint.contains(',') {
         return Err(SettingsError::Endpoint(endpoint.to_owned()));
     }
     plain("node", endpoint)
@@ -196,6 +223,7 @@ pub(crate) mod tests {
             provider: Vec::new(),
             connections: 4096,
             cores: 4,
+            systemd: true,
         };
         Settings::new(settings).expect("settings of a test")
     }
@@ -240,6 +268,11 @@ pub(crate) mod tests {
         for key in ["", "../x", "a/b", ".hidden", "a;b", "a b"] {
             assert!(with(&|s| s.key = key.to_owned()).is_err(), "{key}");
         }
-        assert!(with(&|s| s.provider = vec![("algorithms", "RSA\nmodule=/x".to_owned())]).is_err());
+        for list in ["RSA\nmodule=/x", "RSA,FOO"] {
+            assert!(
+                with(&|s| s.provider = vec![("algorithms", list.to_owned())]).is_err(),
+                "{list}"
+            );
+        }
     }
 }

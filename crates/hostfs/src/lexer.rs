@@ -44,3 +44,25 @@ pub(crate) fn words(line: &str, quoting: &Quoting) -> Vec<String> {
     words.extend(word);
     words
 }
+
+/// The lines of a text, each prepared by `line` (none: the line is left out), where a backslash at the end
+/// continues a line in the next one after `joint`.
+pub(crate) fn logical_lines<'a>(
+    text: &'a str,
+    joint: &str,
+    line: impl Fn(&'a str) -> Option<&'a str>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut begun = String::new();
+    for line in text.lines().filter_map(line) {
+        if let Some(continued) = line.strip_suffix('\\') {
+            begun.push_str(continued);
+            begun.push_str(joint);
+            continue;
+        }
+        begun.push_str(line);
+        lines.push(std::mem::take(&mut begun));
+    }
+    lines.push(begun);
+    lines
+}

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::lexer::{self, Quoting};
+use crate::lexer::{self, Quoting, logical_lines};
 
 /// Bound on the values of a file: OpenSSL's own sample has 130.
 const MAX_VALUES: usize = 10_000;
@@ -37,7 +37,7 @@ impl Cnf {
     /// Parses one more file. A later value of the same name replaces an earlier one.
     pub fn add(&mut self, text: &str) {
         let mut section = DEFAULT.to_owned();
-        for line in logical_lines(text) {
+        for line in logical_lines(text, "", |line| Some(without_comment(line))) {
             let line = line.trim();
             if let Some(header) = line.strip_prefix('[') {
                 let name = header.split(']').next().unwrap_or_default().trim();
@@ -101,23 +101,6 @@ fn include(line: &str) -> Option<&str> {
     let file = rest.trim_start();
     let file = file.strip_prefix('=').unwrap_or(file).trim();
     (!file.is_empty()).then_some(file)
-}
-
-/// The lines without comments, with continued lines joined.
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut begun = String::new();
-    for line in text.lines() {
-        let line = without_comment(line);
-        if let Some(continued) = line.strip_suffix('\\') {
-            begun.push_str(continued);
-            continue;
-        }
-        begun.push_str(line);
-        lines.push(std::mem::take(&mut begun));
-    }
-    lines.push(begun);
-    lines
 }
 
 /// The line up to `#`, which is an ordinary character in quotes and after a backslash.

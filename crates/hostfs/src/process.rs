@@ -165,15 +165,8 @@ impl Proc {
             .root
             .lossy_text(&format!("{pid}/status"), MAX_SMALL)
             .ok()?;
-        let (name, parent, user) = parse_status(&status)?;
         let arguments = self.strings(pid, "cmdline", MAX_SMALL).unwrap_or_default();
-        Some(Process {
-            pid,
-            name,
-            parent,
-            arguments,
-            user,
-        })
+        parse_status(pid, &status, arguments)
     }
 
     /// The value of a variable in the environment with which a process was started; `None` if it was not set.
@@ -287,23 +280,24 @@ fn has_ended(status: &str) -> bool {
     field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
-fn parse_status(text: &str) -> Option<(String, u32, User)> {
-    if has_ended(text) {
+/// The process of a `status`; none if the process has ended.
+fn parse_status(pid: u32, status: &str, arguments: Vec<String>) -> Option<Process> {
+    if has_ended(status) {
         return None;
     }
-    let groups = field(text, "Groups").unwrap_or_default();
-    Some((
-        field(text, "Name")?.to_owned(),
-        field(text, "PPid")?.parse().ok()?,
-        User {
-            uid: effective(text, "Uid")?,
-            gid: effective(text, "Gid")?,
-            groups: groups
-                .split_whitespace()
-                .filter_map(|id| id.parse().ok())
-                .collect(),
+    let groups = field(status, "Groups").unwrap_or_default();
+    let groups = groups.split_whitespace().filter_map(|id| id.parse().ok());
+    Some(Process {
+        pid,
+        name: field(status, "Name")?.to_owned(),
+        parent: field(status, "PPid")?.parse().ok()?,
+        arguments,
+        user: User {
+            uid: effective(status, "Uid")?,
+            gid: effective(status, "Gid")?,
+            groups: groups.collect(),
         },
-    ))
+    })
 }
 
 #[cfg(test)]
@@ -389,7 +383,7 @@ mod tests {
             "Name: x\nPPid: y\nUid: 1 1\nGid: 1 1\n",
             "Uid:\n",
         ] {
-            assert!(parse_status(text).is_none(), "{text}");
+            assert!(parse_status(1, text, Vec::new()).is_none(), "{text}");
         }
     }
 }

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::environment::{self, words};
+use crate::lexer;
 use crate::{FileKind, Root, Unavailable, glob};
 
 /// Bound on a unit file and on a file of variables, in bytes.
@@ -244,25 +245,10 @@ impl ServiceEnvironment {
     }
 }
 
-/// The lines of a unit file without comments; continued lines are joined by a blank.
+/// The lines of a unit file without comments, which may also stand between the parts of a continued line.
 fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut begun = String::new();
-    for line in text.lines() {
-        // Comments may stand between the parts of a line, too.
-        if line.trim_start().starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(continued) = line.strip_suffix('\\') {
-            begun.push_str(continued);
-            begun.push(' ');
-            continue;
-        }
-        begun.push_str(line);
-        lines.push(std::mem::take(&mut begun));
-    }
-    lines.push(begun);
-    lines
+    let is_comment = |line: &str| line.trim_start().starts_with(['#', ';']);
+    lexer::logical_lines(text, " ", |line| (!is_comment(line)).then_some(line))
 }
 
 /// The unit file in force, then its drop-ins by name. Of files with the same name, the one in the folder with

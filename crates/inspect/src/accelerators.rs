@@ -78,27 +78,18 @@ pub struct Engine {
 /// PCI device numbers of GPUs that a pool could use, and their compute capability.
 ///
 /// Source: the PCI ID database; compute capabilities from NVIDIA's list of GPUs.
-const CAPABILITIES: [(&str, &str); 20] = [
-    ("0x20b0", "8.0"),
-    ("0x20b1", "8.0"),
-    ("0x20b2", "8.0"),
-    ("0x20b3", "8.0"),
-    ("0x20b5", "8.0"),
-    ("0x20f1", "8.0"),
-    ("0x2235", "8.6"),
-    ("0x2236", "8.6"),
-    ("0x2237", "8.6"),
-    ("0x26b5", "8.9"),
-    ("0x26b9", "8.9"),
-    ("0x27b8", "8.9"),
-    ("0x2330", "9.0"),
-    ("0x2331", "9.0"),
-    ("0x2335", "9.0"),
-    ("0x2339", "9.0"),
-    ("0x233a", "9.0"),
-    ("0x2342", "9.0"),
-    ("0x2901", "10.0"),
-    ("0x2941", "10.0"),
+const CAPABILITIES: [(&str, &[&str]); 5] = [
+    (
+        "8.0",
+        &["0x20b0", "0x20b1", "0x20b2", "0x20b3", "0x20b5", "0x20f1"],
+    ),
+    ("8.6", &["0x2235", "0x2236", "0x2237"]),
+    ("8.9", &["0x26b5", "0x26b9", "0x27b8"]),
+    (
+        "9.0",
+        &["0x2330", "0x2331", "0x2335", "0x2339", "0x233a", "0x2342"],
+    ),
+    ("10.0", &["0x2901", "0x2941"]),
 ];
 
 /// Reads the facts about accelerators.
@@ -126,10 +117,7 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
     const PCI: &str = "sys/bus/pci/devices";
     let mut gpus = Vec::new();
     for address in reader.names(PCI) {
-        let mut text = |name: &str| {
-            let text = reader.text_if_there(&format!("{PCI}/{address}/{name}"))?;
-            Some(text.trim().to_owned())
-        };
+        let mut text = |name: &str| reader.word(&format!("{PCI}/{address}/{name}"));
         let is_one = text("vendor").as_deref() == Some(VENDOR_NVIDIA)
             // Display controllers: 0300 with a monitor, 0302 without.
             && text("class").is_some_and(|class| class.starts_with("0x03"));
@@ -139,14 +127,16 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
         if gpus.len() == MAX_DEVICES {
             break;
         }
-        let numa_node = text("numa_node").and_then(|node| node.parse().ok());
+        let numa_node = reader.numa_node(&format!("{PCI}/{address}"));
         let information = format!("proc/driver/nvidia/gpus/{address}/information");
-        let known = CAPABILITIES.iter().find(|(id, _)| *id == device_id);
+        let known = CAPABILITIES
+            .iter()
+            .find(|(_, ids)| ids.contains(&device_id.as_str()));
         gpus.push(Gpu {
             model: reader
                 .text_if_there(&information)
                 .and_then(|text| model(&text)),
-            compute_capability: known.map(|(_, capability)| (*capability).to_owned()),
+            compute_capability: known.map(|(capability, _)| (*capability).to_owned()),
             driver: reader.root().link_name(&format!("{PCI}/{address}/driver")),
             numa_node,
             device_id,
@@ -180,9 +170,8 @@ fn virtio_crypto(reader: &mut SectionReader<'_>) -> Vec<Bound> {
     const VIRTIO: &str = "sys/bus/virtio/devices";
     let mut found = Vec::new();
     for name in reader.names(VIRTIO) {
-        let number = reader.text_if_there(&format!("{VIRTIO}/{name}/device"));
-        if number.is_some_and(|number| number.trim() == VIRTIO_CRYPTO) && found.len() < MAX_DEVICES
-        {
+        let number = reader.word(&format!("{VIRTIO}/{name}/device"));
+        if number.as_deref() == Some(VIRTIO_CRYPTO) && found.len() < MAX_DEVICES {
             let driver = reader.root().link_name(&format!("{VIRTIO}/{name}/driver"));
             found.push(Bound { name, driver });
         }
@@ -198,8 +187,7 @@ fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<Engine> {
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        let state = reader.text_if_there(&format!("{DSA}/{name}/state"));
-        let enabled = state.is_some_and(|state| state.trim() == "enabled");
+        let enabled = reader.word(&format!("{DSA}/{name}/state")).as_deref() == Some("enabled");
         if found.len() < MAX_DEVICES {
             found.push(Engine { name, enabled });
         }
@@ -209,10 +197,7 @@ fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<Engine> {
 
 /// Whether a module is loaded, or built in and listed below `/sys/module`.
 pub(crate) fn is_module(reader: &mut SectionReader<'_>, name: &str) -> bool {
-    let loaded = reader.table("proc/modules").is_some_and(|text| {
-        text.lines()
-            .any(|line| line.split_ascii_whitespace().next() == Some(name))
-    });
+    let loaded = reader.modules().iter().any(|module| module == name);
     loaded || reader.root().exists(&format!("sys/module/{name}"))
 }
 

@@ -4,9 +4,12 @@
 //! The machine as a whole: maker and model, operating system, kernel, memory. Host name and serial numbers
 //! are never read.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::network::counters;
 use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
@@ -35,24 +38,20 @@ const RELEASES: &[&str] = &[
 pub fn section(root: &Root) -> Section<Machine> {
     let mut reader = SectionReader::new(root);
     let system = RELEASES.iter().find_map(|path| reader.text_if_there(path));
-    let kernel = reader
-        .text_if_there("proc/sys/kernel/osrelease")
-        .map(|text| text.trim().to_owned());
+    let kernel = reader.word("proc/sys/kernel/osrelease");
     let machine = Machine {
         product: product(&mut reader),
         system: system.and_then(|text| pretty_name(&text)),
         kernel: kernel.or_else(|| kernel_of_modules(&mut reader)),
-        memory_kib: reader
-            .text_if_there("proc/meminfo")
-            .and_then(|text| memory_kib(&text)),
+        memory_kib: memory(&mut reader).get("MemTotal").copied(),
     };
     let known = machine != Machine::default();
     reader.section(known.then_some(machine))
 }
 
 fn product(reader: &mut SectionReader<'_>) -> Option<String> {
-    if let Some(model) = reader.text_if_there("proc/device-tree/model") {
-        return Some(model.trim().to_owned());
+    if let Some(model) = reader.word("proc/device-tree/model") {
+        return Some(model);
     }
     let mut field = |name: &str| {
         let text = reader.text_if_there(&format!("sys/class/dmi/id/{name}"))?;
@@ -89,11 +88,12 @@ fn kernel_of_modules(reader: &mut SectionReader<'_>) -> Option<String> {
     (releases.len() == 1).then(|| releases.swap_remove(0))
 }
 
-fn memory_kib(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+/// The numbers of `/proc/meminfo` by name: KiB, or pages.
+pub(crate) fn memory(reader: &mut SectionReader<'_>) -> BTreeMap<String, u64> {
+    let text = reader.text_if_there("proc/meminfo").unwrap_or_default();
+    let rows = counters(&text).into_iter();
+    rows.map(|(name, value)| (name.trim_end_matches(':').to_owned(), value))
+        .collect()
 }
 
 #[cfg(test)]
@@ -111,10 +111,5 @@ mod tests {
             Some("OpenWrt 23.05.3 r23809")
         );
         assert_eq!(pretty_name("PRETTY_NAME=\n"), None);
-        assert_eq!(
-            memory_kib("MemFree: 1 kB\nMemTotal:       16384 kB\n"),
-            Some(16_384)
-        );
-        assert_eq!(memory_kib("MemTotal:"), None);
     }
 }

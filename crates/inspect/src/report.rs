@@ -15,7 +15,7 @@
 //!
 //! fn section(root: &Root) -> Section<u64> {
 //!     let mut reader = SectionReader::new(root);
-//!     let online = reader.number("sys/devices/system/cpu/kernel_max");
+//!     let online = reader.number_if_there("sys/devices/system/cpu/kernel_max");
 //!     reader.section(online)
 //! }
 //! # let _ = section(&Root::open("/")?);
@@ -92,7 +92,7 @@ impl Report {
 }
 
 /// The JSON of `millrace inspect`: all sections, or those of one part.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(title = "Report")]
 pub struct ReportParts {
     /// Version of this format; it grows when a field changes its meaning or disappears
@@ -135,15 +135,7 @@ impl ReportParts {
         Self {
             format: Report::FORMAT,
             live: root.is_live(),
-            machine: None,
-            cpu: None,
-            libcrypto: None,
-            timed: None,
-            kernel: None,
-            qat: None,
-            accelerators: None,
-            network: None,
-            used: None,
+            ..Self::default()
         }
     }
 }
@@ -216,22 +208,40 @@ impl<'a> SectionReader<'a> {
         }
     }
 
+    /// The text of a small file that need not exist, without blanks, line ends and NULs around it.
+    pub fn word(&mut self, path: &str) -> Option<String> {
+        let text = self.text_if_there(path)?;
+        Some(
+            text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
+                .to_owned(),
+        )
+    }
+
+    /// The NUMA node of a device; none if the machine has only one, where the kernel says -1.
+    pub fn numa_node(&mut self, device: &str) -> Option<u32> {
+        let node = self.number_if_there::<i64>(&format!("{device}/numa_node"))?;
+        u32::try_from(node).ok()
+    }
+
+    /// The names of the loaded modules; none without a list of them.
+    pub fn modules(&mut self) -> Vec<String> {
+        let text = self.table("proc/modules").unwrap_or_default();
+        let names = text
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().next());
+        names.map(str::to_owned).collect()
+    }
+
     /// The text of a file that grows with the machine, such as `/proc/cpuinfo`.
     pub fn table(&mut self, path: &str) -> Option<String> {
         let text = self.root.text(path, TABLE_BYTES);
         self.keep(path, text)
     }
 
-    /// The bytes of a library or program.
-    pub fn library(&mut self, path: &str) -> Option<Vec<u8>> {
-        let content = self.root.read(path, LIBRARY_BYTES);
-        self.keep(path, content.map(Content::into_bytes))
-    }
-
-    /// The bytes of a library or program that need not exist.
-    pub fn library_if_there(&mut self, path: &str) -> Option<Vec<u8>> {
+    /// The bytes of a library or program; if `optional`, its absence is not noted.
+    pub fn library(&mut self, path: &str, optional: bool) -> Option<Vec<u8>> {
         match self.root.read(path, LIBRARY_BYTES) {
-            Err(Unavailable::Missing) => None,
+            Err(Unavailable::Missing) if optional => None,
             content => self.keep(path, content.map(Content::into_bytes)),
         }
     }
@@ -248,19 +258,9 @@ impl<'a> SectionReader<'a> {
         }
     }
 
-    /// The single value in a small file that should exist.
-    pub fn number<T: FromStr>(&mut self, path: &str) -> Option<T> {
-        let text = self.text(path)?;
-        self.parse(path, &text)
-    }
-
     /// The single value in a small file that need not exist.
     pub fn number_if_there<T: FromStr>(&mut self, path: &str) -> Option<T> {
         let text = self.text_if_there(path)?;
-        self.parse(path, &text)
-    }
-
-    fn parse<T: FromStr>(&mut self, path: &str, text: &str) -> Option<T> {
         let parsed = text.trim().parse().ok();
         if parsed.is_none() {
             let shown: String = text.trim().chars().take(40).collect();
@@ -354,11 +354,11 @@ mod tests {
         std::fs::write(folder.path().join("odd"), "a few\n").unwrap();
         let root = Root::open(folder.path()).unwrap();
         let mut reader = SectionReader::new(&root);
-        assert_eq!(reader.number::<u32>("n"), Some(12));
+        assert_eq!(reader.number_if_there::<u32>("n"), Some(12));
         assert_eq!(reader.text_if_there("none"), None);
         assert_eq!(reader.text("none"), None);
         assert_eq!(reader.text("/none"), None);
-        assert_eq!(reader.number::<u32>("odd"), None);
+        assert_eq!(reader.number_if_there::<u32>("odd"), None);
         let section = reader.section(Some(()));
         let said: Vec<String> = section
             .unread

@@ -159,6 +159,8 @@ struct Deadlines {
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
+    /// When the message began of which the decoder holds a part.
+    message: Option<Instant>,
     linger: Option<Instant>,
     /// The end of a pause after refused jobs ([`BUSY_PAUSE`]).
     busy: Option<Instant>,
@@ -191,6 +193,7 @@ impl<S> Connection<S> {
                 armed: Some(hello),
                 hello,
                 active: now,
+                message: None,
                 linger: None,
                 busy: None,
                 close: None,
@@ -284,6 +287,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let now = Instant::now();
         self.deadlines.active = now;
         self.session.begin_turn(now);
+        let mut message_began = self.deadlines.message.unwrap_or(now);
         let ended = loop {
             let jobs = self.session.jobs_waiting();
             if self.session.replies_waiting() >= REPLIES_PER_TURN || jobs >= JOBS_PER_TURN {
@@ -293,6 +297,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.decoder.next() {
                 Ok(None) => break None,
                 Ok(Some(message)) => {
+                    message_began = now;
                     if let Err(fault) = self.session.receive(message, now) {
                         break Some((fault, fault.to_string()));
                     }
@@ -305,6 +310,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(error) => break Some((error.fault(), error.to_string())),
             }
         };
+        self.deadlines.message = (self.decoder.buffered() > 0).then_some(message_began);
         self.carry_out();
         if let Some((fault, reason)) = ended {
             self.fault(fault, &reason);
@@ -430,14 +436,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         } else {
             self.deadlines.linger = None;
         }
+        if self.paused() || self.unread {
+            // The client cannot complete a message that the node does not read.
+            self.deadlines.message = self.deadlines.message.map(|_| Instant::now());
+        }
+        let message_timeout = self.session.settings().limits.message_timeout;
         let deadlines = &self.deadlines;
+        let message = deadlines.message.map(|began| began + message_timeout);
         let hello = (!self.session.greeted()).then_some(deadlines.hello);
         let idle = (idle_now && !idle_timeout.is_zero()).then(|| deadlines.active + idle_timeout);
         if self.closing {
             return deadlines.close;
         }
         let sending = self.sending.deadline();
-        let all = [hello, idle, deadlines.linger, deadlines.busy, sending];
+        let all = [
+            hello,
+            message,
+            idle,
+            deadlines.linger,
+            deadlines.busy,
+            sending,
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -453,10 +472,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if passed(self.deadlines.linger) {
             return Some(End::Closed);
         }
-        let reason = if self.session.greeted() {
-            "idle"
-        } else {
+        let message_timeout = self.session.settings().limits.message_timeout;
+        let message = self.deadlines.message.map(|began| began + message_timeout);
+        let reason = if !self.session.greeted() {
             "no hello"
+        } else if passed(message) {
+            "a message is not complete in time"
+        } else {
+            "idle"
         };
         self.fault(Fault::TimedOut, reason);
         None

@@ -3,13 +3,14 @@
 
 //! `/metrics`, `/healthz` and `/status` over HTTP without authentication, on loopback and on a unix socket.
 //! The answers contain names and numbers, no secrets, and no request changes the node: [`crate::admin`] does
-//! that. The number of connections is bounded, and each request and each answer has a timeout, so that a slow
-//! client does not block others.
+//! that. The number of connections is bounded, each request and each answer has a timeout, and the oldest
+//! connection that has not sent a whole request gives way to a new one, so that slow clients do not block others.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use axum::serve::Listener;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
 
 use millrace_service::Service;
@@ -107,11 +108,12 @@ fn is_loopback(host: &str) -> bool {
 /// connections left open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener that accepts while fewer than [`MAX_HTTP_CONNECTIONS`] are open, and ends connections that
-/// exceed the timeouts of the settings.
+/// A listener with at most [`MAX_HTTP_CONNECTIONS`]. It ends connections that exceed the timeouts of the settings,
+/// and for a new one the oldest that waits for its first request.
 pub(crate) struct Bounded<L> {
     listener: L,
     permits: Arc<Semaphore>,
+    waiting: Waiting,
     service: Service,
 }
 
@@ -129,6 +131,7 @@ impl<L> Bounded<L> {
         Self {
             listener,
             permits: Arc::new(Semaphore::new(MAX_HTTP_CONNECTIONS)),
+            waiting: Waiting::default(),
             service,
         }
     }
@@ -139,14 +142,27 @@ impl<L: Listener> Listener for Bounded<L> {
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = self.listener.accept().await;
+        if self.permits.available_permits() == 0 {
+            self.waiting.end_oldest();
+        }
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let limits = &self.service.settings().settings.limits;
         let timeouts = Timeouts {
             request: limits.handshake_timeout,
             answer: limits.write_timeout,
         };
-        (Timed::new(stream, timeouts, permit), address)
+        let (first_request, ended) = self.waiting.enter();
+        let timed = Timed {
+            stream,
+            timeouts,
+            answering: false,
+            timer: Box::pin(sleep(timeouts.request)),
+            ended,
+            first_request: Some(first_request),
+            _permit: permit,
+        };
+        (timed, address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -162,24 +178,68 @@ pub(crate) struct Timed<S> {
     timeouts: Timeouts,
     answering: bool,
     timer: Pin<Box<Sleep>>,
+    /// Completes when the connection must end for a new one.
+    ended: oneshot::Receiver<()>,
+    /// Until the first answer begins.
+    first_request: Option<FirstRequest>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<S> Timed<S> {
-    fn new(stream: S, timeouts: Timeouts, permit: Option<OwnedSemaphorePermit>) -> Self {
-        Self {
-            stream,
-            timeouts,
-            answering: false,
-            timer: Box::pin(sleep(timeouts.request)),
-            _permit: permit,
+/// The connections that wait for their first request, by number: the oldest first.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<WaitingState>>);
+
+#[derive(Default)]
+struct WaitingState {
+    next: u64,
+    connections: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl Waiting {
+    fn enter(&self) -> (FirstRequest, oneshot::Receiver<()>) {
+        let (end, ended) = oneshot::channel();
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.connections.insert(number, end);
+        drop(state);
+        let first_request = FirstRequest {
+            number,
+            waiting: self.clone(),
+        };
+        (first_request, ended)
+    }
+
+    fn end_oldest(&self) {
+        if let Some((_, end)) = self.lock().connections.pop_first() {
+            // A receiver that is gone belongs to a connection that has just ended.
+            let _ = end.send(());
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, WaitingState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection's place among those that wait for their first request.
+struct FirstRequest {
+    number: u64,
+    waiting: Waiting,
+}
+
+impl Drop for FirstRequest {
+    fn drop(&mut self) {
+        self.waiting.lock().connections.remove(&self.number);
+    }
+}
+
+impl<S> Timed<S> {
     /// Starts the timeout of the client's next step: reading the answer if `answering`, else its request.
     fn turn(&mut self, answering: bool) {
         if self.answering != answering {
             self.answering = answering;
+            self.first_request = None;
             let time = if answering {
                 self.timeouts.answer
             } else {
@@ -198,7 +258,11 @@ impl<S> Timed<S> {
         if outcome.is_ready() {
             return outcome;
         }
-        ready!(self.timer.as_mut().poll(context));
+        let displaced = self.first_request.is_some()
+            && matches!(Pin::new(&mut self.ended).poll(context), Poll::Ready(Ok(())));
+        if !displaced {
+            ready!(self.timer.as_mut().poll(context));
+        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }

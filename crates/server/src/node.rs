@@ -19,9 +19,10 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::Refusal;
 use millrace_service::outbox::Outbox;
@@ -36,8 +37,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin;
@@ -56,6 +57,10 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Pause after a failed accept. The usual cause is exhausted file descriptors, and an immediate retry would
 /// only use up a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time within which a TCP client must have sent its first TLS message. Clients send it with the last packet of the
+/// TCP handshake.
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bound on the time that connections have to end after the order to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -81,6 +86,10 @@ pub(crate) struct Inner {
     imports: Imports,
     /// The turns that the connections of one identity share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+    /// TLS handshakes in progress, and what ends their tasks.
+    handshakes: Mutex<(Handshakes, HashMap<u64, AbortHandle>)>,
+    /// Failed accepts that may be logged.
+    accept_complaints: RateLimit,
     /// The reload action of the composition root, if it has set one.
     reload: Mutex<Option<ReloadAction>>,
 }
@@ -185,6 +194,8 @@ impl Node {
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
             imports: Imports::new(service.clone()),
             turns: Mutex::default(),
+            handshakes: Mutex::default(),
+            accept_complaints: RateLimit::default(),
             reload: Mutex::new(None),
             service,
         });
@@ -370,6 +381,19 @@ impl Inner {
         Turns::new(fresh)
     }
 
+    fn handshakes(&self) -> MutexGuard<'_, (Handshakes, HashMap<u64, AbortHandle>)> {
+        let handshakes = self.handshakes.lock();
+        handshakes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits after a failed accept.
+    async fn pause(&self, error: &io::Error) {
+        if let Some(suppressed) = self.accept_complaints.pass(Instant::now()) {
+            warn!(%error, suppressed, "cannot accept a connection");
+        }
+        sleep(ACCEPT_PAUSE).await;
+    }
+
     fn reload(&self) -> Result<Reloaded, StartError> {
         let keys = self.service.reload_keys();
         if let Some(acceptor) = &self.acceptor {
@@ -413,7 +437,7 @@ async fn accept_unix(socket: BoundSocket, node: Arc<Inner>) {
                 node.service.metrics().connections_accepted.add(1);
                 tokio::spawn(admit_unix(stream, Arc::clone(&node)));
             }
-            Err(error) => pause(&error).await,
+            Err(error) => node.pause(&error).await,
         }
     }
 }
@@ -424,21 +448,67 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<In
             Ok((stream, address)) => {
                 node.service.metrics().connections_accepted.add(1);
                 // Checked before TLS: a handshake costs the node more than the client.
-                if let Some(place) = node.service.admit_handshake() {
-                    let (acceptor, node) = (Arc::clone(&acceptor), Arc::clone(&node));
-                    tokio::spawn(admit_tcp(stream, address, acceptor, place, node));
+                if let Some(place) = node.service.admit() {
+                    begin_handshake(stream, address, &acceptor, place, &node);
                 } else {
                     node.service.refuse(Refusal::TooMany, &address);
                 }
             }
-            Err(error) => pause(&error).await,
+            Err(error) => node.pause(&error).await,
         }
     }
 }
 
-async fn pause(error: &io::Error) {
-    warn!(%error, "cannot accept a connection");
-    sleep(ACCEPT_PAUSE).await;
+/// Starts the task of a TLS handshake. An older one may have to give way.
+fn begin_handshake(
+    stream: TcpStream,
+    address: SocketAddr,
+    acceptor: &Arc<Acceptor>,
+    place: Place,
+    node: &Arc<Inner>,
+) {
+    let most = node.service.most_handshakes();
+    let mut handshakes = node.handshakes();
+    let (order, tasks) = &mut *handshakes;
+    let Entered { number, displaced } = order.enter(address.ip(), most);
+    let handshake = Handshake {
+        number,
+        node: Arc::clone(node),
+    };
+    let task = tokio::spawn(admit_tcp(
+        stream,
+        address,
+        Arc::clone(acceptor),
+        place,
+        handshake,
+    ));
+    tasks.insert(number, task.abort_handle());
+    let displaced = displaced.and_then(|number| tasks.remove(&number));
+    drop(handshakes);
+    if let Some(task) = displaced {
+        task.abort();
+        node.service.refuse(Refusal::Displaced, &address);
+    }
+}
+
+/// A TLS handshake in progress. Dropping it ends its place among them; then nothing displaces the connection.
+struct Handshake {
+    number: u64,
+    node: Arc<Inner>,
+}
+
+impl Handshake {
+    fn spoke(&self) {
+        self.node.handshakes().0.spoke(self.number);
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        let mut handshakes = self.node.handshakes();
+        handshakes.0.leave(self.number);
+        handshakes.1.remove(&self.number);
+    }
 }
 
 async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
@@ -452,7 +522,9 @@ async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
         return tell(stream, Fault::Unauthorized).await;
     };
     match OnDemandWritable::new(stream) {
-        Ok(stream) => enter_and_serve(stream, identity, place, node).await,
+        Ok(stream) => {
+            enter_and_serve(stream, identity, place, Arc::default(), &node).await;
+        }
         Err(error) => warn!(%error, "cannot serve a connection"),
     }
 }
@@ -461,41 +533,56 @@ async fn admit_tcp(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: Arc<Acceptor>,
-    mut place: Place,
-    node: Arc<Inner>,
+    place: Place,
+    handshake: Handshake,
 ) {
     // Without these options the node only notices the end of the connection later.
     let _ = tune(&stream);
-    let handshake = acceptor.current().accept(stream);
+    let node = Arc::clone(&handshake.node);
     let service = &node.service;
     let patience = service.settings().settings.limits.handshake_timeout;
-    let stream = match timeout(patience, handshake).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return service.refuse(Refusal::Tls, &format_args!("{address}: {error}")),
+    let began = tokio::time::Instant::now();
+    let first = timeout(
+        patience.min(FIRST_MESSAGE_TIMEOUT),
+        tls::first_message(stream),
+    );
+    let failed = |error| service.refuse(Refusal::Tls, &format_args!("{address}: {error}"));
+    let start = match first.await {
+        Ok(Ok(start)) => start,
+        Ok(Err(error)) => return failed(error),
         Err(_) => return service.refuse(Refusal::TimedOut, &address),
     };
-    place.end_handshake();
-    let (_, connection) = stream.get_ref();
-    if connection.alpn_protocol() != Some(millrace_wire::ALPN) {
-        return service.refuse(Refusal::Alpn, &address);
+    handshake.spoke();
+    if !tls::offers_our_protocol(&start.client_hello()) {
+        service.refuse(Refusal::Alpn, &address);
+        return send_last(start.io, &tls::NO_PROTOCOL_ALERT).await;
     }
-    let certificate = connection
-        .peer_certificates()
-        .and_then(|chain| chain.first());
-    let Some(identity) = certificate.and_then(tls::identity) else {
+    let in_force = acceptor.current();
+    let finish = start.into_stream(Arc::clone(&in_force.config));
+    let stream = match timeout_at(began + patience, finish).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return failed(error),
+        Err(_) => return service.refuse(Refusal::TimedOut, &address),
+    };
+    drop(handshake);
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let Some(identity) = chain.first().and_then(tls::identity) else {
         service.refuse(Refusal::Identity, &address);
         return tell(stream, Fault::Unauthorized).await;
     };
-    enter_and_serve(stream, identity, place, node).await;
+    let outbox = Arc::new(Outbox::default());
+    let sink = Arc::clone(&outbox) as _;
+    let _watched = acceptor.watch(&in_force, chain, Arc::clone(&identity), sink);
+    enter_and_serve(stream, identity, place, outbox, &node).await;
 }
 
 async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     identity: Arc<str>,
     place: Place,
-    node: Arc<Inner>,
+    outbox: Arc<Outbox>,
+    node: &Inner,
 ) {
-    let outbox = Arc::new(Outbox::default());
     let turns = node.turns_of(&identity);
     let imports = node.imports.line(Arc::clone(&identity));
     match place.open(identity, Arc::clone(&outbox) as _) {
@@ -506,11 +593,16 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Sends the reason to a refused client, within [`CLOSE_TIMEOUT`].
-async fn tell<S: AsyncWrite + Unpin>(mut stream: S, fault: Fault) {
+async fn tell<S: AsyncWrite + Unpin>(stream: S, fault: Fault) {
     let mut bytes = Vec::new();
     NodeMessage::Fault(fault).encode(&mut bytes);
+    send_last(stream, &bytes).await;
+}
+
+/// Sends bytes and closes, within [`CLOSE_TIMEOUT`].
+async fn send_last<S: AsyncWrite + Unpin>(mut stream: S, bytes: &[u8]) {
     let _ = timeout(CLOSE_TIMEOUT, async {
-        stream.write_all(&bytes).await?;
+        stream.write_all(bytes).await?;
         stream.shutdown().await
     })
     .await;

@@ -718,3 +718,15 @@ async fn what_is_taken_is_named() {
             .contains("not a socket")
     );
 }
+
+#[test]
+fn message_that_is_not_completed_in_time_ends_the_connection() {
+    let setup = Setup::new().limits(|limits| limits.message_timeout = Duration::from_millis(50));
+    let node = setup.start();
+    let mut idle = node.connect();
+    let mut half = node.connect();
+    half.write(&[0; 3]);
+    assert_eq!(half.fault(), Fault::TimedOut);
+    // No message has begun here.
+    idle.import(&keys::p_256());
+}

@@ -112,3 +112,26 @@ fn answer_timeout_ends_when_the_answer_is_sent() {
     ask();
     drop(node);
 }
+
+#[test]
+fn new_connection_displaces_the_oldest_without_a_request() {
+    let (node, path) = start(|limits| {
+        limits.handshake_timeout = NEVER;
+        limits.write_timeout = NEVER;
+    });
+    let mut crowd: Vec<_> = (0..ALL).map(|_| connect(&path)).collect();
+    for stream in &mut crowd {
+        stream.write_all(b"GET /status HTTP/1.1\r\nx: ").unwrap();
+    }
+    for _ in 0..5 {
+        assert!(is_served(&path));
+    }
+    // The oldest is gone; the youngest may go on.
+    let mut rest = Vec::new();
+    let _ = crowd[0].read_to_end(&mut rest);
+    assert!(rest.is_empty());
+    let youngest = crowd.last_mut().unwrap();
+    youngest.write_all(b"y\r\nhost: a\r\n\r\n").unwrap();
+    assert!(youngest.read(&mut [0; 16]).unwrap() > 0);
+    drop(node);
+}

@@ -7,6 +7,8 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use millrace_server::tls::{CertificateFiles, ensure_node_certificates, issue_cli
 use millrace_testkit::keys;
 use millrace_wire::NodeMessage;
 use rcgen::{CertificateParams, Issuer, KeyPair};
+use rustix::net::{AddressFamily, SocketType};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Signs a client's certificate by the CA in `directory`, with any contents.
@@ -243,4 +246,56 @@ fn certificates_and_the_ca_are_reloaded() {
     assert!(still_old.refused_by(&node));
     // Open connections stay open.
     open.import(&keys::p_256());
+}
+
+/// A connection from another loopback address than the tests' clients use, that sends nothing.
+fn silent_from_elsewhere(node: &TestNode) -> OwnedFd {
+    let family = AddressFamily::INET;
+    let socket = rustix::net::socket(family, SocketType::STREAM, None).unwrap();
+    let source: SocketAddr = "127.0.0.2:0".parse().unwrap();
+    rustix::net::bind(&socket, &source).unwrap();
+    rustix::net::connect(&socket, &node.tcp.unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn flood_of_silent_connections_refuses_no_gateway() {
+    let node = setup()
+        .limits(|limits| {
+            limits.connections = 64;
+            limits.handshake_timeout = Duration::from_secs(600);
+        })
+        .start();
+    let papers = || Papers::of(&issue_once(&node));
+    let mut flood = Vec::new();
+    for _ in 0..20 {
+        flood.extend((0..16).map(|_| silent_from_elsewhere(&node)));
+        assert!(!papers().refused_by(&node));
+    }
+}
+
+#[test]
+fn client_without_a_first_message_is_cut_off_before_the_timeout() {
+    let node = setup()
+        .limits(|limits| limits.handshake_timeout = Duration::from_secs(600))
+        .start();
+    let mut silent = tcp(node.tcp.unwrap());
+    assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
+    node.until(|status| status.connections_refused == 1);
+}
+
+#[test]
+fn client_that_offers_no_protocol_gets_the_alert_of_alpn() {
+    let node = setup().start();
+    let files = issue(&node, "gateway-1");
+    for alpn in [vec![], vec![b"h2".to_vec()]] {
+        let papers = Papers {
+            alpn,
+            ..Papers::of(&files)
+        };
+        let mut stream = papers.connect(&node);
+        let error = stream.write_all(&[0; 8]).and_then(|()| stream.flush());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("NoApplicationProtocol"), "{error}");
+    }
 }

@@ -82,15 +82,12 @@ fn revoked_client_is_refused_from_the_next_reload_on() {
     let (one, two) = (issue(&node, "gateway-1"), issue(&node, "gateway-2"));
     let papers = || Papers::of(&one);
     let (before, between, after) = (papers(), papers(), papers());
-    let mut open = Client::new(before.connect(&node));
-    open.hello();
+    assert!(!before.refused_by(&node));
     revoke_client_certificate(&tls(&node.setup), "gateway-1").unwrap();
     assert!(!between.refused_by(&node));
     node.handle.reload().unwrap();
     assert!(after.refused_by(&node));
     assert!(gets_in(&node, &two));
-    // Open connections stay open.
-    open.import(&keys::p_256());
     // The client may get a new certificate.
     fs::remove_file(&one.key).unwrap();
     assert!(gets_in(&node, &issue(&node, "gateway-1")));
@@ -151,4 +148,21 @@ fn client_of_a_ca_without_a_valid_list_is_refused() {
         node.handle.reload().unwrap();
         assert_eq!(gets_in(&node, &one), good);
     }
+}
+
+#[test]
+fn reload_ends_the_open_connections_of_a_revoked_client() {
+    let node = with_list().start();
+    let connect = |name| {
+        let mut client = Client::new(Papers::of(&issue(&node, name)).connect(&node));
+        client.hello();
+        client
+    };
+    let (mut revoked, mut other) = (connect("gateway-1"), connect("gateway-2"));
+    revoke_client_certificate(&tls(&node.setup), "gateway-1").unwrap();
+    other.import(&keys::p_256());
+    node.handle.reload().unwrap();
+    revoked.ended();
+    other.import(&keys::p_256());
+    node.until(|status| status.connections == 1);
 }

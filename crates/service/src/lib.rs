@@ -19,6 +19,7 @@
 //! - [`store`]: keys at rest, and private keys from PEM.
 //! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
 //!   ends use it through [`Session`].
+//! - [`admission`]: which handshakes give way when there are too many.
 //! - [`imports`]: the order of key checks, and bounds on keys that wait.
 //! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
 //! - [`bucket`], [`log_limit`]: the only token bucket, and the log limiter that uses it.
@@ -26,6 +27,7 @@
 //! Key material, inputs and outputs are never logged.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod bucket;
 mod client_reports;
 #[cfg(feature = "fuzzing")]

@@ -149,6 +149,8 @@ pub enum Refusal {
     TimedOut,
     /// The settings do not admit the identity.
     NotAdmitted,
+    /// An unfinished handshake gave way to a newer one.
+    Displaced,
 }
 
 impl Refusal {
@@ -170,6 +172,7 @@ impl Label for Refusal {
             "identity",
             "timed-out",
             "not-admitted",
+            "displaced",
         ]
     }
     fn index(self) -> usize {

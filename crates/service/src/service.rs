@@ -86,7 +86,6 @@ struct Inner {
 #[derive(Default)]
 struct Book {
     places: usize,
-    handshakes: usize,
     next: u64,
     sessions: BTreeMap<u64, Arc<Entry>>,
     of_identity: HashMap<Arc<str>, usize>,
@@ -299,27 +298,15 @@ impl Service {
             book.places += 1;
             Place {
                 service: self.clone(),
-                handshake: false,
             }
         })
     }
 
-    /// As [`Self::admit`], for a connection whose handshake costs the node more than the client. At most a
-    /// quarter of all connections may be in such a handshake, so that clients that connect and stay silent do
-    /// not block clients that need no handshake.
+    /// Bound on the handshakes in progress that cost the node more than the client: a quarter of all connections, so
+    /// that clients that connect and stay silent do not block clients that need no handshake.
     #[must_use]
-    pub fn admit_handshake(&self) -> Option<Place> {
-        let most = (self.settings().settings.limits.connections / 4).max(1);
-        let mut place = self.admit()?;
-        let mut book = self.inner.book();
-        if book.handshakes >= most {
-            drop(book);
-            return None;
-        }
-        book.handshakes += 1;
-        place.handshake = true;
-        drop(book);
-        Some(place)
+    pub fn most_handshakes(&self) -> usize {
+        (self.settings().settings.limits.connections / 4).max(1)
     }
 
     /// Admits and opens in one step, for a front end that knows a client's identity at once.
@@ -450,27 +437,14 @@ impl fmt::Debug for Service {
 #[derive(Debug)]
 pub struct Place {
     service: Service,
-    handshake: bool,
 }
 
 impl Place {
-    /// Ends the handshake of a connection from [`Service::admit_handshake`].
-    pub fn end_handshake(&mut self) {
-        if mem::take(&mut self.handshake) {
-            self.service.inner.book().handshakes -= 1;
-        }
-    }
-
     /// Opens the session of an authenticated client.
     ///
     /// # Errors
     /// The reason of the refusal, which is already counted.
-    pub fn open(
-        mut self,
-        identity: Arc<str>,
-        sink: Arc<dyn SessionSink>,
-    ) -> Result<Session, Refusal> {
-        self.end_handshake();
+    pub fn open(self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
         match self.enter(&identity, &sink) {
             Ok((number, entry, snapshot)) => Ok(Session::new(self, number, entry, snapshot, sink)),
             Err(reason) => {
@@ -518,7 +492,6 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.end_handshake();
         self.service.inner.book().places -= 1;
     }
 }

@@ -83,6 +83,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Time within which the client has to read the data sent to it.
     pub write_timeout: Duration,
+    /// Time within which a message that has begun must be complete.
+    pub message_timeout: Duration,
     /// Time without messages and jobs after which a connection is closed; zero for never.
     pub idle_timeout: Duration,
     /// The longest budget of a job, and the budget of a job without one.
@@ -108,6 +110,8 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(5),
             // A client that does not read for this long has lost all its handshakes.
             write_timeout: Duration::from_secs(10),
+            // A message has at most 64 KiB: 18 kbit/s. A client that needs longer holds a buffer for nothing.
+            message_timeout: Duration::from_secs(30),
             // Off: a gateway may be idle at night, and TCP keepalive detects a dead peer.
             idle_timeout: Duration::ZERO,
             // Longer than any TLS client waits for its handshake.
@@ -128,6 +132,7 @@ pub struct LimitsForm {
     keys: u32,
     handshake_timeout_ms: u64,
     write_timeout_ms: u64,
+    message_timeout_ms: u64,
     idle_timeout_ms: u64,
     max_budget_ms: u64,
     quota_ops_per_second: u32,
@@ -149,6 +154,7 @@ impl From<Limits> for LimitsForm {
             keys: limits.keys,
             handshake_timeout_ms: ms(limits.handshake_timeout),
             write_timeout_ms: ms(limits.write_timeout),
+            message_timeout_ms: ms(limits.message_timeout),
             idle_timeout_ms: ms(limits.idle_timeout),
             max_budget_ms: ms(limits.max_budget),
             quota_ops_per_second: limits.quota.unwrap_or(0),
@@ -165,6 +171,7 @@ impl From<LimitsForm> for Limits {
             keys: form.keys,
             handshake_timeout: Duration::from_millis(form.handshake_timeout_ms),
             write_timeout: Duration::from_millis(form.write_timeout_ms),
+            message_timeout: Duration::from_millis(form.message_timeout_ms),
             idle_timeout: Duration::from_millis(form.idle_timeout_ms),
             max_budget: Duration::from_millis(form.max_budget_ms),
             quota: (form.quota_ops_per_second > 0).then_some(form.quota_ops_per_second),
@@ -197,6 +204,7 @@ impl Settings {
             ("keys", count(form.keys), 1, usize::MAX),
             ("handshake-timeout-ms", ms(form.handshake_timeout_ms), 1, usize::MAX),
             ("write-timeout-ms", ms(form.write_timeout_ms), 1, usize::MAX),
+            ("message-timeout-ms", ms(form.message_timeout_ms), 1, usize::MAX),
             ("max-budget-ms", ms(form.max_budget_ms), 1, MAX_BUDGET_MS),
             ("quota-ops-per-second", count(form.quota_ops_per_second), 0, MAX_QUOTA),
         ];

@@ -10,6 +10,8 @@ use millrace_gateway::Application;
 use millrace_gateway::check::Server;
 use millrace_gateway::settings::Mode;
 
+use super::{ConfigArg, SocketArg};
+
 /// Bound on `--deadline-ms` and the other times, in milliseconds: the provider's own bound.
 const MAX_MS: u64 = 60_000;
 
@@ -51,14 +53,8 @@ pub(crate) struct GatewayArgs {
     /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local node]
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) pool: Vec<String>,
-    /// Unix socket of the local node, used without --pool
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
-    pub(crate) socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
     /// Also use the pool for plain PEM keys, not only for key stubs
     ///
     /// The keys stay on the gateway, and OpenSSL's own implementation is the
@@ -69,10 +65,10 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
     pub(crate) certs: PathBuf,
     /// The provider module [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) module: Option<PathBuf>,
     /// The preload library, which makes nginx asynchronous [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) preload: Option<PathBuf>,
     /// Concurrent connections that the server is sized for
     ///
@@ -84,6 +80,7 @@ pub(crate) struct GatewayArgs {
     pub(crate) write: bool,
     /// Write below this folder instead of /
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "DIR",
         default_value = "/",
@@ -95,7 +92,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long, requires = "write")]
     pub(crate) dry_run: bool,
     /// Also replace files that Millrace did not generate; a copy is kept
-    #[arg(long, requires = "write")]
+    #[arg(hide_short_help = true, long, requires = "write")]
     pub(crate) force: bool,
     /// Print JSON
     #[arg(long)]
@@ -112,28 +109,28 @@ pub(crate) struct ProviderArgs {
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) mode: Option<Mode>,
     /// Key types to send to the pool, separated by commas [default: all]
-    #[arg(long, value_name = "LIST")]
+    #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) algorithms: Option<String>,
     /// Whether the gateway does an operation itself if it has the key and the pool fails [default: on]
-    #[arg(long, value_enum, value_name = "ON|OFF")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "ON|OFF")]
     pub(crate) fallback: Option<Switch>,
     /// Fall back after this many milliseconds without an answer [default: 500]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) fallback_after_ms: Option<u64>,
     /// Deadline of an operation, in milliseconds [default: 2000]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) deadline_ms: Option<u64>,
     /// Whether a slow operation is also sent to a second node [default: off]
-    #[arg(long, value_enum, value_name = "ON|OFF")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "ON|OFF")]
     pub(crate) hedge: Option<Switch>,
     /// Hedge after this many milliseconds [default: recent 95th percentile]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) hedge_after_ms: Option<u64>,
     /// Which signatures to verify before use: RSA (on) or all [default: on]
-    #[arg(long, value_enum, value_name = "WHICH")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "WHICH")]
     pub(crate) verify: Option<Verify>,
     /// Name that the certificate of a tcp: node must contain [default: the host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
 }
 
@@ -197,6 +194,9 @@ pub(crate) enum Verify {
 #[derive(Debug, Subcommand)]
 pub(crate) enum GatewayCommand {
     Check(CheckArgs),
+    /// Ask the nodes of a pool from another process's place (for `check` and `status --pool`)
+    #[command(hide = true)]
+    Ask,
 }
 
 const CHECK_EXAMPLE: &str = "\
@@ -238,22 +238,10 @@ pub(crate) struct CheckArgs {
     /// Concurrent handshakes to make
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(2..=256))]
     pub(crate) handshakes: u32,
-    /// Unix socket of the local node
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
-    pub(crate) socket: Option<PathBuf>,
-    /// Configuration file of the local node
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_CONFIG",
-        hide_env_values = true
-    )]
-    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
+    #[command(flatten)]
+    pub(crate) config: ConfigArg,
     /// Print JSON (schema: docs/reference/check.schema.json)
     #[arg(long)]
     pub(crate) json: bool,

@@ -13,6 +13,7 @@ pub(crate) mod gateway;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod man;
+pub(crate) mod pool;
 pub(crate) mod reference;
 pub(crate) mod status;
 pub(crate) mod up;

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use millrace_engine::backend::Capability;
-use millrace_gateway::check;
+use millrace_gateway::check::{self, pool::PoolStatus};
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::{ReportParts, schema_of};
@@ -37,6 +37,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     write(&args.dir, "watch.schema.json", &schema_of::<watch::Line>())?;
     write(&args.dir, "status.schema.json", &schema_of::<Status>())?;
     write(&args.dir, "sessions.schema.json", &schema_of::<Sessions>())?;
+    write(&args.dir, "pool.schema.json", &schema_of::<PoolStatus>())?;
     write(&args.dir, "keys.schema.json", &schema_of::<Vec<KeyView>>())?;
     write(
         &args.dir,

@@ -15,6 +15,7 @@ use millrace_service::Status;
 use millrace_service::status::{Choice, Edge, EdgeCounts, Operation, Sessions};
 
 use crate::args::{SocketArg, StatusArgs};
+use crate::commands::pool;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table};
 use crate::page::facts;
@@ -28,6 +29,9 @@ const MAX_ANSWER: u64 = 4 << 20;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
+    if let Some(file) = &args.pool {
+        return pool::status(file, args.user.as_deref(), args.json);
+    }
     let settings = Settings::for_status(args)?;
     if args.sessions {
         return list_sessions(&settings, args.json);

@@ -19,6 +19,9 @@
 //! thread then keeps the clock and makes connections; it reads when a timer is due, since the host may
 //! be busy elsewhere.
 //!
+//! Some servers forbid their processes to start threads (`RLIMIT_NPROC` in Dovecot and vsftpd). Then blocked
+//! callers make the connections, too, and jobs with a callback are refused.
+//!
 //! | state of the I/O thread | woken by |
 //! |---|---|
 //! | leader, in `epoll_wait` | a socket, a timer, the eventfd |
@@ -66,6 +69,9 @@ const NICENESS: i32 = 5;
 /// instead cost the gateway 7 % of what it saves.
 const MAX_PROMPT: u32 = 32;
 
+/// Time between two attempts to start the I/O thread.
+const THREAD_RETRY: Duration = Duration::from_secs(1);
+
 /// Events taken at once.
 const EVENTS: usize = 32;
 
@@ -91,6 +97,8 @@ struct Inner {
     spin: Spin,
     /// Callers that sleep.
     followers: Vec<(JobRef, Arc<Condvar>)>,
+    /// When the last attempt to start the I/O thread failed, and why.
+    no_thread: Option<(Instant, String)>,
 }
 
 /// The pool in one process.
@@ -106,7 +114,7 @@ pub(crate) struct Instance {
 type Guard<'a> = MutexGuard<'a, Inner>;
 
 impl Instance {
-    /// Starts the thread.
+    /// Opens the descriptors, and starts the thread if that is permitted.
     ///
     /// # Errors
     /// [`ClientError::Config`], [`ClientError::Start`].
@@ -126,6 +134,7 @@ impl Instance {
             calls: 0,
             spin: Spin::default(),
             followers: Vec::new(),
+            no_thread: None,
         };
         let instance = Arc::new(Self {
             config: Arc::clone(config),
@@ -135,12 +144,25 @@ impl Instance {
             wake_up,
             thread: Mutex::new(None),
         });
-        let thread = spawn(&instance).map_err(failed)?;
-        *instance
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        instance.start_thread(&mut instance.lock());
         Ok(instance)
+    }
+
+    /// Starts the I/O thread, if there is none and the last attempt was not just now.
+    fn start_thread(self: &Arc<Self>, inner: &mut Inner) {
+        let lately = |at: Instant| at.elapsed() < THREAD_RETRY;
+        let failed_lately = inner.no_thread.as_ref().is_some_and(|(at, _)| lately(*at));
+        if !inner.driver.lacks_io_thread() || failed_lately {
+            return;
+        }
+        match spawn(self) {
+            Ok(thread) => {
+                inner.driver.io_thread_started();
+                let mut place = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+                *place = Some(thread);
+            }
+            Err(error) => inner.no_thread = Some((Instant::now(), error.to_string())),
+        }
     }
 
     fn lock(&self) -> Guard<'_> {
@@ -150,12 +172,13 @@ impl Instance {
     // ---- callers ------------------------------------------------------------------------------
 
     /// Runs a job to its end on the calling thread.
-    pub(crate) fn run(&self, job: Job) -> Answer {
+    pub(crate) fn run(self: &Arc<Self>, job: Job) -> Answer {
         let deadline = job.deadline;
         let mut inner = self.lock();
         if inner.driver.is_closing() {
             return Err(ClientError::Closed);
         }
+        self.start_thread(&mut inner);
         let id = inner.dispatcher.submit(job, Instant::now())?;
         inner.calls += 1;
         self.flush_all(&mut inner);
@@ -171,6 +194,10 @@ impl Instance {
                 self.leave(inner);
                 return answer;
             }
+            if inner.driver.lacks_io_thread() && inner.dispatcher.wants_connections() {
+                inner = self.make_connections(inner);
+                continue;
+            }
             let has_callbacks = inner.dispatcher.has_callbacks();
             inner = if inner.driver.may_lead(current(), has_callbacks) {
                 self.lead(inner, Role::Caller, Some(deadline))
@@ -185,10 +212,18 @@ impl Instance {
     ///
     /// # Errors
     /// It was not accepted and its callback is never called.
-    pub(crate) fn submit(&self, job: Job) -> Result<JobRef, ClientError> {
+    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobRef, ClientError> {
         let mut inner = self.lock();
         if inner.driver.is_closing() {
             return Err(ClientError::Closed);
+        }
+        self.start_thread(&mut inner);
+        if let Some((_, why)) = inner
+            .no_thread
+            .as_ref()
+            .filter(|_| inner.driver.lacks_io_thread())
+        {
+            return Err(ClientError::Start(why.clone()));
         }
         let id = inner.dispatcher.submit(job, Instant::now())?;
         match inner.driver.submitted(current()) {
@@ -396,7 +431,11 @@ impl Instance {
         let _ = rustix::process::setpriority_process(None, NICENESS);
         // A panic in there ends the pool in this process: every job ends as `Closed`.
         let _ = catch_unwind(AssertUnwindSafe(|| self.thread_loop()));
-        let mut inner = self.lock();
+        self.end(self.lock());
+    }
+
+    /// Ends every job, and closes the sockets.
+    fn end(&self, mut inner: Guard<'_>) {
         let wake = inner.driver.io_thread_ended();
         inner.dispatcher.close();
         self.close_sockets(&mut inner);
@@ -500,15 +539,16 @@ impl Instance {
             }
             let link = Link::connect(&self.config.nodes[node], attempt);
             inner = self.lock();
-            inner.driver.io_thread_works();
+            inner.driver.resolved();
             let now = Instant::now();
             let token = inner.next_token;
             let registered = link.and_then(|link| self.register(link, token));
             match registered {
                 Ok(socket) => {
                     inner.next_token += 1;
+                    let distrust = socket.link.distrust().cloned();
                     inner.sockets[node] = Some(socket);
-                    inner.dispatcher.handle_connected(node, None, now);
+                    inner.dispatcher.handle_connected(node, distrust, now);
                 }
                 Err(error) => inner.dispatcher.handle_lost(node, error.to_string(), now),
             }
@@ -531,6 +571,9 @@ impl Instance {
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.driver.close();
+        if inner.driver.lacks_io_thread() {
+            return self.end(inner);
+        }
         self.wake_io_thread(&mut inner);
         drop(inner);
         let thread = self

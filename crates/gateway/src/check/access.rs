@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether a user may connect to a unix socket: search permission on every folder of its path, write
-//! permission on the socket. The module evaluates only permission bits: for an access control list it reports
+//! Whether a user may connect to a unix socket, or read a file: search permission on every folder of its path,
+//! write or read permission at its end. The module evaluates only permission bits: for an access control list it reports
 //! the list instead of a verdict, and it does not see security modules.
 
 use std::fs;
@@ -11,22 +11,23 @@ use std::path::{Path, PathBuf};
 
 use super::User;
 
-const READ_WRITE: u32 = 0o2;
+const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
 /// The extended attribute of an access control list (acl(5)). It does not exist where the permission bits suffice.
 const ACCESS_CONTROL_LIST: &str = "system.posix_acl_access";
 
-/// The reason for which a user cannot connect.
+/// The reason for which a user cannot connect or read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// The file does not exist.
     Missing(PathBuf),
-    /// The path is not a socket.
-    NotASocket(PathBuf),
-    /// The permissions of this folder or socket exclude the user.
+    /// The path is not a socket, or not a file.
+    NotThatKind(PathBuf),
+    /// The permissions of this folder or file exclude the user.
     Denied {
-        /// The folder or the socket.
+        /// The folder or the file.
         path: PathBuf,
         /// Permissions, owner, group.
         owner: (u32, u32, u32),
@@ -42,7 +43,25 @@ pub(super) enum Obstacle {
 /// # Errors
 /// The first obstacle; an access control list only if there is no certain obstacle.
 pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obstacle> {
-    let inside = socket.strip_prefix("/").unwrap_or(socket);
+    reach(user, root, socket, WRITE, |kind| kind.is_socket())
+}
+
+/// The same for reading a file.
+///
+/// # Errors
+/// As [`connect`].
+pub(super) fn read(user: &User, root: &Path, file: &Path) -> Result<(), Obstacle> {
+    reach(user, root, file, READ, |kind| kind.is_file())
+}
+
+fn reach(
+    user: &User,
+    root: &Path,
+    end: &Path,
+    wanted: u32,
+    is_right: impl Fn(fs::FileType) -> bool,
+) -> Result<(), Obstacle> {
+    let inside = end.strip_prefix("/").unwrap_or(end);
     let full = root.join(inside);
     let depth = inside.components().count();
     let mut on_the_way: Vec<&Path> = full
@@ -53,17 +72,17 @@ pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obs
     on_the_way.reverse();
     let folders = on_the_way.into_iter().map(|folder| (folder, SEARCH));
     let mut listed = None;
-    for (path, wanted) in folders.chain([(full.as_path(), READ_WRITE)]) {
+    for (path, wanted) in folders.chain([(full.as_path(), wanted)]) {
         match admitted(user, path, wanted) {
             Err(Obstacle::Listed(path)) => listed = listed.or(Some(path)),
             other => other?,
         }
     }
     match fs::metadata(&full) {
-        Ok(metadata) if metadata.file_type().is_socket() => {
+        Ok(metadata) if is_right(metadata.file_type()) => {
             listed.map_or(Ok(()), |path| Err(Obstacle::Listed(path)))
         }
-        _ => Err(Obstacle::NotASocket(full)),
+        _ => Err(Obstacle::NotThatKind(full)),
     }
 }
 
@@ -122,15 +141,12 @@ mod tests {
             gid: 33,
             groups: vec![112],
         };
-        assert!(may(&user, (0o660, 33, 0), READ_WRITE));
-        assert!(may(&user, (0o660, 0, 112), READ_WRITE));
-        assert!(!may(&user, (0o660, 0, 0), READ_WRITE));
-        assert!(may(&user, (0o666, 0, 0), READ_WRITE));
-        assert!(
-            !may(&user, (0o606, 0, 33), READ_WRITE),
-            "the group is refused"
-        );
-        assert!(may(&User::default(), (0o000, 7, 7), READ_WRITE), "root");
+        assert!(may(&user, (0o660, 33, 0), WRITE));
+        assert!(may(&user, (0o660, 0, 112), WRITE));
+        assert!(!may(&user, (0o660, 0, 0), WRITE));
+        assert!(may(&user, (0o666, 0, 0), WRITE));
+        assert!(!may(&user, (0o606, 0, 33), WRITE), "the group is refused");
+        assert!(may(&User::default(), (0o000, 7, 7), WRITE), "root");
     }
 
     #[test]
@@ -185,10 +201,7 @@ mod tests {
         };
         // Everyone except this one user.
         if let Err(error) = put(&socket, [6, 0, 6, 6, 6]) {
-            return eprintln!(
-                "SKIPPED: no access control lists in {}: {error}",
-                dir.path().display()
-            );
+            millrace_testkit::skip!("this file system has no access control lists: {error}");
         }
         let user = |uid| User {
             uid,

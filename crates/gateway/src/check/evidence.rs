@@ -11,11 +11,16 @@ use millrace_hostfs::process::{Proc, Process};
 use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
 use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
+use super::pool::Place;
 use super::server::{self, ServerConfig};
-use super::{Options, Outcome, Report, Server, utf8};
+use super::{Options, Outcome, Report, Server, User, utf8};
+use crate::verify::below;
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes.
 const MAX_CONFIG: usize = 1 << 20;
+
+/// Exists where systemd manages the machine (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
 
 /// Bound on files that include each other.
 const MAX_INCLUDES: usize = 32;
@@ -27,12 +32,41 @@ const SYSTEM_CNF: [&str; 3] = [
     "/usr/local/ssl/openssl.cnf",
 ];
 
-/// The collected facts.
-pub(super) struct Evidence {
-    pub(super) proc: Proc,
+/// What is there to judge.
+pub(super) enum Gathered {
+    /// A server on this machine, running or not.
+    Evidence(Box<Evidence>),
+    /// No server runs here, and `--connect` names one elsewhere.
+    Elsewhere,
+    /// The server is not known; the report has the reason.
+    Nothing,
+}
+
+/// The processes of a server.
+pub(super) struct Running {
     pub(super) master: Process,
     /// The processes that serve connections; the master if it has no workers.
     pub(super) workers: Vec<Process>,
+    /// Whether a unit of systemd started it.
+    pub(super) by_unit: bool,
+}
+
+impl Running {
+    /// A process that serves connections.
+    pub(super) fn worker(&self) -> &Process {
+        self.workers.first().unwrap_or(&self.master)
+    }
+}
+
+/// The collected facts.
+pub(super) struct Evidence {
+    pub(super) server: Server,
+    pub(super) proc: Proc,
+    /// Whether `proc` is this machine's, so that programs of this machine tell something about the server.
+    pub(super) live: bool,
+    /// Whether systemd manages this machine.
+    pub(super) systemd: bool,
+    pub(super) running: Option<Running>,
     /// The file system as the master sees it.
     pub(super) root: Root,
     /// The path of that root in this process.
@@ -51,6 +85,90 @@ pub(super) struct Evidence {
     pub(super) client: Option<(PathBuf, ReadResult<toml::Table>)>,
     /// The server's own configuration.
     pub(super) config: ServerConfig,
+}
+
+/// Where a worker is: see [`Evidence::worker`].
+pub(super) struct Worker {
+    pub(super) place: Place,
+    /// Its chroot, if it has one.
+    pub(super) confined: Option<PathBuf>,
+}
+
+impl Evidence {
+    /// The place of a worker, or of the one that would run; `None` if its user is not known.
+    pub(super) fn worker(&self) -> Option<Worker> {
+        let Some(running) = &self.running else {
+            let confined = self.config.chroot.clone();
+            let root = confined.as_ref().map_or_else(
+                || self.root_path.clone(),
+                |chroot| below(&self.root_path, chroot),
+            );
+            let user = server_user(&self.root, self.server, &self.config)?;
+            let place = Place {
+                pid: None,
+                root,
+                user,
+            };
+            return Some(Worker { place, confined });
+        };
+        let process = running.worker();
+        // In a chroot or a container, files must be visible from inside.
+        let (root, confined) = match self.proc.link(process.pid, "root") {
+            Ok(root) if root == Path::new("/") => (self.root_path.clone(), None),
+            Ok(root) => (self.proc.root_of(process.pid), Some(root)),
+            Err(_) => {
+                let confined = self.config.chroot.clone();
+                let root = confined.as_deref().unwrap_or_else(|| Path::new("/"));
+                (below(&self.root_path, root), confined)
+            }
+        };
+        let place = Place {
+            pid: Some(process.pid),
+            root,
+            user: process.user.clone(),
+        };
+        Some(Worker { place, confined })
+    }
+
+    /// How to restart the server.
+    pub(super) fn restart(&self) -> String {
+        let server = self.server;
+        if self.systemd {
+            format!("systemctl restart {server}: a reload is not enough")
+        } else {
+            format!("restart {server} with this environment: a reload is not enough")
+        }
+    }
+
+    /// How to give the server the generated configuration.
+    pub(super) fn write(&self) -> String {
+        let server = self.server;
+        if self.systemd {
+            format!(
+                "millrace gateway {server} --write, systemctl daemon-reload, systemctl restart {server}"
+            )
+        } else {
+            format!(
+                "millrace gateway {server} --write, which also prints the environment to start {server} with"
+            )
+        }
+    }
+}
+
+/// The user with this name or number, without further groups.
+#[must_use]
+pub fn user_named(root: &Root, name: &str) -> Option<User> {
+    let passwd = root.text("/etc/passwd", MAX_CONFIG).ok()?;
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (known, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        (known == name || uid == name).then_some(())?;
+        Some(User {
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            groups: Vec::new(),
+        })
+    })
 }
 
 /// A variable of the server's environment.
@@ -74,12 +192,21 @@ impl Variable {
         }
     }
 
-    fn of(proc: &Proc, pid: u32, unit: &str, service: &ServiceEnvironment, name: &str) -> Self {
-        let error = match proc.variable(pid, name) {
-            Ok(value) => {
+    fn of(
+        proc: &Proc,
+        pid: Option<u32>,
+        unit: &str,
+        service: &ServiceEnvironment,
+        name: &str,
+    ) -> Self {
+        let why = match pid.map(|pid| (pid, proc.variable(pid, name))) {
+            Some((pid, Ok(value))) => {
                 return Self::new(value, format!("the environment of process {pid}"), true);
             }
-            Err(error) => error,
+            Some((_, Err(error))) => {
+                format!("the environment of the process is not visible ({error})")
+            }
+            None => "no process is running".to_owned(),
         };
         match service.variable(name) {
             ServiceVariable::Set(file, value) => {
@@ -98,61 +225,78 @@ impl Variable {
             ServiceVariable::Passed(file) => {
                 let source = format!(
                     "PassEnvironment= in {} passes it on from systemd itself (systemctl show-environment), \
-                     which is not read, and the environment of the process is not visible ({error})",
+                     which is not read, and {why}",
                     file.display()
                 );
                 Self::new(None, source, false)
             }
             ServiceVariable::NotNamed => {
-                let source = format!(
-                    "no unit file of {unit} sets it, and the environment of the process is not visible ({error})"
-                );
-                Self::new(None, source, false)
+                let source = format!("no unit file of {unit} sets it, and {why}");
+                // A process that is to be started gets its environment from the unit.
+                Self::new(None, source, pid.is_none())
             }
         }
     }
 }
 
-/// Returns `None` if no such server runs; the report then has the reason.
-pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence> {
-    let found = find(options).and_then(|(proc, master, workers)| {
-        let (root, root_path) = root_of(&proc, master.pid)?;
-        Ok((proc, master, workers, root, root_path))
+/// Finds the server and reads what it was started with, or would be.
+pub(super) fn gather(options: &Options, report: &mut Report) -> Gathered {
+    let found = find(options).and_then(|(proc, running)| {
+        let (root, root_path) = root_of(&proc, running.as_ref())?;
+        Ok((proc, running, root, root_path))
     });
-    let (proc, master, workers, root, root_path) = match found {
+    let (proc, running, root, root_path) = match found {
         Ok(found) => found,
         Err(NotFound { seen, remedy }) => {
-            report.add("process", Outcome::Failure, seen, Some(remedy));
-            return None;
+            report.add("process", Outcome::Failure, seen, remedy);
+            return Gathered::Nothing;
         }
     };
-    report.pid = Some(master.pid);
-    let groups = proc.control_groups(master.pid);
-    let usual = format!("{}.service", options.server);
+    let server = options.server;
+    if let (None, Some(address)) = (&running, &options.connect) {
+        let seen = format!("no {server} is running here: {address} is only seen from outside");
+        let remedy = "run this on the gateway to see more".to_owned();
+        report.add("process", Outcome::Unseen, seen, remedy);
+        return Gathered::Elsewhere;
+    }
+    let pid = running.as_ref().map(|running| running.master.pid);
+    report.pid = pid;
+    let groups = pid.map(|pid| proc.control_groups(pid)).unwrap_or_default();
+    let usual = format!("{server}.service");
     let unit = systemd::unit_of(&groups).unwrap_or(&usual);
     // Read the unit files only if the process's own environment is not visible.
-    let service = match proc.variable(master.pid, "OPENSSL_CONF") {
-        Ok(_) => ServiceEnvironment::default(),
-        Err(_) => ServiceEnvironment::of(&root, unit),
+    let service = match pid.map(|pid| proc.variable(pid, "OPENSSL_CONF")) {
+        Some(Ok(_)) => ServiceEnvironment::default(),
+        Some(Err(_)) | None => ServiceEnvironment::of(&root, unit),
     };
-    let variable = |name| Variable::of(&proc, master.pid, unit, &service, name);
+    let variable = |name| Variable::of(&proc, pid, unit, &service, name);
     let (mut openssl_conf, preload) = (variable("OPENSSL_CONF"), variable("LD_PRELOAD"));
     if let Some(named) = &options.openssl_conf {
         let value = Some(named.display().to_string());
         openssl_conf = Variable::new(value, "the command line".to_owned(), true);
     }
-    let mapped = proc.mapped(workers.first().map_or(master.pid, |worker| worker.pid));
+    let mapped = running
+        .as_ref()
+        .map_or(Err(Unavailable::Missing), |running| {
+            proc.mapped(running.worker().pid)
+        });
     let cnf = cnf_path(&root, &openssl_conf);
     let cnf = cnf.map(|path| {
         let cnf = read_cnf(&root, &path);
         (path, cnf)
     });
     let client = client_file(variable("MILLRACE_CLIENT_CONF").value.as_deref(), &root);
-    let config = server_config(options, &proc, &master, &root);
-    Some(Evidence {
+    let master = running.as_ref().map(|running| &running.master);
+    let config = server_config(options, &proc, master, &root);
+    Gathered::Evidence(Box::new(Evidence {
+        server,
+        live: options.proc == Path::new("/proc"),
+        systemd: root.exists(SYSTEMD),
         proc,
-        master,
-        workers,
+        running: running.map(|running| Running {
+            by_unit: systemd::unit_of(&groups).is_some(),
+            ..running
+        }),
         root,
         root_path,
         openssl_conf,
@@ -162,7 +306,7 @@ pub(super) fn gather(options: &Options, report: &mut Report) -> Option<Evidence>
         cnf,
         client,
         config,
-    })
+    }))
 }
 
 struct NotFound {
@@ -170,7 +314,8 @@ struct NotFound {
     remedy: String,
 }
 
-fn find(options: &Options) -> Result<(Proc, Process, Vec<Process>), NotFound> {
+/// The processes of the server; none if it does not run.
+fn find(options: &Options) -> Result<(Proc, Option<Running>), NotFound> {
     let server = options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {
         seen: format!("{}: {error}", options.proc.display()),
@@ -195,13 +340,7 @@ fn find(options: &Options) -> Result<(Proc, Process, Vec<Process>), NotFound> {
         None => {
             let masters: Vec<&Process> = all.iter().filter(|process| !is_child(process)).collect();
             match masters[..] {
-                [] => {
-                    return Err(NotFound {
-                        seen: format!("no {server} is running"),
-                        remedy: "start it, or give --connect to check one on another host"
-                            .to_owned(),
-                    });
-                }
+                [] => return Ok((proc, None)),
                 [master] => master,
                 _ => {
                     let pids: Vec<String> = masters
@@ -230,8 +369,12 @@ fn find(options: &Options) -> Result<(Proc, Process, Vec<Process>), NotFound> {
     if workers.is_empty() {
         workers.push(master.clone());
     }
-    let master = master.clone();
-    Ok((proc, master, workers))
+    let running = Running {
+        master: master.clone(),
+        workers,
+        by_unit: false,
+    };
+    Ok((proc, Some(running)))
 }
 
 fn is_named(server: Server, name: &str) -> bool {
@@ -248,11 +391,14 @@ fn is_named(server: Server, name: &str) -> bool {
 
 /// The file system of a process if it is visible and the process has not changed its root since it read its
 /// files; else that of this process.
-fn root_of(proc: &Proc, pid: u32) -> Result<(Root, PathBuf), NotFound> {
-    let whole = proc
-        .link(pid, "root")
-        .is_ok_and(|root| root == Path::new("/"));
-    let path = Some(proc.root_of(pid)).filter(|path| whole && path.join("etc").is_dir());
+fn root_of(proc: &Proc, running: Option<&Running>) -> Result<(Root, PathBuf), NotFound> {
+    let pid = running.map(|running| running.master.pid);
+    let whole = |pid: &u32| {
+        let root = proc.link(*pid, "root");
+        root.is_ok_and(|root| root == Path::new("/"))
+    };
+    let path = pid.filter(whole).map(|pid| proc.root_of(pid));
+    let path = path.filter(|path| path.join("etc").is_dir());
     let path = path.unwrap_or_else(|| PathBuf::from("/"));
     match Root::open(&path) {
         Ok(root) => Ok((root, path)),
@@ -277,7 +423,7 @@ fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
     candidates.find(|path| is_file(root, path))
 }
 
-fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
+pub(super) fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
     let mut cnf = Cnf::parse(&root.lossy_text(utf8(path), MAX_CONFIG)?);
     let mut next = 0;
     while let Some(file) = cnf.includes.get(next).filter(|_| next < MAX_INCLUDES) {
@@ -291,25 +437,43 @@ fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
     Ok(cnf)
 }
 
-fn client_file(named: Option<&str>, root: &Root) -> Option<(PathBuf, ReadResult<toml::Table>)> {
+pub(super) fn client_file(
+    named: Option<&str>,
+    root: &Root,
+) -> Option<(PathBuf, ReadResult<toml::Table>)> {
     let path = named.unwrap_or(crate::recipe::CLIENT_TOML);
     if named.is_none() && !root.exists(path) {
         return None;
     }
-    let table = root.text(path, MAX_CONFIG).and_then(|text| {
-        let table = text.parse::<toml::Table>();
-        table.map_err(|error| Unavailable::malformed(error.message()))
-    });
-    Some((path.into(), table))
+    Some((path.into(), read_client(root, path)))
 }
 
-fn server_config(options: &Options, proc: &Proc, master: &Process, root: &Root) -> ServerConfig {
-    let folder = proc
-        .link(master.pid, "cwd")
-        .unwrap_or_else(|_| PathBuf::from("/"));
+pub(super) fn read_client(root: &Root, path: &str) -> ReadResult<toml::Table> {
+    let table = root.text(path, MAX_CONFIG)?.parse::<toml::Table>();
+    table.map_err(|error| Unavailable::malformed(error.message()))
+}
+
+/// The user of a server's workers: that of its configuration, or of Debian's packages.
+pub(super) fn server_user(root: &Root, server: Server, config: &ServerConfig) -> Option<User> {
+    let usual = match server {
+        Server::Nginx => "www-data",
+        Server::Haproxy => "haproxy",
+    };
+    user_named(root, config.user.as_deref().unwrap_or(usual))
+}
+
+fn server_config(
+    options: &Options,
+    proc: &Proc,
+    master: Option<&Process>,
+    root: &Root,
+) -> ServerConfig {
+    let folder = master.and_then(|master| proc.link(master.pid, "cwd").ok());
+    let folder = folder.unwrap_or_else(|| PathBuf::from("/"));
+    let arguments = master.map_or(&[][..], |master| &master.arguments);
     match options.server {
         Server::Nginx => {
-            let words = title_words(&master.arguments);
+            let words = title_words(arguments);
             let after = |flag: &str| {
                 let at = words.iter().position(|word| *word == flag)?;
                 words.get(at + 1).map(PathBuf::from)
@@ -330,7 +494,7 @@ fn server_config(options: &Options, proc: &Proc, master: &Process, root: &Root) 
         Server::Haproxy => {
             let mut named: Vec<PathBuf> = options.config.iter().cloned().collect();
             if named.is_empty() {
-                named = after_flag(&master.arguments, "-f")
+                named = after_flag(arguments, "-f")
                     .map(|file| folder.join(file))
                     .collect();
             }

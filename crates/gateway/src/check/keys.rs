@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use millrace_hostfs::{ReadResult, Root, Unavailable};
 use zeroize::Zeroizing;
 
+use super::pool::Stub;
 use super::utf8;
 
 /// Bound on a key file, in bytes: a bundle with a long chain has 20 KiB.
@@ -29,8 +30,8 @@ const OCTET_STRING: u8 = 0x04;
 /// The content of a key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyFile {
-    /// A stub; the name of its key in the pool.
-    Stub(String),
+    /// A stub of a key in the pool.
+    Stub(Stub),
     /// A private key.
     Plain,
     /// Neither.
@@ -60,8 +61,8 @@ fn read(root: &Root, path: &Path) -> ReadResult<Zeroizing<Vec<u8>>> {
 }
 
 fn classify(text: &str) -> KeyFile {
-    if let Some(name) = stub_name(text) {
-        return KeyFile::Stub(name);
+    if let Some(stub) = stub(text) {
+        return KeyFile::Stub(stub);
     }
     let private = text
         .lines()
@@ -73,8 +74,8 @@ fn classify(text: &str) -> KeyFile {
     }
 }
 
-/// The name in a stub, as `SEQUENCE { UTF8String description, UTF8String uri, OCTET STRING spki }`.
-fn stub_name(text: &str) -> Option<String> {
+/// A stub, as `SEQUENCE { UTF8String description, UTF8String uri, OCTET STRING spki }`.
+fn stub(text: &str) -> Option<Stub> {
     let (_, rest) = text.split_once(STUB_BEGIN)?;
     let (body, _) = rest.split_once(STUB_END)?;
     let body: String = body.split_whitespace().collect();
@@ -82,12 +83,15 @@ fn stub_name(text: &str) -> Option<String> {
     let (fields, after) = element(&der, SEQUENCE)?;
     let (description, fields) = element(fields, UTF8_STRING)?;
     let (uri, fields) = element(fields, UTF8_STRING)?;
-    let (_, end) = element(fields, OCTET_STRING)?;
+    let (spki, end) = element(fields, OCTET_STRING)?;
     if description != STUB_DESCRIPTION || !end.is_empty() || !after.is_empty() {
         return None;
     }
     let name = std::str::from_utf8(uri).ok()?.strip_prefix("millrace:")?;
-    Some(name.to_owned())
+    Some(Stub {
+        name: name.to_owned(),
+        spki: spki.to_vec(),
+    })
 }
 
 /// The content of a DER element with this tag at the start of `der`, and the bytes after it. A length has at
@@ -106,20 +110,28 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_client::stub::Stub;
+    use millrace_client::stub::Stub as Written;
 
     use super::*;
+
+    fn named(name: &str, spki: &[u8]) -> KeyFile {
+        KeyFile::Stub(Stub {
+            name: name.to_owned(),
+            spki: spki.to_vec(),
+        })
+    }
 
     #[test]
     fn stubs_of_the_client_are_recognised() {
         let name = "a".repeat(100);
         for (name, spki) in [("www", 1), ("www", 91), (&name, 200), ("www", 2000)] {
-            let stub = Stub::new(name, &vec![7; spki]).expect("a stub").to_pem();
-            assert_eq!(classify(&stub), KeyFile::Stub(name.to_owned()));
+            let spki = vec![7; spki];
+            let stub = Written::new(name, &spki).expect("a stub").to_pem();
+            assert_eq!(classify(&stub), named(name, &spki));
             let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
             assert_eq!(
                 classify(&format!("{certificate}{stub}")),
-                KeyFile::Stub(name.to_owned())
+                named(name, &spki)
             );
         }
     }
@@ -142,9 +154,9 @@ mod tests {
 
     #[test]
     fn damaged_stubs_are_not_stubs() {
-        let good = Stub::new("www", &[7; 91]).expect("a stub").to_der();
+        let good = Written::new("www", &[7; 91]).expect("a stub").to_der();
         let armour = |der: &[u8]| format!("{STUB_BEGIN}\n{}\n{STUB_END}\n", STANDARD.encode(der));
-        assert_eq!(classify(&armour(&good)), KeyFile::Stub("www".to_owned()));
+        assert_eq!(classify(&armour(&good)), named("www", &[7; 91]));
         for length in 0..good.len() {
             assert_eq!(
                 classify(&armour(&good[..length])),
@@ -154,13 +166,13 @@ mod tests {
         }
         let longer = [&good[..], b"x"].concat();
         // The bytes contain the name, but not in its field.
-        let misplaced = Stub::new("other", b"\x0c\x0cmillrace:www")
+        let misplaced = Written::new("other", b"\x0c\x0cmillrace:www")
             .expect("a stub")
             .to_der();
         assert_eq!(classify(&armour(&longer)), KeyFile::Other);
         assert_eq!(
             classify(&armour(&misplaced)),
-            KeyFile::Stub("other".to_owned())
+            named("other", b"\x0c\x0cmillrace:www")
         );
         assert_eq!(
             classify(&format!("{STUB_BEGIN}\n!!\n{STUB_END}")),

@@ -8,15 +8,18 @@
 //! server   nginx.conf, haproxy.cfg                                 │
 //! keys     the content of key files                                ├─► evidence ─► findings
 //! access   whether the workers' user may use the socket            │
+//! pool     every node, asked as a worker would                     │
 //! tls      handshakes, with counters before and after              ┘
 //! ```
 //!
-//! **The proof.** The check makes concurrent handshakes and holds their connections. The node's counters show
-//! the number of signatures made there. An operation that waits without blocking has an eventfd until its
-//! connection closes, so the number of eventfds that disappear with the connections is that of the
-//! asynchronous operations. A fast node answers some operations before they wait. For those, and if
-//! descriptors are not visible, the client's report to the node decides, a second later; it also has the
-//! reasons of fallbacks. One handshake comes first, so that work done once per process is not counted.
+//! **The proof.** The check makes concurrent handshakes and holds their connections. The gateway's provider
+//! counts how its operations ended and reports that to its nodes once per second; every node of the pool tells
+//! the sum for the gateway's identity, wherever the node is. An operation that waits without blocking also has
+//! an eventfd until its connection closes, so the number of eventfds that disappear with the connections is a
+//! lower bound on the asynchronous operations. One handshake comes first, so that work done once per process is
+//! not counted.
+//!
+//! A server that does not run is judged by its files, and by its own test of its configuration.
 //!
 //! The check changes nothing. Facts that are not visible (most, without root) are reported as unseen, neither
 //! good nor bad.
@@ -25,11 +28,11 @@ mod access;
 mod evidence;
 mod judge;
 mod keys;
+pub mod pool;
 mod proof;
 mod server;
 mod tls;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +40,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use strum::Display;
 
+pub use evidence::user_named;
 pub use millrace_hostfs::process::User;
+
+use evidence::Gathered;
+use pool::{NodeAnswer, Place, Question};
 
 /// The servers that can be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
@@ -72,50 +79,26 @@ pub struct Options {
     pub proc: PathBuf,
 }
 
-/// Access to a node, or to a client of one.
-pub trait Node {
-    /// Number of private-key operations that the node has completed since its start. The server's provider
-    /// connects to `socket`, if that is known.
+/// Access to nodes.
+pub trait Nodes {
+    /// Asks every node as a process at this place would; `None` if this user may not take that place.
+    fn ask(&self, place: &Place, question: &Question) -> Option<Vec<NodeAnswer>>;
+
+    /// Number of private-key operations that the node on this machine has completed since its start. `socket`
+    /// is its socket, if that is known.
     ///
     /// # Errors
     /// No node answers this user.
     fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence>;
-
-    /// The reports of this user's edges (of all edges, if the user is not known); `None` if the node does not
-    /// answer.
-    fn edges(&self, socket: Option<&Path>, uid: Option<u32>) -> Option<Edges>;
-
-    /// Whether a node lets this user use this key over this socket; `None` if it cannot be tried.
-    fn admits(&self, user: &User, socket: &Path, key: &str) -> Option<Result<(), Refusal>>;
 }
 
-/// The sum of the counters of clients, which report about once per second.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edges {
-    /// Operations that waited without blocking.
-    pub paused: u64,
-    /// Operations for which a thread of the application waited, blocked.
-    pub blocking: u64,
-    /// Operations computed by the client itself, by reason.
-    pub fallbacks: BTreeMap<String, u64>,
-}
-
-/// The reason for which a node does not answer, as a sentence that names the place.
+/// The reason for which the node on this machine does not answer, as a sentence that names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// No node runs there.
     NoNode(String),
     /// This user may not query the node.
     Hidden(String),
-}
-
-/// The reason for which a user may not use a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The socket does not answer, for this reason.
-    NoNode(String),
-    /// The node refuses, for this reason.
-    Refused(String),
 }
 
 /// The result of one check.
@@ -206,27 +189,35 @@ fn utf8(path: &Path) -> &str {
 
 /// Runs all checks.
 #[must_use]
-pub fn run(options: &Options, node: &dyn Node) -> Report {
+pub fn run(options: &Options, nodes: &dyn Nodes) -> Report {
     let mut report = Report {
         server: options.server,
-        pid: options.pid,
+        pid: None,
         pooled: None,
         asynchronous: None,
         findings: Vec::new(),
     };
-    let evidence = evidence::gather(options, &mut report);
-    let socket = evidence
-        .as_ref()
-        .and_then(|evidence| judge::judge(options, evidence, node, &mut report));
-    let asked = proof::Asked {
-        node,
-        socket: socket.as_deref(),
-        uid: evidence
-            .as_ref()
-            .and_then(|evidence| evidence.workers.first())
-            .map(|worker| worker.user.uid),
+    let evidence = match evidence::gather(options, &mut report) {
+        Gathered::Evidence(evidence) => Some(*evidence),
+        Gathered::Elsewhere => None,
+        Gathered::Nothing => return report,
     };
-    proof::prove(options, evidence.as_ref(), &asked, &mut report);
+    let pool = evidence
+        .as_ref()
+        .and_then(|evidence| judge::judge(options, evidence, nodes, &mut report));
+    // Handshakes with a server that does not run show nothing new.
+    if evidence
+        .as_ref()
+        .is_none_or(|evidence| evidence.running.is_some())
+    {
+        proof::prove(
+            options,
+            evidence.as_ref(),
+            nodes,
+            pool.as_ref(),
+            &mut report,
+        );
+    }
     report
 }
 

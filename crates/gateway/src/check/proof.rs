@@ -1,20 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The live proof: concurrent handshakes, with the node's counter and the workers' eventfds before and while the
-//! connections are held.
+//! The live proof: concurrent handshakes, with the counters of the gateway's provider and the workers' eventfds
+//! before and while the connections are held.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::evidence::Evidence;
-use super::{Edges, Node, Options, Outcome, Report, Share, Silence, tls};
+use super::judge::Pool;
+use super::pool::{Edges, NodeAnswer};
+use super::{Nodes, Options, Outcome, Report, Share, Silence, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
-/// Time to wait for reports of edges: they come once per second, plus one second.
-const REPORTS_TAKE: Duration = Duration::from_secs(2);
+/// Time to wait for reports of edges: they come within two seconds; the rest is for a loaded machine.
+const REPORTS_TAKE: Duration = Duration::from_secs(4);
 
 /// Time to wait on a loaded machine for reports that must come, since the pool did the operations.
 const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
@@ -25,105 +26,126 @@ const CLOSING_TAKES: Duration = Duration::from_secs(1);
 /// Interval of looks at its descriptors during that time.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Interval of questions to the node while reports are awaited.
-const ASK: Duration = Duration::from_millis(100);
+/// Interval of questions to the nodes while reports are awaited: a node answers 60 of them, and one more per
+/// second.
+const ASK: Duration = Duration::from_millis(500);
 
-/// The node and how to ask it.
-pub(super) struct Asked<'a> {
-    pub(super) node: &'a dyn Node,
-    /// The socket that the server's provider connects to; `None` if its nodes are elsewhere.
-    pub(super) socket: Option<&'a Path>,
-    /// User id of the workers, if it is known.
-    pub(super) uid: Option<u32>,
+/// The counters of the provider, as the nodes of its pool know them.
+struct Counters<'a> {
+    nodes: &'a dyn Nodes,
+    pool: &'a Pool,
+    before: Vec<NodeAnswer>,
 }
 
-impl Asked<'_> {
-    fn edges(&self) -> Option<Edges> {
-        self.node.edges(self.socket, self.uid)
+impl<'a> Counters<'a> {
+    /// The counters now; `None` if no node tells them.
+    fn start(nodes: &'a dyn Nodes, pool: &'a Pool) -> Option<Self> {
+        let before = nodes.ask(&pool.place, &pool.question)?;
+        let tells = |answer: &NodeAnswer| edges_of(answer).is_some();
+        before.iter().any(tells).then_some(Self {
+            nodes,
+            pool,
+            before,
+        })
     }
 
-    /// The counts of the edges since `before`, as soon as they cover `operations`, or when time is up. Operations
-    /// that the node has `signed` are certain to be reported, the others are not.
-    fn since(&self, before: &Edges, operations: u64, signed: u64) -> Option<Edges> {
+    /// What was counted since the start.
+    fn since(&self) -> Edges {
+        let mut sum = Edges::default();
+        let now = self.nodes.ask(&self.pool.place, &self.pool.question);
+        for answer in now.iter().flatten() {
+            let same = |before: &&NodeAnswer| before.node == answer.node;
+            let before = self.before.iter().find(same).and_then(edges_of);
+            if let (Some(before), Some(after)) = (before, edges_of(answer)) {
+                sum.add_difference(before, after);
+            }
+        }
+        sum
+    }
+
+    /// What was counted since the start, as soon as it covers `operations`, or when time is up. Operations that
+    /// the local node has `signed` are certain to be reported, the others are not.
+    fn covering(&self, operations: u64, signed: u64) -> Edges {
         let started = Instant::now();
         loop {
-            let counted = difference(before, &self.edges()?);
-            let fallbacks: u64 = counted.fallbacks.values().sum();
-            let waited = counted.paused + counted.blocking;
-            let patience = if waited >= signed {
-                REPORTS_TAKE
-            } else {
+            let counted = self.since();
+            let certain = counted.pooled < signed.min(operations);
+            let patience = if certain {
                 LATE_REPORTS_TAKE
+            } else {
+                REPORTS_TAKE
             };
-            let told = waited >= operations || fallbacks >= operations;
-            if told || started.elapsed() > patience {
-                return Some(counted);
+            if counted.ended() >= operations || started.elapsed() > patience {
+                return counted;
             }
             thread::sleep(ASK);
         }
     }
 }
 
-fn difference(before: &Edges, after: &Edges) -> Edges {
-    let fallbacks = after.fallbacks.iter().map(|(reason, count)| {
-        let earlier = before.fallbacks.get(reason).copied().unwrap_or(0);
-        (reason.clone(), count.saturating_sub(earlier))
-    });
-    Edges {
-        paused: after.paused.saturating_sub(before.paused),
-        blocking: after.blocking.saturating_sub(before.blocking),
-        fallbacks: fallbacks.filter(|(_, count)| *count > 0).collect(),
-    }
+fn edges_of(answer: &NodeAnswer) -> Option<&Edges> {
+    answer.answer.as_ref().ok()?.edges.as_ref()
 }
 
 /// Makes the handshakes and adds the findings about them.
 pub(super) fn prove(
     options: &Options,
     evidence: Option<&Evidence>,
-    asked: &Asked<'_>,
+    nodes: &dyn Nodes,
+    pool: Option<&Pool>,
     report: &mut Report,
 ) {
     if options.handshakes == 0 {
         return;
     }
     let Some((address, name)) = target(options, evidence) else {
-        // A server that was not found is already in the report.
-        if evidence.is_some() {
-            let seen = "the configuration has no address that TLS is served at";
-            report.add(
-                "handshakes",
-                Unseen,
-                seen,
-                "give one with --connect".to_owned(),
-            );
-        }
-        return;
+        let seen = "the configuration has no address that TLS is served at";
+        let remedy = "give one with --connect".to_owned();
+        return report.add("handshakes", Unseen, seen, remedy);
     };
-    // What happens once per process (a connection to the node, a key) comes before.
+    // What happens once per process (a connection to the node, a key) comes before, and is reported before.
+    let settling = pool.and_then(|pool| Counters::start(nodes, pool));
     if let Err(error) = tls::handshakes(&address, &name, 1) {
         let remedy = "give the right address with --connect".to_owned();
         return report.add("handshakes", Failure, error.to_string(), remedy);
     }
-    let before = asked.node.completed(asked.socket);
-    let edges = asked.edges();
+    let socket = pool.and_then(|pool| pool.socket.as_deref());
+    if let Some(counters) = settling {
+        let _ = counters.covering(1, 0);
+    }
+    let before = nodes.completed(socket);
+    let counters = pool.and_then(|pool| Counters::start(nodes, pool));
     let held = match tls::handshakes(&address, &name, options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error.to_string(), None),
     };
-    let after = asked.node.completed(asked.socket);
+    let after = nodes.completed(socket);
     let of = handshakes(&address, &held, report);
     let waited = evidence.and_then(|evidence| eventfds_released(evidence, held, of));
     if of == 0 {
         return;
     }
-    pooled(before, after, of, asked.socket.is_some(), report);
-    let signed = report.pooled.map_or(0, |share| share.count);
-    // Waiting takes a second, so only if it can add something.
-    let told = match &edges {
-        Some(edges) if waited != Some(of) || signed != of => asked.since(edges, of, signed),
-        _ => None,
+    let signed = match (&before, &after) {
+        (Ok(before), Ok(after)) => after.saturating_sub(*before),
+        _ => 0,
     };
-    // An answer that comes before the job has paused leaves no descriptor: then the edge's count is right.
+    let told = counters.map(|counters| counters.covering(of, signed));
+    match &told {
+        Some(told) => pooled(
+            told.pooled,
+            of,
+            "the pool, by the count of the gateway's provider",
+            report,
+        ),
+        None => pooled_here(
+            before,
+            after,
+            of,
+            evidence.is_some() && socket.is_some(),
+            report,
+        ),
+    }
+    // An answer that comes before the job has paused leaves no descriptor: then the provider's count is right.
     let told_waited = told
         .as_ref()
         .map(|told| told.paused.min(of.saturating_sub(told.blocking)));
@@ -190,7 +212,9 @@ fn handshakes(
     share.count
 }
 
-fn pooled(
+/// The operations that the node on this machine has completed: for nodes that do not tell the provider's counters,
+/// and for a gateway that is elsewhere.
+fn pooled_here(
     before: Result<u64, Silence>,
     after: Result<u64, Silence>,
     of: u64,
@@ -198,33 +222,42 @@ fn pooled(
     report: &mut Report,
 ) {
     const CHECK: &str = "pooled";
-    let (before, after) = match (before, after) {
-        (Ok(before), Ok(after)) => (before, after),
+    match (before, after) {
+        // The node serves others at the same time.
+        (Ok(before), Ok(after)) => {
+            pooled(
+                after.saturating_sub(before),
+                of,
+                "the node on this machine",
+                report,
+            );
+        }
         (Err(Silence::Hidden(error)), _) | (_, Err(Silence::Hidden(error))) => {
-            return report.add(CHECK, Unseen, error, "run this as root".to_owned());
+            report.add(CHECK, Unseen, error, "run this as root".to_owned());
         }
         (Err(Silence::NoNode(error)), _) | (_, Err(Silence::NoNode(error))) => {
             // Without a local one the nodes are elsewhere.
             let outcome = if local { Failure } else { Unseen };
-            let remedy =
-                "start the node; if the nodes are elsewhere, run this there, with --connect";
-            return report.add(CHECK, outcome, error, remedy.to_owned());
+            let remedy = "start the node; or run this on the gateway, as root".to_owned();
+            report.add(CHECK, outcome, error, remedy);
         }
-    };
-    // The node serves others at the same time: at most `of` operations belong to these handshakes.
+    }
+}
+
+/// At most `of` operations belong to these handshakes; other clients of the gateway make some, too.
+fn pooled(count: u64, of: u64, by: &str, report: &mut Report) {
     let share = Share {
-        count: after.saturating_sub(before).min(of),
+        count: count.min(of),
         of,
     };
     report.pooled = Some(share);
-    let yes = format!("{share} were signed by the node");
+    let seen = format!("{share} were signed by {by}");
     if share.count == of {
-        report.add(CHECK, Good, yes, None);
-    } else {
-        let outcome = if share.count == 0 { Failure } else { Warning };
-        let remedy = "see what is above; `millrace status` has the node's side (and only this node was asked)";
-        report.add(CHECK, outcome, yes, remedy.to_owned());
+        return report.add("pooled", Good, seen, None);
     }
+    let outcome = if share.count == 0 { Failure } else { Warning };
+    let remedy = "see what is above; `millrace status` has the node's side".to_owned();
+    report.add("pooled", outcome, seen, remedy);
 }
 
 /// The number of connections with an eventfd: eventfds that disappear with the connections. Workers have other
@@ -247,8 +280,8 @@ fn eventfds_released(
 
 /// The number of eventfds of all workers; `None` if they are not visible.
 fn eventfds(evidence: &Evidence) -> Option<u64> {
-    let counts = evidence
-        .workers
+    let workers = &evidence.running.as_ref()?.workers;
+    let counts = workers
         .iter()
         .map(|worker| evidence.proc.eventfds(worker.pid).ok());
     counts.sum::<Option<usize>>().map(|count| count as u64)

@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 
+use super::pool::{CertificateFacts, FaultKind, KeyAnswer, KeyState, NodeFault, NodeState};
 use super::*;
 
 const MASTER: u32 = 100;
@@ -17,22 +18,46 @@ const WORKER: u32 = 101;
 struct Machine {
     dir: tempfile::TempDir,
     server: Server,
-    admits: Option<Result<(), Refusal>>,
+    /// What every node answers about the key `www`; `None`: nodes cannot be asked.
+    answer: Option<Result<KeyState, NodeFault>>,
     _socket: UnixListener,
 }
 
-impl Node for Machine {
+impl Nodes for Machine {
+    fn ask(&self, place: &Place, question: &Question) -> Option<Vec<NodeAnswer>> {
+        assert!([0, 33].contains(&place.user.uid), "as the worker's user");
+        let names: Vec<&str> = question.keys.iter().map(|key| key.name.as_str()).collect();
+        assert!(names.iter().all(|name| *name == "www"), "{names:?}");
+        let answer = self.answer.clone()?;
+        let state = |key: KeyState| NodeState {
+            name: "node-1".to_owned(),
+            software: Some("millrace/1".to_owned()),
+            draining: false,
+            latency_us: 70,
+            keys: names
+                .iter()
+                .map(|name| KeyAnswer {
+                    name: (*name).to_owned(),
+                    state: key.clone(),
+                })
+                .collect(),
+            certificates: question.tls.is_some().then(|| CertificateFacts {
+                identity: "gateway-1".to_owned(),
+                own_expires: i64::MAX,
+                node_expires: i64::MAX,
+            }),
+            edges: None,
+        };
+        let nodes = question.nodes.iter();
+        let answers = nodes.map(|node| NodeAnswer {
+            node: node.clone(),
+            answer: answer.clone().map(state),
+        });
+        Some(answers.collect())
+    }
+
     fn completed(&self, _: Option<&Path>) -> Result<u64, Silence> {
         Err(Silence::NoNode("not asked here".to_owned()))
-    }
-
-    fn edges(&self, _: Option<&Path>, _: Option<u32>) -> Option<Edges> {
-        None
-    }
-
-    fn admits(&self, _: &User, _: &Path, key: &str) -> Option<Result<(), Refusal>> {
-        assert_eq!(key, "www");
-        self.admits.clone()
     }
 }
 
@@ -45,7 +70,7 @@ impl Machine {
         let machine = Self {
             dir,
             server,
-            admits: Some(Ok(())),
+            answer: Some(Ok(KeyState::Usable)),
             _socket: socket,
         };
         machine.mode("node.sock", 0o666);
@@ -211,8 +236,7 @@ fn correct_server_has_no_findings() {
             "waiting",
             "descriptors",
             "keys",
-            "socket",
-            "policy",
+            "node",
         ];
         assert_eq!(checks, expected);
     }
@@ -303,7 +327,9 @@ fn effect_of_systemd_on_the_environment_is_reported() {
         let options = machine.options();
         let mut report = machine.report();
         report.findings.clear();
-        let mut evidence = evidence::gather(&options, &mut report).expect("it runs");
+        let Gathered::Evidence(mut evidence) = evidence::gather(&options, &mut report) else {
+            panic!("it runs")
+        };
         change(&mut evidence);
         let _ = judge::judge(&options, &evidence, &machine, &mut report);
         let about = |finding: &Finding| finding.check == "environment";
@@ -411,12 +437,137 @@ fn socket_and_policy_are_checked_for_the_workers() {
     fs::remove_file(machine.path("node.sock")).expect("removed");
     machine.expect(Outcome::Failure, "socket", "is not there");
     let mut machine = Machine::new(Server::Nginx);
-    machine.admits = Some(Err(Refusal::Refused("no such key".to_owned())));
-    machine.expect(Outcome::Failure, "policy", "does not let user 33 use www");
-    machine.admits = Some(Err(Refusal::NoNode("connection refused".to_owned())));
+    machine.answer = Some(Ok(KeyState::NotThere));
+    machine.expect(Outcome::Failure, "policy", "does not let uid:33 use www");
+    let remedy = |machine: &Machine| {
+        let mut findings = machine.report().findings.into_iter();
+        let bad = findings.find(|finding| finding.outcome == Outcome::Failure);
+        bad.and_then(|finding| finding.remedy).expect("what to do")
+    };
+    assert!(remedy(&machine).contains("millrace key policy www --add-uid 33"));
+    machine.answer = Some(Ok(KeyState::Replaced));
+    machine.expect(Outcome::Failure, "policy", "another key by the name www");
+    machine.answer = Some(Err(NodeFault {
+        kind: FaultKind::Refused,
+        error: "connection refused".to_owned(),
+    }));
     machine.expect(Outcome::Failure, "node", "no node answers");
-    machine.admits = None;
-    machine.expect(Outcome::Unseen, "policy", "cannot be tried");
+    machine.answer = None;
+    machine.expect(Outcome::Unseen, "node", "cannot be tried");
+}
+
+/// A machine whose nodes are elsewhere.
+fn over_tcp() -> Machine {
+    let machine = Machine::new(Server::Haproxy);
+    let local = format!("pool = unix:{}", machine.path("node.sock"));
+    let remote = ["ca", "cert", "key"].map(|name| {
+        machine.put(&format!("{name}.pem"), "");
+        format!("tls_{name} = {}\n", machine.path(&format!("{name}.pem")))
+    });
+    let remote = format!("pool = tcp:a:1,tcp:b:2\n{}", remote.concat());
+    machine.change("openssl.cnf", &local, &remote);
+    machine
+}
+
+#[test]
+fn every_fault_of_a_tcp_node_is_named() {
+    for (kind, word) in [
+        (FaultKind::OtherAuthority, "another authority"),
+        (FaultKind::Revoked, "is revoked"),
+        (FaultKind::Expired, "has expired"),
+        (FaultKind::WrongName, "another name"),
+        (FaultKind::Silent, "no answer"),
+        (FaultKind::Unauthorized, "refuses this identity"),
+    ] {
+        let mut machine = over_tcp();
+        machine.answer = Some(Err(NodeFault {
+            kind,
+            error: "the error".to_owned(),
+        }));
+        let findings = machine.report().findings;
+        let bad: Vec<&Finding> = findings
+            .iter()
+            .filter(|finding| finding.outcome == Outcome::Failure)
+            .collect();
+        assert_eq!(bad.len(), 2, "one line for each node: {bad:#?}");
+        for (finding, node) in bad.iter().zip(["tcp:a:1", "tcp:b:2"]) {
+            assert!(
+                finding.seen.starts_with(node) && finding.seen.contains(word),
+                "{finding:?}"
+            );
+            assert!(finding.remedy.is_some());
+        }
+    }
+    let mut machine = over_tcp();
+    machine.answer = Some(Ok(KeyState::NotThere));
+    let findings = machine.report().findings;
+    let remedies: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.check == "policy")
+        .filter_map(|finding| finding.remedy.as_deref())
+        .collect();
+    assert_eq!(remedies.len(), 2);
+    assert!(remedies[0].contains("--add-cert gateway-1"), "{remedies:?}");
+    machine.change("openssl.cnf", "tls_cert", "# tls_cert");
+    machine.expect(Outcome::Failure, "certificates", "tcp: nodes need");
+}
+
+#[test]
+fn certificates_that_workers_cannot_read_are_named_with_their_mode() {
+    let mut machine = over_tcp();
+    machine.mode("key.pem", 0o600);
+    machine.answer = Some(Err(NodeFault {
+        kind: FaultKind::Files,
+        error: "key.pem: Permission denied".to_owned(),
+    }));
+    let findings = machine.report().findings;
+    let bad = findings
+        .iter()
+        .find(|finding| finding.check == "node")
+        .expect("a finding");
+    let remedy = bad.remedy.as_deref().expect("what to do");
+    assert!(
+        remedy.contains("key.pem has mode 0600") && remedy.contains("chgrp -R 33 "),
+        "{remedy}"
+    );
+}
+
+#[test]
+fn unknown_keys_and_bad_values_in_openssl_cnf_are_named() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("openssl.cnf", "[m]\n", "[m]\nmodde = off\n");
+    machine.expect(Outcome::Failure, "openssl.cnf", "`modde`");
+    let machine = Machine::new(Server::Nginx);
+    machine.change("openssl.cnf", "[m]\n", "[m]\ndeadline_ms = 2 s\n");
+    machine.expect(Outcome::Failure, "openssl.cnf", "deadline_ms = 2 s");
+}
+
+#[test]
+fn server_that_does_not_run_is_judged_by_its_files() {
+    let machine = Machine::new(Server::Nginx);
+    fs::remove_dir_all(machine.path("proc/100")).expect("removed");
+    fs::remove_dir_all(machine.path("proc/101")).expect("removed");
+    machine.change(
+        "nginx.conf",
+        "env OPENSSL_CONF;",
+        "user 33; env OPENSSL_CONF;",
+    );
+    machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
+    let mut options = machine.options();
+    options.openssl_conf = Some(machine.path("openssl.cnf").into());
+    options.config = Some(machine.path("nginx.conf").into());
+    let report = run(&options, &machine);
+    let failures: Vec<&str> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.outcome == Outcome::Failure)
+        .map(|finding| finding.check)
+        .collect();
+    assert_eq!(failures, ["process", "provider"], "{:#?}", report.findings);
+    options.connect = Some("gateway.example.net:443".to_owned());
+    let report = run(&options, &machine);
+    assert_eq!(report.findings.len(), 1, "{:#?}", report.findings);
+    assert_eq!(report.findings[0].outcome, Outcome::Unseen);
 }
 
 #[test]
@@ -537,4 +688,47 @@ fn server_process_is_selected_by_name_or_pid() {
             .seen
             .contains("no haproxy is running")
     );
+    // A zombie is no server.
+    machine.change("proc/200/status", "PPid:", "State:\tZ (zombie)\nPPid:");
+    let report = machine.report();
+    assert_eq!(report.pid, Some(MASTER), "{:#?}", report.findings);
+}
+
+#[test]
+fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
+    let machine = Machine::new(Server::Haproxy);
+    machine.put("etc/passwd", "root:x:0:0::/:\nproxy:x:13:14::/:\n");
+    machine.put(
+        "etc/haproxy/haproxy.cfg",
+        "global\n user proxy\nlisten a\n bind :443 ssl crt /www.key\n",
+    );
+    machine.put(
+        "pool.cnf",
+        &machine.cnf().replace("unix:", "tcp:a:1, unix:"),
+    );
+    let root = millrace_hostfs::Root::open(machine.dir.path()).expect("folder");
+    let read = |name: &str| pool::ConfiguredPool::read(&root, Path::new(name));
+    let found = read("/pool.cnf").expect("a pool");
+    assert_eq!(found.question.nodes[0], "tcp:a:1");
+    assert_eq!(found.question.nodes.len(), 2);
+    let names: Vec<&str> = found
+        .question
+        .keys
+        .iter()
+        .map(|key| key.name.as_str())
+        .collect();
+    assert_eq!(names, ["www"]);
+    assert_eq!(found.user.map(|user| (user.uid, user.gid)), Some((13, 14)));
+    machine.put("client.toml", "pool = [\"unix:/x\"]\n");
+    assert_eq!(
+        read("/client.toml").expect("a pool").question.nodes,
+        ["unix:/x"]
+    );
+    machine.put("empty.cnf", "openssl_conf = init\n");
+    for bad in ["/empty.cnf", "/missing.cnf"] {
+        assert!(
+            read(bad).is_err_and(|error| error.to_string().contains(bad)),
+            "{bad}"
+        );
+    }
 }

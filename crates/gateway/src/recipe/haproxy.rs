@@ -14,20 +14,24 @@ const CFG: &str = include_str!("../../templates/haproxy.cfg");
 const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
 const CHROOT: &str = "/var/lib/haproxy";
 
+const PRELOAD_WHY: &str = "\
+# HAProxy loses memory for each client that leaves while its handshake waits for
+# the pool; with this it does not.
+";
+
 pub(super) fn plan(settings: &Settings) -> Plan {
-    let mut lines = String::new();
     let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
-    let preload = settings.preload.as_ref();
-    if let Some(library) = preload.filter(|_| settings.mode == Mode::Async) {
-        let library = library.display().to_string();
-        lines = format!(
-            "# HAProxy loses memory for each client that leaves while its handshake waits for\n\
-             # the pool; with this it does not.\n\
-             Environment=LD_PRELOAD={library}\n"
-        );
-        environment.push(("LD_PRELOAD", Argument::Owned(library)));
+    let preload = settings.preload.as_deref();
+    let preload = preload.filter(|_| settings.mode == Mode::Async);
+    if let Some(library) = preload {
+        environment.push(("LD_PRELOAD", Argument::Owned(library.display().to_string())));
     }
-    lines.push_str(&parts::binds_for_chroot(settings, CHROOT));
+    let service = parts::Service {
+        unit: "haproxy",
+        preload: preload.map(|library| (library, PRELOAD_WHY)),
+        chroot: Some(CHROOT),
+        lines: String::new(),
+    };
     let (asynchronous, sign) = match settings.mode {
         Mode::Async => (
             "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
@@ -47,10 +51,10 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     Plan {
         application: Application::Haproxy,
         before: parts::stub(settings, &key, "haproxy"),
-        files: vec![
-            parts::openssl_cnf(settings),
-            parts::drop_in("haproxy", settings, &lines),
-        ],
+        files: [Some(parts::openssl_cnf(settings)), service.files(settings)]
+            .into_iter()
+            .flatten()
+            .collect(),
         snippets: vec![Snippet {
             path: HAPROXY_CFG.into(),
             contents,
@@ -58,7 +62,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
             marker: sign.to_owned(),
         }],
         after: [
-            parts::restart("haproxy"),
+            service.start(settings),
             vec![Step {
                 command: "millrace gateway check haproxy".to_owned(),
                 why: "says whether handshakes are pooled and asynchronous",
@@ -101,8 +105,50 @@ mod tests {
         assert!(text.contains("\n    ssl-mode-async\n"));
         assert!(text.contains("\nEnvironment=LD_PRELOAD=/usr/local/lib/"));
         assert!(text.contains("\n    maxconn 6160\n") && text.contains("\n    maxconn 4096\n"));
+    }
+
+    #[test]
+    fn certificates_are_bound_into_the_chroot_read_only() {
         let remote = plan(&settings(&["tcp:node-1:7433"])).text();
-        assert!(!remote.contains("BindPaths"), "{remote}");
+        let bind =
+            "\nBindReadOnlyPaths=/etc/millrace/client:/var/lib/haproxy/etc/millrace/client\n";
+        assert!(
+            remote.contains(bind) && !remote.contains("BindPaths"),
+            "{remote}"
+        );
+        let names = "\nBindReadOnlyPaths=-/etc/resolv.conf:/var/lib/haproxy/etc/resolv.conf\n";
+        assert!(
+            remote.contains(names),
+            "the name is resolved inside: {remote}"
+        );
+        let address = plan(&settings(&["tcp:[::1]:7433"])).text();
+        assert!(!address.contains("resolv.conf"), "{address}");
+        assert!(
+            remote.contains("--add-cert client") && !remote.contains("--add-uid"),
+            "{remote}"
+        );
+        let readable =
+            "\nchgrp -R haproxy /etc/millrace/client && chmod -R g+rX /etc/millrace/client\n";
+        assert!(remote.contains(readable), "{remote}");
+    }
+
+    #[test]
+    fn host_without_systemd_gets_environment_and_mounts() {
+        let mut settings = settings(&["unix:/run/millrace/node.sock", "tcp:node-1:7433"]);
+        settings.systemd = false;
+        let text = plan(&settings).text();
+        assert!(
+            !text.contains("systemctl") && !text.contains("/etc/systemd"),
+            "{text}"
+        );
+        for line in [
+            "mount --bind /run/millrace /var/lib/haproxy/run/millrace\n",
+            "mount --bind -o ro /etc/millrace/client /var/lib/haproxy/etc/millrace/client\n",
+            "export OPENSSL_CONF=/etc/millrace/openssl.cnf\nexport LD_PRELOAD=/usr/local/lib/",
+            "service haproxy restart\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 
     #[test]

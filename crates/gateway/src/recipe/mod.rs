@@ -19,6 +19,7 @@ use crate::plan::Plan;
 use crate::settings::Settings;
 
 pub(crate) use haproxy::global_maxconn;
+pub(crate) use parts::provider_loads;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 
 /// An application with a recipe.

@@ -23,35 +23,46 @@ const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 /// Lower bound on blocking workers.
 const FEWEST_BLOCKING_WORKERS: u32 = 16;
 
+const PRELOAD_WHY: &str = "\
+# Makes handshakes asynchronous: a worker serves others while the pool works.
+";
+
 pub(super) fn plan(settings: &Settings) -> Plan {
-    let preload = settings.preload.as_ref();
+    let preload = settings.preload.as_deref();
     let preload = preload.filter(|_| settings.mode == Mode::Async);
     let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
-    let (mut lines, mut main) = (String::new(), String::new());
+    let mut main = String::new();
     if let Some(library) = preload {
-        let library = library.display().to_string();
-        lines = format!(
-            "# Makes handshakes asynchronous: a worker serves others while the pool works.\n\
-             Environment=LD_PRELOAD={library}\n"
-        );
         main.push_str("env LD_PRELOAD;\n");
-        environment.push(("LD_PRELOAD", Argument::Owned(library)));
+        environment.push(("LD_PRELOAD", Argument::Owned(library.display().to_string())));
     }
     let sizes = Sizes::of(settings, preload.is_some());
-    lines.push_str(&format!(
-        "# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n",
-        sizes.files
-    ));
+    let service = parts::Service {
+        unit: "nginx",
+        preload: preload.map(|library| (library, PRELOAD_WHY)),
+        chroot: None,
+        lines: format!(
+            "# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n",
+            sizes.files
+        ),
+    };
     let body = MAIN.replace("{preload}\n", &main);
     let key = format!("/etc/nginx/{}.key", settings.key);
     Plan {
         application: Application::Nginx,
         before: parts::stub(settings, &key, "www-data"),
-        files: vec![
-            parts::openssl_cnf(settings),
-            parts::drop_in("nginx", settings, &lines),
-            PlannedFile::new(INCLUDE, &body, "keeps the environment across an upgrade"),
-        ],
+        files: [
+            Some(parts::openssl_cnf(settings)),
+            service.files(settings),
+            Some(PlannedFile::new(
+                INCLUDE,
+                &body,
+                "keeps the environment across an upgrade",
+            )),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         snippets: vec![Snippet {
             path: NGINX_CONF.into(),
             contents: sizes.fill(&settings.key),
@@ -59,7 +70,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
             marker: "include millrace.conf".to_owned(),
         }],
         after: [
-            parts::restart("nginx"),
+            service.start(settings),
             vec![Step {
                 command: "millrace gateway check nginx".to_owned(),
                 why: "says whether handshakes are pooled and asynchronous",

@@ -74,35 +74,161 @@ fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
     keys
 }
 
-/// The systemd drop-in that passes the configuration to a service.
-pub(super) fn drop_in(unit: &str, settings: &Settings, lines: &str) -> PlannedFile {
-    let socket = if settings.sockets().next().is_some() {
-        "# The service's user must be allowed to connect to the node's socket:\n\
-         # `millrace up --socket-group GROUP`, or --socket-mode 0666.\n"
-    } else {
-        ""
-    };
-    let body = format!("[Service]\n{socket}Environment=OPENSSL_CONF={OPENSSL_CNF}\n{lines}");
-    PlannedFile::new(
-        format!("/etc/systemd/system/{unit}.service.d/millrace.conf"),
-        &body,
-        "hands the configuration to the service",
-    )
+/// The environment of a service and the folders inside its chroot.
+pub(super) struct Service<'a> {
+    pub(super) unit: &'a str,
+    /// The preload library with the reason for it.
+    pub(super) preload: Option<(&'a Path, &'a str)>,
+    /// The chroot of the packaged configuration.
+    pub(super) chroot: Option<&'a str>,
+    /// Further lines of the drop-in.
+    pub(super) lines: String,
 }
 
-/// Lines of a drop-in that make the node's sockets visible to a service in the chroot `root`.
-pub(super) fn binds_for_chroot(settings: &Settings, root: &str) -> String {
-    let mut lines = String::new();
-    for folder in settings.sockets().filter_map(Path::parent) {
-        let folder = folder.display();
-        let _ = write!(
-            lines,
-            "# Debian's configuration has `chroot {root}`, and the provider connects after\n\
-             # that. (Without chroot the line does no harm.)\n\
-             BindPaths={folder}:{root}{folder}\n"
-        );
+impl Service<'_> {
+    /// The systemd drop-in that passes the configuration to the service; none where systemd is not in charge.
+    pub(super) fn files(&self, settings: &Settings) -> Option<PlannedFile> {
+        if !settings.systemd {
+            return None;
+        }
+        let socket = if settings.sockets().next().is_some() {
+            "# The service's user must be allowed to connect to the node's socket: mode 0666, where\n\
+             # the policy of each key decides, or a group of the user.\n"
+        } else {
+            ""
+        };
+        let mut body = format!("[Service]\n{socket}");
+        for (name, value) in self.environment() {
+            if let (true, Some((_, why))) = (name == "LD_PRELOAD", self.preload) {
+                body.push_str(why);
+            }
+            let _ = writeln!(body, "Environment={name}={value}");
+        }
+        body.push_str(&self.binds(settings));
+        body.push_str(&self.lines);
+        Some(PlannedFile::new(
+            format!("/etc/systemd/system/{}.service.d/millrace.conf", self.unit),
+            &body,
+            "hands the configuration to the service",
+        ))
     }
-    lines
+
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let preload = self
+            .preload
+            .map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
+        [("OPENSSL_CONF", OPENSSL_CNF.to_owned())]
+            .into_iter()
+            .chain(preload)
+            .collect()
+    }
+
+    /// Lines that make the node's sockets and the certificates visible inside the chroot.
+    fn binds(&self, settings: &Settings) -> String {
+        let mut lines = String::new();
+        let Some(root) = self.chroot else {
+            return lines;
+        };
+        for Opened { path, kind } in opened_later(settings) {
+            let path = path.display();
+            if lines.is_empty() {
+                let _ = write!(
+                    lines,
+                    "# Debian's configuration has `chroot {root}`, and the provider opens these after\n\
+                     # that. (Without chroot the lines do no harm.)\n"
+                );
+            }
+            let _ = match kind {
+                Kind::Socket => writeln!(lines, "BindPaths={path}:{root}{path}"),
+                Kind::Certificates => writeln!(lines, "BindReadOnlyPaths={path}:{root}{path}"),
+                // Not every host has all of them.
+                Kind::NameService => writeln!(lines, "BindReadOnlyPaths=-{path}:{root}{path}"),
+            };
+        }
+        lines
+    }
+
+    /// The commands that make the service use the new files.
+    pub(super) fn start(&self, settings: &Settings) -> Vec<Step> {
+        let unit = self.unit;
+        if settings.systemd {
+            return vec![Step {
+                command: format!("systemctl daemon-reload && systemctl restart {unit}"),
+                why: "a service takes its environment at a start, not at a reload",
+            }];
+        }
+        let mut steps = Vec::new();
+        let environment = self.environment();
+        let root = self.chroot.unwrap_or_default();
+        for Opened { path, kind } in self.chroot.into_iter().flat_map(|_| opened_later(settings)) {
+            let (outside, inside) = (path.display(), format!("{root}{}", path.display()));
+            let (make, read_only) = match kind {
+                Kind::Socket => (format!("mkdir -p {inside}"), ""),
+                Kind::Certificates => (format!("mkdir -p {inside}"), " -o ro"),
+                Kind::NameService => (format!("mkdir -p {root}/etc && touch {inside}"), " -o ro"),
+            };
+            steps.push(Step {
+                command: format!("{make} && mount --bind{read_only} {outside} {inside}"),
+                why: "the provider opens this after the chroot; repeat it at every boot (/etc/fstab)",
+            });
+        }
+        let exports = environment
+            .iter()
+            .map(|(name, value)| format!("export {name}={value}\n"));
+        steps.push(Step {
+            command: format!("cat >> /etc/default/{unit} <<EOF\n{}EOF", exports.collect::<String>()),
+            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
+        });
+        steps.push(Step {
+            command: format!("service {unit} restart"),
+            why: "a server takes its environment at a start, not at a reload",
+        });
+        steps
+    }
+}
+
+/// A path that the provider opens when it first connects.
+struct Opened<'a> {
+    path: &'a Path,
+    kind: Kind,
+}
+
+/// Kinds of such paths.
+enum Kind {
+    /// The folder of a socket.
+    Socket,
+    /// The folder of the certificate files.
+    Certificates,
+    /// A file that the resolver reads.
+    NameService,
+}
+
+/// Files with which the C library resolves a name.
+const NAME_SERVICE: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
+fn opened_later(settings: &Settings) -> Vec<Opened<'_>> {
+    let mut paths: Vec<Opened<'_>> = Vec::new();
+    let sockets = settings.sockets().filter_map(Path::parent);
+    let certificates = settings.certificates.as_deref();
+    let names: &[&str] = if settings.has_names() {
+        &NAME_SERVICE
+    } else {
+        &[]
+    };
+    let found = sockets
+        .map(|path| (path, Kind::Socket))
+        .chain(certificates.map(|path| (path, Kind::Certificates)))
+        .chain(
+            names
+                .iter()
+                .map(|path| (Path::new(*path), Kind::NameService)),
+        );
+    for (path, kind) in found {
+        if !paths.iter().any(|known| known.path == path) {
+            paths.push(Opened { path, kind });
+        }
+    }
+    paths
 }
 
 /// The commands that write a stub to the path of the server's key; none for plain keys.
@@ -111,28 +237,39 @@ pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
         return Vec::new();
     }
     let Settings { key, .. } = settings;
-    vec![
-        Step {
-            command: format!("millrace key stub {key} -o {path}"),
-            why: "the stub names the pool's key and holds no secret; write it where the node is",
-        },
-        Step {
-            command: format!("millrace key policy {key} --allow-uid {user}"),
-            why: "lets the server's user use the key (over TCP: --allow-cert)",
-        },
-    ]
-}
-
-/// The commands that make a service use the new files.
-pub(super) fn restart(unit: &str) -> Vec<Step> {
-    vec![Step {
-        command: format!("systemctl daemon-reload && systemctl restart {unit}"),
-        why: "a service takes its environment at a start, not at a reload",
-    }]
+    let mut steps = vec![Step {
+        command: format!("millrace key stub {key} -o {path}"),
+        why: "the stub names the pool's key and holds no secret; write it where the node is",
+    }];
+    if settings.sockets().next().is_some() {
+        steps.push(Step {
+            command: format!("millrace key policy {key} --add-uid {user}"),
+            why: "lets the server's user use the key",
+        });
+    }
+    if let Some(folder) = &settings.certificates {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let folder = folder.display();
+        // Debian's users have a group of their name, this one excepted.
+        let group = if user == "nobody" { "nogroup" } else { user };
+        steps.push(Step {
+            command: format!("millrace cert client {name} -o {folder}"),
+            why: "makes the certificate files, on the node; copy the folder here",
+        });
+        steps.push(Step {
+            command: format!("chgrp -R {group} {folder} && chmod -R g+rX {folder}"),
+            why: "the server's processes read the files as their own user",
+        });
+        steps.push(Step {
+            command: format!("millrace key policy {key} --add-cert {name}"),
+            why: "lets that certificate use the key",
+        });
+    }
+    steps
 }
 
 /// Runs OpenSSL to check that the provider loads: servers run without it and log nothing.
-pub(super) fn provider_loads() -> Verification {
+pub(crate) fn provider_loads() -> Verification {
     Verification {
         name: "openssl list -providers",
         program: "openssl",

@@ -23,20 +23,26 @@ struct Service {
 
 fn service(settings: &Settings, service: Service) -> Plan {
     let (path, contents, sign) = service.snippet;
+    let started = parts::Service {
+        unit: &service.unit,
+        preload: None,
+        chroot: None,
+        lines: String::new(),
+    };
     Plan {
         application: service.application,
         before: parts::stub(settings, &service.key, service.user),
-        files: vec![
-            parts::openssl_cnf(settings),
-            parts::drop_in(&service.unit, settings, ""),
-        ],
+        files: [Some(parts::openssl_cnf(settings)), started.files(settings)]
+            .into_iter()
+            .flatten()
+            .collect(),
         snippets: vec![Snippet {
             path: path.into(),
             contents,
             why: "names the key",
             marker: sign.to_owned(),
         }],
-        after: parts::restart(&service.unit),
+        after: started.start(settings),
         verifications: [
             vec![parts::provider_loads()],
             service.test.into_iter().collect(),

@@ -7,11 +7,12 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::timeout::TimedWorker;
@@ -83,7 +84,7 @@ fn open(top: &OwnedFd, path: &str) -> ReadResult<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(resolve(top, path, flags).map_err(unavailable)?);
     let metadata = file.metadata().map_err(io_unavailable)?;
-    regular(FileKind::from(metadata.file_type()))?;
+    regular(FileKind::of_mode(metadata.mode()))?;
     Ok(file)
 }
 
@@ -156,16 +157,7 @@ fn link(top: &OwnedFd, path: &str) -> ReadResult<Option<String>> {
 
 fn kind(top: &OwnedFd, path: &str) -> Result<FileKind, Errno> {
     let there = resolve(top, path, OFlags::PATH)?;
-    let mode = rustix::fs::fstat(&there)?.st_mode;
-    Ok(match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => FileKind::File,
-        FileType::Directory => FileKind::Folder,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharacterDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        _ => FileKind::Other,
-    })
+    Ok(FileKind::of_mode(rustix::fs::fstat(&there)?.st_mode))
 }
 
 /// Opens a path inside the root.

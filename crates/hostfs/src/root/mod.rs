@@ -25,8 +25,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+use rustix::fs::FileType;
 
 pub use self::bundle::BundleError;
 pub use self::record::{MANIFEST, Manifest, Record, Recorder};
@@ -207,7 +210,7 @@ impl Root {
             source,
         };
         // The kind comes first: opening a pipe may block, opening a device may act on it.
-        let kind = FileKind::from(std::fs::metadata(path).map_err(failed)?.file_type());
+        let kind = FileKind::of_mode(std::fs::metadata(path).map_err(failed)?.mode());
         match kind {
             FileKind::Folder => {
                 let mut root = Self {
@@ -464,16 +467,16 @@ impl Root {
     }
 }
 
-impl From<std::fs::FileType> for FileKind {
-    fn from(kind: std::fs::FileType) -> Self {
-        use std::os::unix::fs::FileTypeExt;
-        match kind {
-            kind if kind.is_file() => Self::File,
-            kind if kind.is_dir() => Self::Folder,
-            kind if kind.is_fifo() => Self::Fifo,
-            kind if kind.is_socket() => Self::Socket,
-            kind if kind.is_char_device() => Self::CharacterDevice,
-            kind if kind.is_block_device() => Self::BlockDevice,
+impl FileKind {
+    /// The kind in the mode of a file (inode(7)).
+    fn of_mode(mode: u32) -> Self {
+        match FileType::from_raw_mode(mode) {
+            FileType::RegularFile => Self::File,
+            FileType::Directory => Self::Folder,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice => Self::CharacterDevice,
+            FileType::BlockDevice => Self::BlockDevice,
             _ => Self::Other,
         }
     }
@@ -482,7 +485,6 @@ impl From<std::fs::FileType> for FileKind {
 /// Whether a folder is the root of this machine. Its name alone is not enough: `/proc/PID/root` of a process
 /// in a container is a link with the target `/`, too.
 fn is_machine(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
     let top = Path::new("/");
     path.canonicalize().is_ok_and(|path| path == top)

@@ -19,75 +19,37 @@ pub(crate) enum Cipher {
     Aes256CbcSha256,
 }
 
-impl Cipher {
-    /// Name for people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Aes128Gcm => "AES-128-GCM",
-            Self::Aes256Gcm => "AES-256-GCM",
-            Self::ChaCha20Poly1305 => "ChaCha20-Poly1305",
-            Self::Aes256CbcSha256 => "AES-256-CBC with HMAC-SHA-256",
-        }
-    }
-
-    /// Name in `millrace bench sizes`; none where that measures only a part of it.
-    pub(crate) fn measured_as(self) -> Option<&'static str> {
-        match self {
-            Self::Aes128Gcm => Some("aes-128-gcm"),
-            Self::Aes256Gcm => Some("aes-256-gcm"),
-            Self::ChaCha20Poly1305 => Some("chacha20-poly1305"),
-            Self::Aes256CbcSha256 => None,
-        }
-    }
-
+/// The names of a cipher.
+pub(crate) struct CipherNames {
+    /// Name for people. In capitals it is OpenVPN's, in small letters that of `millrace bench sizes`.
+    pub(crate) name: &'static str,
     /// strongSwan's keyword for ESP and IKE, with the integrity if that is a separate transform.
-    pub(crate) fn strongswan(self) -> &'static str {
-        match self {
-            Self::Aes128Gcm => "aes128gcm16",
-            Self::Aes256Gcm => "aes256gcm16",
-            Self::ChaCha20Poly1305 => "chacha20poly1305",
-            Self::Aes256CbcSha256 => "aes256-sha256",
-        }
-    }
-
+    pub(crate) strongswan: &'static str,
     /// VyOS's keyword for IPsec; the integrity is a separate setting.
-    pub(crate) fn vyos(self) -> &'static str {
-        match self {
-            Self::Aes128Gcm => "aes128gcm128",
-            Self::Aes256Gcm => "aes256gcm128",
-            Self::ChaCha20Poly1305 => "chacha20poly1305",
-            Self::Aes256CbcSha256 => "aes256",
-        }
+    pub(crate) vyos: &'static str,
+    /// The end of a TLS 1.2 suite's name in OpenSSL, and the TLS 1.3 suite; none if only IPsec uses it here.
+    pub(crate) tls: Option<(&'static str, &'static str)>,
+}
+
+impl Cipher {
+    /// Its names in every format.
+    #[rustfmt::skip]
+    pub(crate) const fn names(self) -> CipherNames {
+        let (name, strongswan, vyos, tls) = match self {
+            Self::Aes128Gcm => ("AES-128-GCM", "aes128gcm16", "aes128gcm128",
+                Some(("AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"))),
+            Self::Aes256Gcm => ("AES-256-GCM", "aes256gcm16", "aes256gcm128",
+                Some(("AES256-GCM-SHA384", "TLS_AES_256_GCM_SHA384"))),
+            Self::ChaCha20Poly1305 => ("ChaCha20-Poly1305", "chacha20poly1305", "chacha20poly1305",
+                Some(("CHACHA20-POLY1305", "TLS_CHACHA20_POLY1305_SHA256"))),
+            Self::Aes256CbcSha256 => ("AES-256-CBC with HMAC-SHA-256", "aes256-sha256", "aes256", None),
+        };
+        CipherNames { name, strongswan, vyos, tls }
     }
 
-    /// OpenVPN's and OpenSSL's name for AEAD; none if only IPsec uses it here.
-    pub(crate) fn openvpn(self) -> Option<&'static str> {
-        match self {
-            Self::Aes128Gcm => Some("AES-128-GCM"),
-            Self::Aes256Gcm => Some("AES-256-GCM"),
-            Self::ChaCha20Poly1305 => Some("CHACHA20-POLY1305"),
-            Self::Aes256CbcSha256 => None,
-        }
-    }
-
-    /// The end of a TLS 1.2 suite's name in OpenSSL; none if only IPsec uses it here.
-    pub(crate) fn tls12(self) -> Option<&'static str> {
-        match self {
-            Self::Aes128Gcm => Some("AES128-GCM-SHA256"),
-            Self::Aes256Gcm => Some("AES256-GCM-SHA384"),
-            Self::ChaCha20Poly1305 => Some("CHACHA20-POLY1305"),
-            Self::Aes256CbcSha256 => None,
-        }
-    }
-
-    /// The TLS 1.3 suite; none if only IPsec uses it here.
-    pub(crate) fn tls13(self) -> Option<&'static str> {
-        match self {
-            Self::Aes128Gcm => Some("TLS_AES_128_GCM_SHA256"),
-            Self::Aes256Gcm => Some("TLS_AES_256_GCM_SHA384"),
-            Self::ChaCha20Poly1305 => Some("TLS_CHACHA20_POLY1305_SHA256"),
-            Self::Aes256CbcSha256 => None,
-        }
+    /// Whether it includes integrity.
+    pub(crate) fn is_aead(self) -> bool {
+        self != Self::Aes256CbcSha256
     }
 
     /// Bytes that ESP in tunnel mode adds to a packet without outer addresses and padding: header,
@@ -128,45 +90,29 @@ pub(crate) enum Group {
     Curve25519MlKem768,
 }
 
-impl Group {
+/// The names of a group.
+pub(crate) struct GroupNames {
     /// Name for people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Curve25519 => "X25519",
-            Self::P256 => "P-256",
-            Self::P384 => "P-384",
-            Self::Curve25519MlKem768 => "X25519 with ML-KEM-768",
-        }
-    }
-
+    pub(crate) name: &'static str,
     /// strongSwan's keywords.
-    pub(crate) fn strongswan(self) -> &'static str {
-        match self {
-            Self::Curve25519 => "curve25519",
-            Self::P256 => "ecp256",
-            Self::P384 => "ecp384",
-            Self::Curve25519MlKem768 => "curve25519-ke1_mlkem768",
-        }
-    }
-
-    /// The number in IKE, which is VyOS's name; none if VyOS lacks the group.
-    pub(crate) fn vyos(self) -> Option<u8> {
-        match self {
-            Self::Curve25519 => Some(31),
-            Self::P256 => Some(19),
-            Self::P384 => Some(20),
-            Self::Curve25519MlKem768 => None,
-        }
-    }
-
+    pub(crate) strongswan: &'static str,
     /// OpenSSL's name for TLS.
-    pub(crate) fn openssl(self) -> &'static str {
-        match self {
-            Self::Curve25519 => "X25519",
-            Self::P256 => "prime256v1",
-            Self::P384 => "secp384r1",
-            Self::Curve25519MlKem768 => "X25519MLKEM768",
-        }
+    pub(crate) openssl: &'static str,
+    /// The number in IKE, which is VyOS's name; none if VyOS lacks the group.
+    pub(crate) vyos: Option<u8>,
+}
+
+impl Group {
+    /// Its names in every format.
+    #[rustfmt::skip]
+    pub(crate) const fn names(self) -> GroupNames {
+        let (name, strongswan, openssl, vyos) = match self {
+            Self::Curve25519 => ("X25519", "curve25519", "X25519", Some(31)),
+            Self::P256 => ("P-256", "ecp256", "prime256v1", Some(19)),
+            Self::P384 => ("P-384", "ecp384", "secp384r1", Some(20)),
+            Self::Curve25519MlKem768 => ("X25519 with ML-KEM-768", "curve25519-ke1_mlkem768", "X25519MLKEM768", None),
+        };
+        GroupNames { name, strongswan, openssl, vyos }
     }
 }
 

@@ -134,8 +134,11 @@ impl Request {
 }
 
 /// The topic of a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 pub enum Topic {
     /// Versions of the protocol.
     Protocol,
@@ -144,16 +147,21 @@ pub enum Topic {
     /// Cipher and integrity.
     Cipher,
     /// The pseudo-random function of IKE.
+    #[strum(serialize = "PRF")]
     Prf,
     /// Key exchange group.
     Group,
     /// When keys are replaced.
+    #[strum(serialize = "lifetimes")]
     Lifetime,
     /// Packet sizes.
+    #[strum(serialize = "packet size")]
     Mtu,
     /// How far packets may arrive out of order.
+    #[strum(serialize = "replay window")]
     ReplayWindow,
     /// How a dead peer is detected.
+    #[strum(serialize = "dead peers")]
     DeadPeers,
     /// One security association per processor.
     Processors,
@@ -173,23 +181,7 @@ impl Topic {
     /// The heading on a page.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Protocol => "protocol",
-            Self::Authentication => "authentication",
-            Self::Cipher => "cipher",
-            Self::Prf => "PRF",
-            Self::Group => "group",
-            Self::Lifetime => "lifetimes",
-            Self::Mtu => "packet size",
-            Self::ReplayWindow => "replay window",
-            Self::DeadPeers => "dead peers",
-            Self::Processors => "processors",
-            Self::Offload => "offload",
-            Self::Compression => "compression",
-            Self::Resumption => "resumption",
-            Self::Records => "records",
-            Self::Keys => "keys",
-        }
+        self.into()
     }
 }
 

@@ -15,8 +15,6 @@ mod cpuinfo;
 mod features;
 mod models;
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -95,59 +93,34 @@ pub fn by_reason(hidden: &[Hidden]) -> Vec<(&str, Vec<&str>)> {
 }
 
 /// An instruction set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Architecture {
     /// 64-bit x86
     #[serde(rename = "x86-64")]
+    #[strum(serialize = "x86-64")]
     X86_64,
     /// 32-bit x86
-    #[serde(rename = "x86")]
     X86,
     /// 64-bit Arm
-    #[serde(rename = "aarch64")]
     Aarch64,
     /// 32-bit Arm
-    #[serde(rename = "arm")]
     Arm,
     /// 64-bit RISC-V
-    #[serde(rename = "riscv64")]
     Riscv64,
     /// 32-bit RISC-V
-    #[serde(rename = "riscv32")]
     Riscv32,
     /// POWER, either byte order
-    #[serde(rename = "power")]
     Power,
     /// IBM Z
-    #[serde(rename = "s390x")]
     S390x,
     /// MIPS, any
-    #[serde(rename = "mips")]
     Mips,
     /// `LoongArch`
-    #[serde(rename = "loongarch64")]
     Loongarch64,
     /// Another one
-    #[serde(rename = "other")]
     Other,
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::X86_64 => "x86-64",
-            Self::X86 => "x86",
-            Self::Aarch64 => "aarch64",
-            Self::Arm => "arm",
-            Self::Riscv64 => "riscv64",
-            Self::Riscv32 => "riscv32",
-            Self::Power => "power",
-            Self::S390x => "s390x",
-            Self::Mips => "mips",
-            Self::Loongarch64 => "loongarch64",
-            Self::Other => "other",
-        })
-    }
 }
 
 /// Processors that share memory.
@@ -296,9 +269,8 @@ fn numa_nodes(reader: &mut SectionReader<'_>) -> Vec<NumaNode> {
     let mut nodes = Vec::new();
     for name in names.iter().take(MAX_FOLDERS) {
         if let Some(node) = numbered(name, "node")
-            && let Some(list) = reader.text_if_there(&format!("{folder}/{name}/cpulist"))
+            && let Some(processors) = reader.word(&format!("{folder}/{name}/cpulist"))
         {
-            let processors = list.trim().to_owned();
             nodes.push(NumaNode { node, processors });
         }
     }
@@ -316,14 +288,9 @@ fn frequency(reader: &mut SectionReader<'_>) -> Frequency {
     for policy in policies.take(MAX_FOLDERS) {
         let max = reader.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
         frequency.max_khz = frequency.max_khz.max(max);
-        let line = |text: String| text.trim().to_owned();
-        let governor = reader
-            .text_if_there(&format!("{folder}/{policy}/scaling_governor"))
-            .map(line);
+        let governor = reader.word(&format!("{folder}/{policy}/scaling_governor"));
         frequency.governors.extend(governor);
-        let driver = reader
-            .text_if_there(&format!("{folder}/{policy}/scaling_driver"))
-            .map(line);
+        let driver = reader.word(&format!("{folder}/{policy}/scaling_driver"));
         frequency.driver = frequency.driver.or(driver);
     }
     frequency.governors.sort_unstable();
@@ -335,8 +302,7 @@ fn vulnerabilities(reader: &mut SectionReader<'_>) -> Vec<Vulnerability> {
     let folder = "sys/devices/system/cpu/vulnerabilities";
     let mut found = Vec::new();
     for name in reader.names(folder).into_iter().take(MAX_FOLDERS) {
-        if let Some(state) = reader.text_if_there(&format!("{folder}/{name}")) {
-            let state = state.trim().to_owned();
+        if let Some(state) = reader.word(&format!("{folder}/{name}")) {
             found.push(Vulnerability { name, state });
         }
     }
@@ -380,8 +346,7 @@ const SELF_NAMED: &[&str] = &[
 
 fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervisor> {
     for path in SELF_NAMED {
-        if let Some(name) = reader.text_if_there(path) {
-            let name = name.trim().trim_matches('\0').to_owned();
+        if let Some(name) = reader.word(path) {
             return Some(Hypervisor {
                 name: Some(name),
                 evidence: (*path).to_owned(),
@@ -445,7 +410,9 @@ fn hidden(cpu: &mut Cpu, info: &CpuInfo, reader: &SectionReader<'_>) -> Vec<Hidd
         return hidden;
     };
     for feature in must {
-        let told = hidden.iter().any(|hidden| hidden.feature == *feature);
+        let told = hidden
+            .iter()
+            .any(|hidden: &Hidden| hidden.feature == feature);
         if cpu.state(feature) != State::Absent || told {
             continue;
         }
@@ -456,7 +423,7 @@ fn hidden(cpu: &mut Cpu, info: &CpuInfo, reader: &SectionReader<'_>) -> Vec<Hidd
             "it is switched off in the firmware setup, or by the kernel's command line (clearcpuid=)"
         };
         hidden.push(Hidden {
-            feature: (*feature).to_owned(),
+            feature: feature.to_owned(),
             reason: format!("every {model} has it: {who}"),
         });
     }

@@ -10,43 +10,18 @@
 
 use super::cpuinfo::CpuInfo;
 
-const AES: &[&str] = &["aes-ni", "pclmul"];
-const ATOM: &[&str] = &["aes-ni", "pclmul", "sha"];
-const HASWELL: &[&str] = &["aes-ni", "pclmul", "avx", "avx2", "bmi2"];
-const BROADWELL: &[&str] = &["aes-ni", "pclmul", "avx", "avx2", "bmi2", "adx"];
-const ZEN: &[&str] = &["aes-ni", "pclmul", "sha", "avx", "avx2", "bmi2", "adx"];
-const WIDE_AES: &[&str] = &[
-    "aes-ni", "pclmul", "sha", "avx", "avx2", "bmi2", "adx", "vaes", "vpclmul",
-];
-const SKYLAKE: &[&str] = &[
-    "aes-ni", "pclmul", "avx", "avx2", "bmi2", "adx", "avx512f", "avx512bw", "avx512dq", "avx512vl",
-];
-const FULL: &[&str] = &[
-    "aes-ni",
-    "pclmul",
-    "sha",
-    "avx",
-    "avx2",
-    "bmi2",
-    "adx",
-    "vaes",
-    "vpclmul",
-    "avx512f",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx512ifma",
-];
+// Names of extensions, separated by blanks.
+const AES: &str = "aes-ni pclmul";
+const ATOM: &str = "aes-ni pclmul sha";
+const HASWELL: &str = "aes-ni pclmul avx avx2 bmi2";
+const BROADWELL: &str = "aes-ni pclmul avx avx2 bmi2 adx";
+const ZEN: &str = "aes-ni pclmul sha avx avx2 bmi2 adx";
+const WIDE_AES: &str = "aes-ni pclmul sha avx avx2 bmi2 adx vaes vpclmul";
+const SKYLAKE: &str = "aes-ni pclmul avx avx2 bmi2 adx avx512f avx512bw avx512dq avx512vl";
+const FULL: &str = "aes-ni pclmul sha avx avx2 bmi2 adx vaes vpclmul avx512f avx512bw avx512dq avx512vl avx512ifma";
 
 /// Vendor, family, first and last model, name, required features.
-type Row = (
-    &'static str,
-    u32,
-    u32,
-    u32,
-    &'static str,
-    &'static [&'static str],
-);
+type Row = (&'static str, u32, u32, u32, &'static str, &'static str);
 
 #[rustfmt::skip]
 const MODELS: &[Row] = &[
@@ -130,13 +105,13 @@ const ARM_PARTS: &[(u32, u32, &str)] = &[
 ];
 
 /// Name and required features of a model; none if it is not in the table.
-pub(super) fn known(info: &CpuInfo) -> Option<(&'static str, &'static [&'static str])> {
+pub(super) fn known(info: &CpuInfo) -> Option<(&'static str, impl Iterator<Item = &'static str>)> {
     let vendor = info.field("vendor_id")?;
     let (family, model) = (info.number("cpu family")?, info.number("model")?);
     let row = MODELS.iter().find(|(v, f, from, to, ..)| {
         *v == vendor && *f == family && (*from..=*to).contains(&model)
     })?;
-    Some((row.4, row.5))
+    Some((row.4, row.5.split(' ')))
 }
 
 /// Whether only hypervisors present this model; it says nothing about the real processor.

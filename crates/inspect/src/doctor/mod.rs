@@ -190,6 +190,18 @@ impl<'a> Facts<'a> {
             .flat_map(move |(program, name)| facts.settings(program, name))
     }
 
+    /// [`Self::settings`] for several names of one program.
+    fn settings_named(
+        &self,
+        program: Program,
+        names: &'static [&'static str],
+    ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
+        let facts = *self;
+        names
+            .iter()
+            .flat_map(move |name| facts.settings(program, name))
+    }
+
     /// Whether this machine has a configuration of the program.
     fn configured(&self, program: Program) -> bool {
         let mut files = self.system.settings.iter();

@@ -58,7 +58,7 @@ impl Settings {
     pub fn read(program: Program, text: &str) -> Vec<Setting> {
         let is_known = |name: &str| {
             let mut places = PLACES.iter().filter(|place| place.program == program);
-            places.any(|place| place.names.contains(&name))
+            places.any(|place| place.names.split(' ').any(|known| known == name))
         };
         text.lines()
             .flat_map(|line| parse_line(program, line))
@@ -99,147 +99,62 @@ impl Setting {
 /// The files of a program, and the names that matter.
 struct Place {
     program: Program,
-    /// Files, or folders that end in `/`.
-    paths: &'static [&'static str],
+    /// Files, or folders that end in `/`, separated by blanks.
+    paths: &'static str,
     /// Suffix of the files in such a folder.
     suffix: &'static str,
-    names: &'static [&'static str],
+    /// Names of settings, separated by blanks.
+    names: &'static str,
 }
 
-/// Short names include the following space or `=`, so that no base64 line of a key matches.
-const PLACES: &[Place] = &[
+const fn place(
+    program: Program,
+    suffix: &'static str,
+    paths: &'static str,
+    names: &'static str,
+) -> Place {
     Place {
-        program: Program::Strongswan,
-        paths: &["etc/swanctl/swanctl.conf", "etc/swanctl/conf.d/"],
-        suffix: ".conf",
-        names: &[
-            "proposals",
-            "esp_proposals",
-            "ah_proposals",
-            "replay_window",
-            "dpd_delay",
-            "dpd_timeout",
-            "version",
-            "per_cpu_sas",
-        ],
-    },
-    Place {
-        program: Program::Strongswan,
-        paths: &["etc/ipsec.conf", "etc/ipsec.d/"],
-        suffix: ".conf",
-        names: &[
-            "ike",
-            "esp",
-            "ah",
-            "keyexchange",
-            "dpddelay",
-            "replay_window",
-        ],
-    },
-    Place {
-        program: Program::Openvpn,
-        paths: &[
-            "etc/openvpn/",
-            "etc/openvpn/server/",
-            "etc/openvpn/client/",
-            "run/openvpn/",
-            "var/etc/",
-        ],
-        suffix: ".conf",
-        names: &[
-            "cipher",
-            "data-ciphers",
-            "data-ciphers-fallback",
-            "ncp-disable",
-            "auth",
-            "comp-lzo",
-            "compress",
-            "allow-compression",
-            "secret",
-            "<secret>",
-            "dev",
-            "dev-type",
-            "disable-dco",
-            "tls-version-min",
-            "tun-mtu",
-            "mssfix",
-            "fragment",
-            "keepalive",
-            "ping",
-            "ping-restart",
-            "engine",
-        ],
-    },
-    Place {
-        program: Program::Nginx,
-        paths: &[
-            "etc/nginx/nginx.conf",
-            "etc/nginx/conf.d/",
-            "etc/nginx/sites-enabled/",
-            "usr/local/nginx/conf/nginx.conf",
-        ],
-        suffix: "",
-        names: &[
-            "listen",
-            "ssl_protocols",
-            "ssl_ciphers",
-            "ssl_engine",
-            "use_engine",
-            "ssl_conf_command",
-            "sendfile",
-            "worker_connections",
-            "worker_rlimit_nofile",
-            "worker_rlimit_core",
-        ],
-    },
-    Place {
-        program: Program::Haproxy,
-        paths: &["etc/haproxy/haproxy.cfg", "etc/haproxy/conf.d/"],
-        suffix: ".cfg",
-        names: &[
-            "maxconn",
-            "ssl-default-bind-options",
-            "ssl-default-bind-ciphers",
-            "ssl-engine",
-            "ulimit-n",
-            "bind",
-        ],
-    },
-    Place {
-        program: Program::Openssl,
-        paths: &[
-            "etc/ssl/openssl.cnf",
-            "etc/pki/tls/openssl.cnf",
-            "usr/local/ssl/openssl.cnf",
-        ],
-        suffix: ".cnf",
-        names: &[
-            "engines",
-            "engine_id",
-            "dynamic_path",
-            "MinProtocol",
-            "CipherString",
-            "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD",
-        ],
-    },
-    Place {
-        program: Program::Systemd,
-        paths: &["etc/systemd/system/", "etc/systemd/system.conf"],
-        suffix: "",
-        names: &["LimitCORE", "DefaultLimitCORE", "LimitNOFILE"],
-    },
-    Place {
-        program: Program::Limits,
-        paths: &["etc/security/limits.conf", "etc/security/limits.d/"],
-        suffix: ".conf",
-        names: &["core"],
-    },
-    Place {
-        program: Program::Modprobe,
-        paths: &["etc/modprobe.d/", "usr/lib/modprobe.d/", "lib/modprobe.d/"],
-        suffix: ".conf",
-        names: &["blacklist", "install"],
-    },
+        program,
+        paths,
+        suffix,
+        names,
+    }
+}
+
+#[rustfmt::skip]
+const PLACES: [Place; 9] = [
+    place(Program::Strongswan, ".conf",
+        "etc/swanctl/swanctl.conf etc/swanctl/conf.d/",
+        "proposals esp_proposals ah_proposals replay_window dpd_delay dpd_timeout version per_cpu_sas"),
+    place(Program::Strongswan, ".conf",
+        "etc/ipsec.conf etc/ipsec.d/",
+        "ike esp ah keyexchange dpddelay replay_window"),
+    place(Program::Openvpn, ".conf",
+        "etc/openvpn/ etc/openvpn/server/ etc/openvpn/client/ run/openvpn/ var/etc/",
+        "cipher data-ciphers data-ciphers-fallback ncp-disable auth comp-lzo compress \
+         allow-compression secret <secret> dev dev-type disable-dco tls-version-min tun-mtu mssfix \
+         fragment keepalive ping ping-restart engine"),
+    place(Program::Nginx, "",
+        "etc/nginx/nginx.conf etc/nginx/conf.d/ etc/nginx/sites-enabled/ \
+         usr/local/nginx/conf/nginx.conf",
+        "listen ssl_protocols ssl_ciphers ssl_engine use_engine ssl_conf_command sendfile \
+         worker_connections worker_rlimit_nofile worker_rlimit_core"),
+    place(Program::Haproxy, ".cfg",
+        "etc/haproxy/haproxy.cfg etc/haproxy/conf.d/",
+        "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-engine ulimit-n bind"),
+    place(Program::Openssl, ".cnf",
+        "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf",
+        "engines engine_id dynamic_path MinProtocol CipherString \
+         SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD"),
+    place(Program::Systemd, "",
+        "etc/systemd/system/ etc/systemd/system.conf",
+        "LimitCORE DefaultLimitCORE LimitNOFILE"),
+    place(Program::Limits, ".conf",
+        "etc/security/limits.conf etc/security/limits.d/",
+        "core"),
+    place(Program::Modprobe, ".conf",
+        "etc/modprobe.d/ usr/lib/modprobe.d/ lib/modprobe.d/",
+        "blacklist install"),
 ];
 
 /// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
@@ -252,13 +167,14 @@ const MAX_VALUE: usize = 1_024;
 /// Finds the settings of all programs.
 pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
     let mut found: Vec<Settings> = Vec::new();
-    for place in PLACES {
+    for place in &PLACES {
         for file in files(reader, place) {
             // Two paths may lead to the same file.
             if found.iter().any(|known| known.file == file) {
                 continue;
             }
-            let lines = reader.lines_with_if_there(&file, place.names);
+            let names: Vec<&str> = place.names.split(' ').collect();
+            let lines = reader.lines_with_if_there(&file, &names);
             let settings = Settings::read(place.program, &lines.join("\n"));
             if !settings.is_empty() {
                 found.push(Settings {
@@ -274,9 +190,9 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
 
 fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
     let mut files = Vec::new();
-    for path in place.paths {
+    for path in place.paths.split(' ') {
         let Some(folder) = path.strip_suffix('/') else {
-            files.push((*path).to_owned());
+            files.push(path.to_owned());
             continue;
         };
         if place.program == Program::Systemd {

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::settings::{self, Settings};
+use crate::machine;
+use crate::offload_status::program_of;
 use crate::report::{Section, SectionReader};
 use millrace_hostfs::{Root, process};
 
@@ -18,8 +20,6 @@ use millrace_hostfs::{Root, process};
 pub struct System {
     /// Kernel parameters, only those that checks judge
     pub boot: Vec<String>,
-    /// Loaded modules
-    pub modules: Vec<String>,
     /// Numbers of `/proc/meminfo`, in KiB or pages, by its names
     pub memory: BTreeMap<String, u64>,
     /// Numbers below `/proc/sys`, by their paths
@@ -78,19 +78,6 @@ pub struct Server {
 /// Bound on zones, modules and other rows.
 const MAX_ROWS: usize = 1_024;
 
-/// Programs whose limits checks judge.
-const SERVERS: [&str; 9] = [
-    "nginx",
-    "haproxy",
-    "openvpn",
-    "apache2",
-    "httpd",
-    "lighttpd",
-    "stunnel4",
-    "charon",
-    "charon-systemd",
-];
-
 /// Numbers below `/proc/sys` that checks judge.
 const SYSCTLS: [&str; 3] = [
     "net/core/somaxconn",
@@ -104,15 +91,12 @@ pub fn section(root: &Root) -> Section<System> {
     let mut reader = SectionReader::new(root);
     let system = System {
         boot: boot(&mut reader),
-        modules: modules(&mut reader),
-        memory: memory(&mut reader),
+        memory: machine::memory(&mut reader),
         sysctls: sysctls(&mut reader),
         file_handles: reader
             .text_if_there("proc/sys/fs/file-nr")
             .and_then(|text| file_handles(&text)),
-        core_pattern: reader
-            .text_if_there("proc/sys/kernel/core_pattern")
-            .map(|text| text.trim().to_owned()),
+        core_pattern: reader.word("proc/sys/kernel/core_pattern"),
         lockdown: reader
             .text_if_there("sys/kernel/security/lockdown")
             .and_then(|text| chosen(&text)),
@@ -146,36 +130,6 @@ fn boot(reader: &mut SectionReader<'_>) -> Vec<String> {
     };
     let words = text.split_whitespace().filter(judged).take(MAX_ROWS);
     words.map(str::to_owned).collect()
-}
-
-fn modules(reader: &mut SectionReader<'_>) -> Vec<String> {
-    let text = match reader.root().kind("proc/modules") {
-        Ok(_) => reader.table("proc/modules").unwrap_or_default(),
-        Err(_) => String::new(),
-    };
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
-    names.take(MAX_ROWS).map(str::to_owned).collect()
-}
-
-fn memory(reader: &mut SectionReader<'_>) -> BTreeMap<String, u64> {
-    let text = reader.text_if_there("proc/meminfo").unwrap_or_default();
-    let row = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        let value = value.split_whitespace().next()?.parse().ok()?;
-        Some((name.to_owned(), value))
-    };
-    let wanted = [
-        "MemTotal",
-        "MemAvailable",
-        "HugePages_Total",
-        "HugePages_Free",
-    ];
-    text.lines()
-        .filter_map(row)
-        .filter(|(name, _)| wanted.contains(&name.as_str()))
-        .collect()
 }
 
 fn sysctls(reader: &mut SectionReader<'_>) -> BTreeMap<String, u64> {
@@ -214,22 +168,21 @@ fn thermal(reader: &mut SectionReader<'_>) -> Vec<Zone> {
         let Some(temperature) = temperature.ok().and_then(|text| text.trim().parse().ok()) else {
             continue;
         };
-        let kind = reader.text_if_there(&format!("{folder}/type"));
+        let kind = reader.word(&format!("{folder}/type"));
         let mut trip: Option<i64> = None;
         for number in 0..TRIPS {
-            let Some(kind) = reader.text_if_there(&format!("{folder}/trip_point_{number}_type"))
-            else {
+            let Some(kind) = reader.word(&format!("{folder}/trip_point_{number}_type")) else {
                 break;
             };
             let at = reader.number_if_there::<i64>(&format!("{folder}/trip_point_{number}_temp"));
             // Passive: the processor is throttled. Points at or below zero are not set.
-            if ["passive", "hot", "critical"].contains(&kind.trim()) {
+            if ["passive", "hot", "critical"].contains(&kind.as_str()) {
                 let at = at.filter(|at| *at > 0);
                 trip = trip.min(at).or(trip).or(at);
             }
         }
         zones.push(Zone {
-            name: kind.map_or_else(|| name.clone(), |kind| kind.trim().to_owned()),
+            name: kind.unwrap_or_else(|| name.clone()),
             temperature_millicelsius: temperature,
             trip_millicelsius: trip,
         });
@@ -241,8 +194,7 @@ fn card_nodes(reader: &mut SectionReader<'_>) -> BTreeMap<String, u32> {
     const FOLDER: &str = "sys/class/net";
     let mut nodes = BTreeMap::new();
     for name in reader.names(FOLDER).into_iter().take(MAX_ROWS) {
-        let node = reader.number_if_there::<i64>(&format!("{FOLDER}/{name}/device/numa_node"));
-        if let Some(node) = node.and_then(|node| u32::try_from(node).ok()) {
+        if let Some(node) = reader.numa_node(&format!("{FOLDER}/{name}/device")) {
             nodes.insert(name, node);
         }
     }
@@ -262,7 +214,7 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
 
 fn servers(reader: &SectionReader<'_>) -> Vec<Server> {
     let root = reader.root();
-    let running = process::named(root, |name| SERVERS.contains(&name)).into_iter();
+    let running = process::named(root, |name| program_of(name).is_some()).into_iter();
     let servers = running.filter_map(|server| {
         let limits = root
             .text(&format!("proc/{}/limits", server.pid), 16 << 10)

@@ -32,8 +32,9 @@ pub const MAX_ALERTS_PER_MINUTE: usize = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Change of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Change {
     /// New since the last readings
     Appears,
@@ -47,11 +48,7 @@ impl Change {
     /// Name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Appears => "appears",
-            Self::Changes => "changes",
-            Self::Goes => "goes",
-        }
+        self.into()
     }
 }
 

@@ -40,27 +40,8 @@ const LIBRARIES: &[&str] = &[
 ];
 
 /// Programs that may have a crypto library linked in.
-const PROGRAMS: &[&str] = &[
-    "nginx",
-    "haproxy",
-    "envoy",
-    "openvpn",
-    "stunnel",
-    "stunnel4",
-    "stunnel5",
-    "lighttpd",
-    "httpd",
-    "apache2",
-    "node",
-    "openssl",
-    "charon",
-    "dropbear",
-    "dropbearmulti",
-    "hostapd",
-    "wpad",
-    "uhttpd",
-    "ovpncli",
-];
+const PROGRAMS: &str = "nginx haproxy envoy openvpn stunnel stunnel4 stunnel5 lighttpd httpd apache2 node openssl charon \
+         dropbear dropbearmulti hostapd wpad uhttpd ovpncli";
 /// Folders of programs.
 const PROGRAM_FOLDERS: &[&str] = &[
     "usr/sbin",
@@ -103,8 +84,8 @@ pub(super) fn libraries(reader: &mut SectionReader<'_>) -> Candidates {
         }
         let names = reader.names(folder);
         let wanted = PROGRAMS
-            .iter()
-            .filter(|program| names.iter().any(|name| name == *program));
+            .split(' ')
+            .filter(|program| names.iter().any(|name| name == program));
         candidates
             .programs
             .extend(wanted.map(|program| format!("{folder}/{program}")));

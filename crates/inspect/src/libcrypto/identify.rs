@@ -11,37 +11,36 @@ use super::Slow;
 use crate::elf::Elf;
 
 /// The maker of a library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
 pub enum Maker {
     /// The OpenSSL project
-    #[serde(rename = "openssl")]
+    #[strum(serialize = "OpenSSL")]
     OpenSsl,
     /// OpenBSD's LibreSSL
-    #[serde(rename = "libressl")]
+    #[strum(serialize = "LibreSSL")]
     LibreSsl,
     /// Google's BoringSSL
-    #[serde(rename = "boringssl")]
+    #[strum(serialize = "BoringSSL")]
     BoringSsl,
     /// Amazon's AWS-LC
     #[serde(rename = "aws-lc")]
+    #[strum(serialize = "AWS-LC")]
     AwsLc,
     /// wolfSSL Inc.
-    #[serde(rename = "wolfssl")]
+    #[strum(serialize = "wolfSSL")]
     WolfSsl,
     /// Trusted Firmware's Mbed TLS
-    #[serde(rename = "mbedtls")]
+    #[strum(serialize = "Mbed TLS")]
     MbedTls,
     /// GnuTLS, which computes with Nettle
-    #[serde(rename = "gnutls")]
+    #[strum(serialize = "GnuTLS")]
     GnuTls,
     /// Nettle
-    #[serde(rename = "nettle")]
     Nettle,
     /// GNU's libgcrypt
-    #[serde(rename = "libgcrypt")]
     Libgcrypt,
     /// Botan
-    #[serde(rename = "botan")]
     Botan,
 }
 
@@ -49,18 +48,7 @@ impl Maker {
     /// Name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::OpenSsl => "OpenSSL",
-            Self::LibreSsl => "LibreSSL",
-            Self::BoringSsl => "BoringSSL",
-            Self::AwsLc => "AWS-LC",
-            Self::WolfSsl => "wolfSSL",
-            Self::MbedTls => "Mbed TLS",
-            Self::GnuTls => "GnuTLS",
-            Self::Nettle => "Nettle",
-            Self::Libgcrypt => "Libgcrypt",
-            Self::Botan => "Botan",
-        }
+        self.into()
     }
 }
 

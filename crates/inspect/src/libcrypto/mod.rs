@@ -139,12 +139,8 @@ fn describe(
     cpu: Option<&Cpu>,
     program: bool,
 ) -> Option<Library> {
-    let bytes = if program {
-        // None of these programs has to exist.
-        reader.library_if_there(path)?
-    } else {
-        reader.library(path)?
-    };
+    // None of these programs has to exist.
+    let bytes = reader.library(path, program)?;
     let mut library = match examine(&bytes, path, program, cpu) {
         Ok(library) => library?,
         // A linker script, or another file with a library's name.

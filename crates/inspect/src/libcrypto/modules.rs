@@ -68,34 +68,16 @@ pub struct AlgorithmUse {
     pub possible: Level,
 }
 
-/// A module: algorithm, beginning of its title, required feature, first version.
-struct Row {
-    architecture: Architecture,
-    algorithm: &'static str,
-    title: &'static str,
-    level: Level,
-    /// Required feature of the processor; empty for none.
-    needs: &'static str,
-    since: (u32, u32, u32),
-}
-
-const fn row(
-    architecture: Architecture,
-    algorithm: &'static str,
-    title: &'static str,
-    level: Level,
-    needs: &'static str,
-    since: (u32, u32, u32),
-) -> Row {
-    Row {
-        architecture,
-        algorithm,
-        title,
-        level,
-        needs,
-        since,
-    }
-}
+/// A module: architecture, algorithm, beginning of its title, level, required feature of the processor (empty for
+/// none), first version.
+type Row = (
+    Architecture,
+    &'static str,
+    &'static str,
+    Level,
+    &'static str,
+    (u32, u32, u32),
+);
 
 const V102: (u32, u32, u32) = (1, 0, 2);
 const V110: (u32, u32, u32) = (1, 1, 0);
@@ -107,78 +89,78 @@ use Level::{Assembly as Scalar, Instructions, Vectors};
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    row(X86_64, "AES", "AES for Intel AES-NI", Instructions, "aes-ni", V102),
-    row(X86_64, "AES", "Vector Permutation AES for x86_64/SSSE3", Vectors, "ssse3", V102),
-    row(X86_64, "AES-GCM", "GHASH for x86_64", Instructions, "pclmul", V102),
-    row(X86_64, "AES-GCM", "GHASH for x86_64", Scalar, "", V102),
-    row(X86_64, "AES-GCM", "AES-NI GCM module for x86_64", Instructions, "aes-ni", V102),
-    row(X86_64, "ChaCha20", "ChaCha20 for x86_64", Vectors, "", V110),
-    row(X86_64, "Poly1305", "Poly1305 for x86_64", Vectors, "", V110),
-    row(X86_64, "SHA-1", "SHA1 block transform for x86_64", Instructions, "sha", V102),
-    row(X86_64, "SHA-1", "SHA1 block transform for x86_64", Vectors, "", V102),
-    row(X86_64, "SHA-256", "SHA256 block transform for x86_64", Instructions, "sha", V102),
-    row(X86_64, "SHA-256", "SHA256 block transform for x86_64", Vectors, "", V102),
-    row(X86_64, "SHA-512", "SHA512 block transform for x86_64", Vectors, "", V102),
-    row(X86_64, "SHA-3", "Keccak-1600 absorb and squeeze for x86_64", Scalar, "", V111),
-    row(X86_64, "RSA, DH", "Montgomery Multiplication for x86_64", Scalar, "", V102),
-    row(X86_64, "RSA, DH", "Montgomery Multiplication with scatter/gather for x86_64", Scalar, "", V102),
-    row(X86_64, "X25519", "X25519 primitives for x86_64", Scalar, "", V111),
-    row(X86, "AES", "AES for Intel AES-NI", Instructions, "aes-ni", V102),
-    row(X86, "AES", "AES for x86", Scalar, "", V102),
-    row(X86, "AES-GCM", "GHASH for x86", Instructions, "pclmul", V102),
-    row(X86, "ChaCha20", "ChaCha20 for x86", Vectors, "", V110),
-    row(X86, "Poly1305", "Poly1305 for x86", Vectors, "", V110),
-    row(X86, "SHA-1", "SHA1 block transform for x86", Vectors, "", V102),
-    row(X86, "SHA-256", "SHA256 block transform for x86", Vectors, "", V102),
-    row(X86, "SHA-512", "SHA512 block transform for x86", Vectors, "", V102),
-    row(X86, "RSA, DH", "Montgomery Multiplication for x86", Scalar, "", V102),
+    (X86_64, "AES", "AES for Intel AES-NI", Instructions, "aes-ni", V102),
+    (X86_64, "AES", "Vector Permutation AES for x86_64/SSSE3", Vectors, "ssse3", V102),
+    (X86_64, "AES-GCM", "GHASH for x86_64", Instructions, "pclmul", V102),
+    (X86_64, "AES-GCM", "GHASH for x86_64", Scalar, "", V102),
+    (X86_64, "AES-GCM", "AES-NI GCM module for x86_64", Instructions, "aes-ni", V102),
+    (X86_64, "ChaCha20", "ChaCha20 for x86_64", Vectors, "", V110),
+    (X86_64, "Poly1305", "Poly1305 for x86_64", Vectors, "", V110),
+    (X86_64, "SHA-1", "SHA1 block transform for x86_64", Instructions, "sha", V102),
+    (X86_64, "SHA-1", "SHA1 block transform for x86_64", Vectors, "", V102),
+    (X86_64, "SHA-256", "SHA256 block transform for x86_64", Instructions, "sha", V102),
+    (X86_64, "SHA-256", "SHA256 block transform for x86_64", Vectors, "", V102),
+    (X86_64, "SHA-512", "SHA512 block transform for x86_64", Vectors, "", V102),
+    (X86_64, "SHA-3", "Keccak-1600 absorb and squeeze for x86_64", Scalar, "", V111),
+    (X86_64, "RSA, DH", "Montgomery Multiplication for x86_64", Scalar, "", V102),
+    (X86_64, "RSA, DH", "Montgomery Multiplication with scatter/gather for x86_64", Scalar, "", V102),
+    (X86_64, "X25519", "X25519 primitives for x86_64", Scalar, "", V111),
+    (X86, "AES", "AES for Intel AES-NI", Instructions, "aes-ni", V102),
+    (X86, "AES", "AES for x86", Scalar, "", V102),
+    (X86, "AES-GCM", "GHASH for x86", Instructions, "pclmul", V102),
+    (X86, "ChaCha20", "ChaCha20 for x86", Vectors, "", V110),
+    (X86, "Poly1305", "Poly1305 for x86", Vectors, "", V110),
+    (X86, "SHA-1", "SHA1 block transform for x86", Vectors, "", V102),
+    (X86, "SHA-256", "SHA256 block transform for x86", Vectors, "", V102),
+    (X86, "SHA-512", "SHA512 block transform for x86", Vectors, "", V102),
+    (X86, "RSA, DH", "Montgomery Multiplication for x86", Scalar, "", V102),
     // The module with AES instructions has no title; it is built wherever this one is.
-    row(Arm, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
-    row(Arm, "AES", "Bit-sliced AES for NEON", Vectors, "neon", V102),
-    row(Arm, "AES", "AES for ARMv4", Scalar, "", V102),
-    row(Arm, "AES-GCM", "GHASH for ARMv8", Instructions, "pmull", V102),
-    row(Arm, "AES-GCM", "GHASH for ARMv4/NEON", Vectors, "neon", V102),
-    row(Arm, "Poly1305", "Poly1305 for ARMv4/NEON", Vectors, "neon", V110),
-    row(Arm, "SHA-1", "SHA1 block transform for ARMv4/NEON/ARMv8", Instructions, "sha1", V102),
-    row(Arm, "SHA-1", "SHA1 block transform for ARMv4/NEON/ARMv8", Vectors, "neon", V102),
-    row(Arm, "SHA-1", "SHA1 block transform for ARMv4", Scalar, "", V102),
-    row(Arm, "SHA-256", "SHA256 block transform for ARMv4/NEON/ARMv8", Instructions, "sha2", V102),
-    row(Arm, "SHA-256", "SHA256 block transform for ARMv4/NEON/ARMv8", Vectors, "neon", V102),
-    row(Arm, "SHA-256", "SHA256 block transform for ARMv4", Scalar, "", V102),
-    row(Arm, "SHA-512", "SHA512 block transform for ARMv4/NEON", Vectors, "neon", V102),
-    row(Arm, "SHA-3", "Keccak-1600 absorb and squeeze for ARMv4/NEON", Vectors, "neon", V111),
-    row(Arm, "RSA, DH", "Montgomery multiplication for ARMv4/NEON", Vectors, "neon", V102),
-    row(Arm, "P-256", "ECP_NISTZ256 for ARMv4", Scalar, "", V110),
-    row(Aarch64, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
-    row(Aarch64, "AES", "Vector Permutation AES for ARMv8", Vectors, "asimd", V110),
-    row(Aarch64, "AES-GCM", "GHASH for ARMv8", Instructions, "pmull", V102),
-    row(Aarch64, "ChaCha20", "ChaCha20 for ARMv8", Vectors, "asimd", V110),
-    row(Aarch64, "Poly1305", "Poly1305 for ARMv8", Vectors, "asimd", V110),
-    row(Aarch64, "SHA-1", "SHA1 block transform for ARMv8", Instructions, "sha1", V102),
-    row(Aarch64, "SHA-1", "SHA1 block transform for ARMv8", Scalar, "", V102),
-    row(Aarch64, "SHA-256", "SHA256 block transform for ARMv8", Instructions, "sha2", V102),
-    row(Aarch64, "SHA-256", "SHA256 block transform for ARMv8", Scalar, "", V102),
-    row(Aarch64, "SHA-512", "SHA512 block transform for ARMv8", Instructions, "sha512", V111),
-    row(Aarch64, "SHA-512", "SHA512 block transform for ARMv8", Scalar, "", V102),
-    row(Aarch64, "SHA-3", "Keccak-1600 absorb and squeeze for ARMv8", Scalar, "", V111),
-    row(Aarch64, "RSA, DH", "Montgomery Multiplication for ARMv8", Scalar, "", V110),
-    row(Aarch64, "P-256", "ECP_NISTZ256 for ARMv8", Scalar, "", V110),
-    row(Power, "AES", "AES for PowerISA 2.07", Instructions, "vcipher", V102),
-    row(Power, "AES", "AES for PPC", Scalar, "", V102),
-    row(Power, "AES-GCM", "GHASH for PowerISA 2.07", Instructions, "vcipher", V102),
-    row(Power, "ChaCha20", "ChaCha20 for PowerPC/AltiVec", Vectors, "", V110),
-    row(Power, "Poly1305", "Poly1305 for PPC", Scalar, "", V110),
-    row(Power, "SHA-1", "SHA1 block transform for PPC", Scalar, "", V102),
-    row(Power, "SHA-256", "SHA256 for PowerISA 2.07", Instructions, "vcipher", V102),
-    row(Power, "SHA-512", "SHA512 for PowerISA 2.07", Instructions, "vcipher", V102),
-    row(Power, "RSA, DH", "Montgomery Multiplication for PPC", Scalar, "", V102),
-    row(S390x, "AES", "AES for s390x", Instructions, "cpacf", V102),
-    row(S390x, "AES-GCM", "GHASH for s390x", Instructions, "cpacf", V102),
-    row(S390x, "SHA-1", "SHA1 block transform for s390x", Instructions, "cpacf", V102),
-    row(S390x, "SHA-256", "SHA256 block transform for s390x", Instructions, "cpacf", V102),
-    row(S390x, "SHA-512", "SHA512 block transform for s390x", Instructions, "cpacf", V102),
-    row(S390x, "SHA-3", "Keccak-1600 absorb and squeeze for s390x", Instructions, "cpacf", V111),
-    row(S390x, "RSA, DH", "Montgomery Multiplication for s390x", Scalar, "", V102),
+    (Arm, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
+    (Arm, "AES", "Bit-sliced AES for NEON", Vectors, "neon", V102),
+    (Arm, "AES", "AES for ARMv4", Scalar, "", V102),
+    (Arm, "AES-GCM", "GHASH for ARMv8", Instructions, "pmull", V102),
+    (Arm, "AES-GCM", "GHASH for ARMv4/NEON", Vectors, "neon", V102),
+    (Arm, "Poly1305", "Poly1305 for ARMv4/NEON", Vectors, "neon", V110),
+    (Arm, "SHA-1", "SHA1 block transform for ARMv4/NEON/ARMv8", Instructions, "sha1", V102),
+    (Arm, "SHA-1", "SHA1 block transform for ARMv4/NEON/ARMv8", Vectors, "neon", V102),
+    (Arm, "SHA-1", "SHA1 block transform for ARMv4", Scalar, "", V102),
+    (Arm, "SHA-256", "SHA256 block transform for ARMv4/NEON/ARMv8", Instructions, "sha2", V102),
+    (Arm, "SHA-256", "SHA256 block transform for ARMv4/NEON/ARMv8", Vectors, "neon", V102),
+    (Arm, "SHA-256", "SHA256 block transform for ARMv4", Scalar, "", V102),
+    (Arm, "SHA-512", "SHA512 block transform for ARMv4/NEON", Vectors, "neon", V102),
+    (Arm, "SHA-3", "Keccak-1600 absorb and squeeze for ARMv4/NEON", Vectors, "neon", V111),
+    (Arm, "RSA, DH", "Montgomery multiplication for ARMv4/NEON", Vectors, "neon", V102),
+    (Arm, "P-256", "ECP_NISTZ256 for ARMv4", Scalar, "", V110),
+    (Aarch64, "AES", "GHASH for ARMv8", Instructions, "aes", V102),
+    (Aarch64, "AES", "Vector Permutation AES for ARMv8", Vectors, "asimd", V110),
+    (Aarch64, "AES-GCM", "GHASH for ARMv8", Instructions, "pmull", V102),
+    (Aarch64, "ChaCha20", "ChaCha20 for ARMv8", Vectors, "asimd", V110),
+    (Aarch64, "Poly1305", "Poly1305 for ARMv8", Vectors, "asimd", V110),
+    (Aarch64, "SHA-1", "SHA1 block transform for ARMv8", Instructions, "sha1", V102),
+    (Aarch64, "SHA-1", "SHA1 block transform for ARMv8", Scalar, "", V102),
+    (Aarch64, "SHA-256", "SHA256 block transform for ARMv8", Instructions, "sha2", V102),
+    (Aarch64, "SHA-256", "SHA256 block transform for ARMv8", Scalar, "", V102),
+    (Aarch64, "SHA-512", "SHA512 block transform for ARMv8", Instructions, "sha512", V111),
+    (Aarch64, "SHA-512", "SHA512 block transform for ARMv8", Scalar, "", V102),
+    (Aarch64, "SHA-3", "Keccak-1600 absorb and squeeze for ARMv8", Scalar, "", V111),
+    (Aarch64, "RSA, DH", "Montgomery Multiplication for ARMv8", Scalar, "", V110),
+    (Aarch64, "P-256", "ECP_NISTZ256 for ARMv8", Scalar, "", V110),
+    (Power, "AES", "AES for PowerISA 2.07", Instructions, "vcipher", V102),
+    (Power, "AES", "AES for PPC", Scalar, "", V102),
+    (Power, "AES-GCM", "GHASH for PowerISA 2.07", Instructions, "vcipher", V102),
+    (Power, "ChaCha20", "ChaCha20 for PowerPC/AltiVec", Vectors, "", V110),
+    (Power, "Poly1305", "Poly1305 for PPC", Scalar, "", V110),
+    (Power, "SHA-1", "SHA1 block transform for PPC", Scalar, "", V102),
+    (Power, "SHA-256", "SHA256 for PowerISA 2.07", Instructions, "vcipher", V102),
+    (Power, "SHA-512", "SHA512 for PowerISA 2.07", Instructions, "vcipher", V102),
+    (Power, "RSA, DH", "Montgomery Multiplication for PPC", Scalar, "", V102),
+    (S390x, "AES", "AES for s390x", Instructions, "cpacf", V102),
+    (S390x, "AES-GCM", "GHASH for s390x", Instructions, "cpacf", V102),
+    (S390x, "SHA-1", "SHA1 block transform for s390x", Instructions, "cpacf", V102),
+    (S390x, "SHA-256", "SHA256 block transform for s390x", Instructions, "cpacf", V102),
+    (S390x, "SHA-512", "SHA512 block transform for s390x", Instructions, "cpacf", V102),
+    (S390x, "SHA-3", "Keccak-1600 absorb and squeeze for s390x", Instructions, "cpacf", V111),
+    (S390x, "RSA, DH", "Montgomery Multiplication for s390x", Scalar, "", V102),
 ];
 
 /// Ends of all titles.
@@ -202,8 +184,8 @@ pub(super) fn named(bytes: &[u8]) -> Vec<String> {
             let Ok(title) = std::str::from_utf8(&bytes[at - length..at]) else {
                 continue;
             };
-            let known = ROWS.iter().find(|row| title.ends_with(row.title));
-            titles.push(known.map_or(title, |row| row.title).trim().to_owned());
+            let known = ROWS.iter().find(|row| title.ends_with(row.2));
+            titles.push(known.map_or(title, |row| row.2).trim().to_owned());
             if titles.len() >= MAX_MODULES {
                 break;
             }
@@ -219,7 +201,7 @@ fn rows(library: &Library) -> impl Iterator<Item = &'static Row> {
     let architecture = library.elf.architecture;
     let identity = library.identity.clone();
     ROWS.iter()
-        .filter(move |row| row.architecture == architecture && identity.since(row.since))
+        .filter(move |row| row.0 == architecture && identity.since(row.5))
 }
 
 fn has(library: &Library, title: &str) -> bool {
@@ -234,7 +216,7 @@ pub(super) fn assembly(library: &Library) -> Assembly {
     let mut wanted = rows(library).peekable();
     let openssl = library.identity.maker == Maker::OpenSsl;
     if wanted.peek().is_some() && openssl {
-        let missing = wanted.any(|row| !has(library, row.title));
+        let missing = wanted.any(|(_, _, title, ..)| !has(library, title));
         return match (library.modules.is_empty(), missing) {
             (true, _) => Assembly::None,
             (false, true) => Assembly::Partial,
@@ -260,29 +242,26 @@ pub(super) fn algorithms(
     if library.identity.maker != Maker::OpenSsl {
         return Vec::new();
     }
-    let usable = |row: &&Row| {
-        let state = cpu.map_or(State::Unknown, |cpu| cpu.state(row.needs));
-        row.needs.is_empty() || matches!(state, State::Present | State::Unknown)
+    let usable = |(.., needs, _): &&Row| {
+        let state = cpu.map_or(State::Unknown, |cpu| cpu.state(needs));
+        needs.is_empty() || matches!(state, State::Present | State::Unknown)
     };
     let mut algorithms: Vec<AlgorithmUse> = Vec::new();
-    for row in rows(library).filter(usable) {
-        let level = if has(library, row.title) && !ignored.contains(&row.needs) {
-            row.level
-        } else {
-            Level::Portable
-        };
+    for (_, algorithm, title, possible, needs, _) in rows(library).filter(usable) {
+        let is_used = has(library, title) && !ignored.contains(needs);
+        let level = if is_used { *possible } else { Level::Portable };
         match algorithms
             .iter_mut()
-            .find(|known| known.algorithm == row.algorithm)
+            .find(|known| known.algorithm == *algorithm)
         {
             Some(known) => {
                 known.level = known.level.max(level);
-                known.possible = known.possible.max(row.level);
+                known.possible = known.possible.max(*possible);
             }
             None => algorithms.push(AlgorithmUse {
-                algorithm: row.algorithm,
+                algorithm,
                 level,
-                possible: row.level,
+                possible: *possible,
             }),
         }
     }
@@ -291,40 +270,23 @@ pub(super) fn algorithms(
 
 /// Algorithms that run slower than possible, with the reason.
 pub(super) fn slow(library: &Library) -> Vec<Slow> {
-    let mut slow: Vec<Slow> = Vec::new();
+    let algorithms = library.algorithms.iter();
     if library.assembly == Assembly::None {
-        let evidence = if library.algorithms.is_empty() {
-            "a build without assembly: it cannot report the processor".to_owned()
-        } else {
-            "a build without assembly: it has none of the modules of a full build".to_owned()
+        let all: Vec<&str> = algorithms.map(|used| used.algorithm).collect();
+        let (what, why) = match all[..] {
+            [] => ("everything".to_owned(), "it cannot report the processor"),
+            _ => (all.join(", "), "it has none of the modules of a full build"),
         };
-        let all: Vec<&str> = library
-            .algorithms
-            .iter()
-            .map(|used| used.algorithm)
-            .collect();
-        let what = if all.is_empty() {
-            "everything".to_owned()
-        } else {
-            all.join(", ")
-        };
-        slow.push(Slow { what, evidence });
-        return slow;
+        let evidence = format!("a build without assembly: {why}");
+        return vec![Slow { what, evidence }];
     }
-    for used in library
-        .algorithms
-        .iter()
-        .filter(|used| used.level < used.possible)
-    {
-        let missing: Vec<&str> = rows(library)
-            .filter(|row| {
-                row.algorithm == used.algorithm
-                    && row.level > used.level
-                    && !has(library, row.title)
-            })
-            .map(|row| row.title)
-            .collect();
-        slow.push(Slow {
+    let slower = algorithms.filter(|used| used.level < used.possible);
+    let slow = slower.map(|used| {
+        let missing = rows(library).filter(|(_, algorithm, title, level, ..)| {
+            *algorithm == used.algorithm && *level > used.level && !has(library, title)
+        });
+        let missing: Vec<&str> = missing.map(|row| row.2).collect();
+        Slow {
             what: used.algorithm.to_owned(),
             evidence: format!(
                 "it runs as {} instead of {}: the module \"{}\" is missing",
@@ -332,9 +294,9 @@ pub(super) fn slow(library: &Library) -> Vec<Slow> {
                 used.possible.words(),
                 missing.join("\", \"")
             ),
-        });
-    }
-    slow
+        }
+    });
+    slow.collect()
 }
 
 #[cfg(test)]
@@ -356,8 +318,8 @@ mod tests {
     #[test]
     fn every_algorithm_of_the_table_can_be_judged_without_features() {
         for row in ROWS {
-            assert!(row.since <= V300 && !row.title.is_empty());
-            assert!(row.level > Level::Portable);
+            assert!(row.5 <= V300 && !row.2.is_empty());
+            assert!(row.3 > Level::Portable);
         }
     }
 }

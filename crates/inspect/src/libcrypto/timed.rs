@@ -34,65 +34,33 @@ const TURNS: usize = 3;
 
 /// Masks and the instructions that they switch off. OpenSSL's x86 mask must name the second and later words,
 /// because a mask of one word zeroes them.
+#[rustfmt::skip]
 const CASES: &[(Architecture, &str, &str, &str, &str)] = &[
-    (
-        Architecture::X86_64,
-        "aes-256-gcm",
-        "AES-NI, PCLMUL",
-        "OPENSSL_ia32cap",
-        "~0x200000200000000:~0x0",
-    ),
-    (
-        Architecture::X86_64,
-        "sha256",
-        "SHA",
-        "OPENSSL_ia32cap",
-        "~0x0:~0x20000000",
-    ),
-    (
-        Architecture::Aarch64,
-        "aes-256-gcm",
-        "AES, PMULL",
-        "OPENSSL_armcap",
-        "0x1",
-    ),
-    (
-        Architecture::Arm,
-        "aes-256-gcm",
-        "all",
-        "OPENSSL_armcap",
-        "0x0",
-    ),
+    (Architecture::X86_64, "aes-256-gcm", "AES-NI, PCLMUL", "OPENSSL_ia32cap", "~0x200000200000000:~0x0"),
+    (Architecture::X86_64, "sha256", "SHA", "OPENSSL_ia32cap", "~0x0:~0x20000000"),
+    (Architecture::Aarch64, "aes-256-gcm", "AES, PMULL", "OPENSSL_armcap", "0x1"),
+    (Architecture::Arm, "aes-256-gcm", "all", "OPENSSL_armcap", "0x0"),
 ];
 
-/// Measures with the machine's `openssl` program, for about twelve seconds; `progress` gets the name of each
-/// turn.
-pub fn timed(
-    root: &Root,
-    architecture: Architecture,
-    mut progress: impl FnMut(&str),
-) -> Section<Vec<Timed>> {
+/// Measures with the machine's `openssl` program, for about twelve seconds.
+#[must_use]
+pub fn timed(root: &Root, architecture: Architecture) -> Section<Vec<Timed>> {
     let mut reader = SectionReader::new(root);
     let mut measured = Vec::new();
-    for (of, algorithm, instructions, variable, mask) in CASES {
-        if *of != architecture {
-            continue;
-        }
+    for (_, algorithm, instructions, variable, mask) in
+        CASES.iter().filter(|case| case.0 == architecture)
+    {
         let mut turns = Vec::new();
         for turn in 0..TURNS {
-            progress(&format!("{algorithm} with and without {instructions}"));
-            let with = speed(
-                &mut reader,
-                &format!("speed-{algorithm}-{turn}-with"),
-                algorithm,
-                &[],
-            );
-            let without = speed(
-                &mut reader,
-                &format!("speed-{algorithm}-{turn}-without"),
-                algorithm,
-                &[(variable, mask)],
-            );
+            let mut run = |what: &str, environment: &[(&str, &str)]| {
+                speed(
+                    &mut reader,
+                    &format!("speed-{algorithm}-{turn}-{what}"),
+                    algorithm,
+                    environment,
+                )
+            };
+            let (with, without) = (run("with", &[]), run("without", &[(variable, mask)]));
             if let (Some(with), Some(without)) = (with, without) {
                 turns.push((with / without, with, without));
             }

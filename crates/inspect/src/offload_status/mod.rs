@@ -58,6 +58,19 @@ pub struct Subject {
     pub evidence: Vec<String>,
 }
 
+impl Subject {
+    fn unknown(what: String) -> Self {
+        Self {
+            what,
+            algorithm: None,
+            implementation: None,
+            device: None,
+            accelerated: Answer::Unknown,
+            evidence: Vec::new(),
+        }
+    }
+}
+
 /// Whether a device other than the processor does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -104,12 +117,10 @@ impl Judge<'_> {
     fn by_kernel(&self, what: String, algorithm: String) -> Subject {
         let taken = winner(self.kernel, &algorithm);
         let mut subject = Subject {
-            what,
             algorithm: Some(algorithm.clone()),
             implementation: taken.map(|taken| taken.driver.clone()),
             device: taken.and_then(|taken| taken.device()).map(str::to_owned),
-            accelerated: Answer::Unknown,
-            evidence: Vec::new(),
+            ..Subject::unknown(what)
         };
         let Some(taken) = taken else {
             subject
@@ -247,6 +258,12 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("traffic_server", "Traffic Server"),
 ];
 
+/// The program whose processes have this name, if it is a tunnel or a server.
+pub(crate) fn program_of(name: &str) -> Option<&'static str> {
+    let row = PROGRAMS.iter().find(|(known, _)| *known == name);
+    row.map(|(_, program)| *program)
+}
+
 /// Libraries that use a device: part of the file name, device, description.
 const LIBRARIES: [(&str, &str, &str); 8] = [
     ("qatengine", "Intel QAT", "QAT's engine for OpenSSL"),
@@ -264,17 +281,11 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
 ];
 
 fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
-    let program = |name: &str| {
-        PROGRAMS
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, program)| *program)
-    };
-    let running = process::named(root, |name| program(name).is_some());
+    let running = process::named(root, |name| program_of(name).is_some());
     let mut subjects: Vec<Subject> = Vec::new();
     for process in &running {
         let (name, pid) = (process.name.as_str(), process.pid);
-        let program = program(name).unwrap_or(name);
+        let program = program_of(name).unwrap_or(name);
         // The master of a server runs as another user than its workers.
         let family = running.iter().filter(|other| other.name == name);
         let identities = family.filter_map(|other| Some(format!("uid:{}", other.uid?)));
@@ -287,12 +298,8 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
                 network,
             ),
             Err(why) => Subject {
-                what: format!("{program} (process {pid})"),
-                algorithm: None,
-                implementation: None,
-                device: None,
-                accelerated: Answer::Unknown,
                 evidence: vec![format!("its libraries could not be read: {why}")],
+                ..Subject::unknown(format!("{program} (process {pid})"))
             },
         };
         // Workers of one server are alike: one is enough.
@@ -328,12 +335,9 @@ fn of_process(
     }
     let libcrypto = libraries.iter().find(|path| path.contains("libcrypto.so"));
     let mut subject = Subject {
-        what,
-        algorithm: None,
-        implementation: libcrypto.map(|path| (*path).to_owned()),
-        device: None,
+        implementation: libcrypto.cloned(),
         accelerated: Answer::No,
-        evidence: Vec::new(),
+        ..Subject::unknown(what)
     };
     match libcrypto {
         Some(path) => subject.evidence.push(format!("it has mapped {path}")),

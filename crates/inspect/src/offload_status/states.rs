@@ -3,92 +3,66 @@
 
 //! Security associations, as `ip -s xfrm state list nokeys` prints them.
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
 /// Bound on security associations.
 const MAX_STATES: usize = 1024;
 
 /// A security association, without its keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityAssociation {
-    /// Source address
+    /// Source address.
     pub source: String,
-    /// Destination address
+    /// Destination address.
     pub destination: String,
-    /// The kernel's name of its algorithm
+    /// The kernel's name of its algorithm.
     pub algorithm: String,
-    /// The card to which it is offloaded
+    /// The card to which it is offloaded.
     pub offload: Option<String>,
-    /// Bytes since its creation
-    pub bytes: Option<u64>,
 }
 
 /// Reads the list. Associations without an algorithm (policies of other kinds) are left out.
 #[must_use]
 pub fn security_associations(text: &str) -> Vec<SecurityAssociation> {
-    let mut found = Vec::new();
-    let mut state = Raw::default();
+    let mut found: Vec<SecurityAssociation> = Vec::new();
+    let mut integrity = None;
     for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("src ") {
-            found.extend(std::mem::take(&mut state).finish());
-            let mut words = rest.split_ascii_whitespace();
-            state.source = words.next().unwrap_or_default().to_owned();
-            state.destination = words.nth(1).unwrap_or_default().to_owned();
-        } else {
-            state.line(line.trim());
-        }
-    }
-    found.extend(state.finish());
-    found.truncate(MAX_STATES);
-    found
-}
-
-#[derive(Default)]
-struct Raw {
-    source: String,
-    destination: String,
-    aead: Option<String>,
-    cipher: Option<String>,
-    integrity: Option<String>,
-    offload: Option<String>,
-    bytes: Option<u64>,
-}
-
-impl Raw {
-    fn line(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
-        match words.next() {
-            Some("aead") => self.aead = words.next().map(str::to_owned),
-            Some("enc") => self.cipher = words.next().map(str::to_owned),
-            Some("auth" | "auth-trunc") => self.integrity = words.next().map(str::to_owned),
-            Some("crypto") if line.starts_with("crypto offload") => {
-                let mut words = words.skip_while(|word| *word != "dev");
-                self.offload = words.nth(1).map(str::to_owned);
+        let first = words.next().unwrap_or_default();
+        let mut word = || words.next().unwrap_or_default().to_owned();
+        if line.starts_with("src ") {
+            let (source, _, destination) = (word(), word(), word());
+            found.push(SecurityAssociation {
+                source,
+                destination,
+                ..SecurityAssociation::default()
+            });
+            integrity = None;
+        }
+        let Some(state) = found.last_mut() else {
+            continue;
+        };
+        match first {
+            "aead" => state.algorithm = word(),
+            // The integrity precedes the cipher.
+            "auth" | "auth-trunc" => integrity = Some(word()),
+            "enc" => {
+                let cipher = word();
+                state.algorithm = match integrity.take() {
+                    Some(integrity) => format!("authenc({integrity},{cipher})"),
+                    None => cipher,
+                };
             }
-            Some(first) if self.bytes.is_none() => {
-                let number = first.strip_suffix("(bytes),");
-                self.bytes = number.and_then(|number| number.parse().ok());
+            "crypto" => {
+                state.offload = words
+                    .skip_while(|word| *word != "dev")
+                    .nth(1)
+                    .map(str::to_owned)
             }
             _ => {}
         }
     }
-
-    fn finish(self) -> Option<SecurityAssociation> {
-        let algorithm = match (self.aead, self.cipher, self.integrity) {
-            (Some(aead), ..) => aead,
-            (None, Some(cipher), Some(integrity)) => format!("authenc({integrity},{cipher})"),
-            (None, Some(cipher), None) => cipher,
-            _ => return None,
-        };
-        Some(SecurityAssociation {
-            source: self.source,
-            destination: self.destination,
-            algorithm,
-            offload: self.offload,
-            bytes: self.bytes,
-        })
-    }
+    found.retain(|state| !state.algorithm.is_empty());
+    found.truncate(MAX_STATES);
+    found
 }
 
 #[cfg(test)]
@@ -114,10 +88,7 @@ src 10.0.0.2 dst 10.0.0.1
         let states = security_associations(TEXT);
         assert_eq!(states.len(), 2);
         assert_eq!(states[0].algorithm, "authenc(hmac(sha256),cbc(aes))");
-        assert_eq!(
-            (states[0].bytes, states[0].offload.as_deref()),
-            (Some(123_456), None)
-        );
+        assert_eq!(states[0].offload, None);
         assert_eq!(states[1].algorithm, "rfc4106(gcm(aes))");
         assert_eq!(states[1].offload.as_deref(), Some("eth1"));
         assert_eq!(

@@ -31,55 +31,6 @@ pub struct EngineCounters {
     pub ras_events: Option<u64>,
 }
 
-/// One device in the output of `adf_ctl status` (`qat_service status`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ControlledDevice {
-    /// `qat_dev0` and so on.
-    pub name: String,
-    /// Class, as in the debugfs folder.
-    pub class: String,
-    /// Bus address with its domain.
-    pub address: String,
-    /// NUMA node.
-    pub node: Option<u32>,
-    /// Whether it is up.
-    pub up: bool,
-}
-
-/// Parses the output of `adf_ctl status`. Devices are matched by their whole name: `qat_dev1` is not
-/// `qat_dev10`.
-#[must_use]
-pub fn adf_ctl_status(text: &str) -> Vec<ControlledDevice> {
-    text.lines()
-        .filter_map(controlled_device)
-        .take(MAX_ROWS)
-        .collect()
-}
-
-fn controlled_device(line: &str) -> Option<ControlledDevice> {
-    let (name, rest) = line.trim().split_once(" - ")?;
-    if !name.starts_with("qat_dev") {
-        return None;
-    }
-    let mut fields = BTreeMap::new();
-    for field in rest.split(',') {
-        // The last field contains two more, separated by blanks: `#accel: 3 #engines: 6 state: up`.
-        let words: Vec<&str> = field.split_whitespace().collect();
-        for pair in words.windows(2) {
-            if let Some(key) = pair[0].strip_suffix(':') {
-                fields.insert(key, pair[1]);
-            }
-        }
-    }
-    Some(ControlledDevice {
-        name: name.to_owned(),
-        class: (*fields.get("type")?).to_owned(),
-        address: full_address(fields.get("bsf")?),
-        node: fields.get("node_id").and_then(|node| node.parse().ok()),
-        up: *fields.get("state")? == "up",
-    })
-}
-
 /// Whether this is a PCI bus address with its domain: `0000:6b:00.0`, in hexadecimal digits.
 #[must_use]
 pub fn is_bus_address(name: &str) -> bool {
@@ -288,36 +239,6 @@ pub fn interrupts(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    const STATUS: &str = "\
-Checking status of all devices.
-There is 2 QAT acceleration device(s) in the system:
- qat_dev0 - type: c3xxx,  inst_id: 0,  node_id: 0,  bsf: 0000:01:00.0,  #accel: 3 #engines: 6 state: up
- qat_dev10 - type: c3xxx,  inst_id: 1,  node_id: 1,  bsf: 3b:00.0,  #accel: 3 #engines: 6 state: down
-";
-
-    #[test]
-    fn the_status_of_all_devices_is_read() {
-        let devices = adf_ctl_status(STATUS);
-        assert_eq!(devices.len(), 2);
-        assert_eq!(
-            (devices[0].name.as_str(), devices[0].up),
-            ("qat_dev0", true)
-        );
-        assert_eq!(devices[0].address, "0000:01:00.0");
-        assert_eq!(
-            (devices[1].name.as_str(), devices[1].up),
-            ("qat_dev10", false)
-        );
-        assert_eq!(
-            devices[1].address, "0000:3b:00.0",
-            "old drivers have no domain"
-        );
-        assert_eq!(devices[1].node, Some(1));
-        assert!(
-            adf_ctl_status("There is 0 QAT acceleration device(s) in the system:\n").is_empty()
-        );
-    }
-
     #[test]
     fn counters_of_both_families_are_read() {
         let framed = "\
@@ -364,9 +285,7 @@ There is 2 QAT acceleration device(s) in the system:
             "[AE]: |||",
         ] {
             assert!(fw_counters(text).is_empty(), "{text:?}");
-            assert!(adf_ctl_status(text).is_empty(), "{text:?}");
         }
-        assert!(adf_ctl_status(" qat_dev0 - type: c3xxx").is_empty());
     }
 
     #[test]

@@ -39,16 +39,15 @@ pub struct Identity {
     pub model: &'static str,
     /// The driver's name of the class; part of its debugfs folder.
     pub class: &'static str,
-    /// The kernel driver that binds it.
-    pub driver: &'static str,
     /// The hardware generation, which decides the counters and telemetry that exist.
     pub generation: Generation,
     /// Whether the kernel's tree has a driver; otherwise only Intel's package does.
     pub in_tree: bool,
 }
 
-const fn physical(
+const fn row(
     device: u16,
+    virtual_function: bool,
     model: &'static str,
     class: &'static str,
     generation: Generation,
@@ -56,29 +55,9 @@ const fn physical(
 ) -> Identity {
     Identity {
         device,
-        virtual_function: false,
+        virtual_function,
         model,
         class,
-        driver: class,
-        generation,
-        in_tree,
-    }
-}
-
-const fn virtual_of(
-    device: u16,
-    model: &'static str,
-    class: &'static str,
-    driver: &'static str,
-    generation: Generation,
-    in_tree: bool,
-) -> Identity {
-    Identity {
-        device,
-        virtual_function: true,
-        model,
-        class,
-        driver,
         generation,
         in_tree,
     }
@@ -88,28 +67,28 @@ use Generation::{Gen1, Gen2, Gen4, Gen6};
 
 /// All known devices. Device numbers are unique.
 pub const IDENTITIES: [Identity; 21] = [
-    physical(0x0435, "DH895xCC", "dh895xcc", Gen1, true),
-    physical(0x37c8, "C62x", "c6xx", Gen2, true),
-    physical(0x19e2, "C3xxx", "c3xxx", Gen2, true),
-    physical(0x6f54, "D15xx", "d15xx", Gen2, false),
-    physical(0x18ee, "200xx", "200xx", Gen2, false),
-    physical(0x18a0, "C4xxx", "c4xxx", Gen2, false),
-    physical(0x4940, "4xxx", "4xxx", Gen4, true),
-    physical(0x4942, "401xx", "4xxx", Gen4, true),
-    physical(0x4944, "402xx", "4xxx", Gen4, true),
-    physical(0x4946, "420xx", "420xx", Gen4, true),
-    physical(0x4948, "6xxx", "6xxx", Gen6, true),
-    virtual_of(0x0443, "DH895xCC", "dh895xccvf", "dh895xccvf", Gen1, true),
-    virtual_of(0x37c9, "C62x", "c6xxvf", "c6xxvf", Gen2, true),
-    virtual_of(0x19e3, "C3xxx", "c3xxxvf", "c3xxxvf", Gen2, true),
-    virtual_of(0x6f55, "D15xx", "d15xxvf", "d15xxvf", Gen2, false),
-    virtual_of(0x18a1, "C4xxx", "c4xxxvf", "c4xxxvf", Gen2, false),
+    row(0x0435, false, "DH895xCC", "dh895xcc", Gen1, true),
+    row(0x37c8, false, "C62x", "c6xx", Gen2, true),
+    row(0x19e2, false, "C3xxx", "c3xxx", Gen2, true),
+    row(0x6f54, false, "D15xx", "d15xx", Gen2, false),
+    row(0x18ee, false, "200xx", "200xx", Gen2, false),
+    row(0x18a0, false, "C4xxx", "c4xxx", Gen2, false),
+    row(0x4940, false, "4xxx", "4xxx", Gen4, true),
+    row(0x4942, false, "401xx", "4xxx", Gen4, true),
+    row(0x4944, false, "402xx", "4xxx", Gen4, true),
+    row(0x4946, false, "420xx", "420xx", Gen4, true),
+    row(0x4948, false, "6xxx", "6xxx", Gen6, true),
+    row(0x0443, true, "DH895xCC", "dh895xccvf", Gen1, true),
+    row(0x37c9, true, "C62x", "c6xxvf", Gen2, true),
+    row(0x19e3, true, "C3xxx", "c3xxxvf", Gen2, true),
+    row(0x6f55, true, "D15xx", "d15xxvf", Gen2, false),
+    row(0x18a1, true, "C4xxx", "c4xxxvf", Gen2, false),
     // The kernel has no driver for these virtual functions; user space drives them (vfio-pci).
-    virtual_of(0x4941, "4xxx", "4xxxvf", "vfio-pci", Gen4, false),
-    virtual_of(0x4943, "401xx", "4xxxvf", "vfio-pci", Gen4, false),
-    virtual_of(0x4945, "402xx", "4xxxvf", "vfio-pci", Gen4, false),
-    virtual_of(0x4947, "420xx", "420xxvf", "vfio-pci", Gen4, false),
-    virtual_of(0x4949, "6xxx", "6xxxvf", "vfio-pci", Gen6, false),
+    row(0x4941, true, "4xxx", "4xxxvf", Gen4, false),
+    row(0x4943, true, "401xx", "4xxxvf", Gen4, false),
+    row(0x4945, true, "402xx", "4xxxvf", Gen4, false),
+    row(0x4947, true, "420xx", "420xxvf", Gen4, false),
+    row(0x4949, true, "6xxx", "6xxxvf", Gen6, false),
 ];
 
 /// The row of a PCI device.

@@ -257,9 +257,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
             parent: reader.root().link_name(&format!("{folder}/physfn")),
             driver: reader.root().link_name(&format!("{folder}/driver")),
             driver_in_tree: identity.in_tree,
-            numa_node: reader
-                .number_if_there::<i64>(&format!("{folder}/numa_node"))
-                .and_then(|node| u32::try_from(node).ok()),
+            numa_node: reader.numa_node(&folder),
             link: link(reader, &folder),
             functions: functions(reader, &folder),
             up: None,
@@ -296,11 +294,7 @@ fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
 }
 
 fn link(reader: &mut SectionReader<'_>, folder: &str) -> Option<Link> {
-    let mut text = |name: &str| {
-        reader
-            .text_if_there(&format!("{folder}/{name}"))
-            .map(|text| text.trim().to_owned())
-    };
+    let mut text = |name: &str| reader.word(&format!("{folder}/{name}"));
     Some(Link {
         speed: text("current_link_speed")?,
         possible_speed: text("max_link_speed")?,
@@ -327,21 +321,16 @@ fn errors(reader: &mut SectionReader<'_>, folder: &str) -> Option<Errors> {
 
 /// Facts from sysfs, shown by newer drivers of the kernel's tree.
 fn sysfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
-    let mut text = |name: &str| reader.text_if_there(&format!("{folder}/qat/{name}"));
-    device.up = text("state").and_then(|state| match state.trim() {
-        "up" => Some(true),
-        "down" => Some(false),
+    let mut word = |name: &str| reader.word(&format!("{folder}/qat/{name}"));
+    let either = |word: Option<String>, yes: &str, no: &str| match word? {
+        word if word == yes => Some(true),
+        word if word == no => Some(false),
         _ => None,
-    });
-    device.services = text("cfg_services")
-        .map(|text| formats::services(&text))
-        .unwrap_or_default();
-    device.ring_pairs = text("num_rps").and_then(|text| formats::number(&text));
-    device.resets_itself = text("auto_reset").and_then(|text| match text.trim() {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    });
+    };
+    device.up = either(word("state"), "up", "down");
+    device.services = word("cfg_services").map_or_else(Vec::new, |text| formats::services(&text));
+    device.ring_pairs = word("num_rps").and_then(|text| formats::number(&text));
+    device.resets_itself = either(word("auto_reset"), "on", "off");
 }
 
 /// Facts from debugfs, which drivers show only to root.
@@ -414,19 +403,10 @@ fn instances(sections: &formats::Sections) -> Instances {
 }
 
 fn modules(reader: &mut SectionReader<'_>) -> Vec<String> {
-    let Some(text) = reader.table("proc/modules") else {
-        return Vec::new();
-    };
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().next());
-    let ours =
-        |name: &&str| name.starts_with("qat_") || *name == "intel_qat" || *name == "usdm_drv";
-    names
-        .filter(ours)
-        .take(MAX_DEVICES)
-        .map(str::to_owned)
-        .collect()
+    let mut modules = reader.modules();
+    modules.retain(|name| name.starts_with("qat_") || name == "intel_qat" || name == "usdm_drv");
+    modules.truncate(MAX_DEVICES);
+    modules
 }
 
 fn configurations(reader: &mut SectionReader<'_>) -> Vec<Configuration> {

@@ -10,26 +10,31 @@
 mod certificates;
 mod revocation;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use millrace_wire::ALPN;
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
-    NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier,
 };
+use rustls::{CertificateError as Rejected, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use thiserror::Error;
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tracing::warn;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::config::TlsFiles;
+use millrace_service::outbox::Order;
+use millrace_service::service::SessionSink;
 use millrace_service::store::valid_identity;
 
 pub use certificates::{
@@ -40,32 +45,143 @@ pub use revocation::{revocation_list, revoke_client_certificate};
 /// The TLS settings in force, replaced as a whole by a reload.
 pub(crate) struct Acceptor {
     files: TlsFiles,
-    current: RwLock<Arc<ServerConfig>>,
+    current: RwLock<Arc<InForce>>,
+    open: Mutex<OpenConnections>,
+}
+
+/// What new connections use.
+pub(crate) struct InForce {
+    pub(crate) config: Arc<ServerConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// The open connections with their certificates, to end those of clients that are revoked later.
+#[derive(Default)]
+struct OpenConnections {
+    next: u64,
+    connections: HashMap<u64, Certified>,
+}
+
+/// A client that has proved its identity by a certificate.
+struct Certified {
+    chain: Vec<CertificateDer<'static>>,
+    /// The time of the handshake: a certificate that has expired since is no reason to end the connection.
+    at: UnixTime,
+    identity: Arc<str>,
+    connection: Arc<dyn SessionSink>,
 }
 
 impl Acceptor {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let current = RwLock::new(load(&files)?);
-        Ok(Self { files, current })
+        let open = Mutex::default();
+        Ok(Self {
+            files,
+            current,
+            open,
+        })
     }
 
-    /// Reads the files again. Open connections keep their settings.
+    /// Reads the files again, and ends the connections of clients whose certificates are revoked now. Other open
+    /// connections keep their settings.
     ///
     /// # Errors
     /// The problem with the files; the previous settings stay in force.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
-        let config = load(&self.files)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let in_force = load(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&in_force);
+        for client in self.open().connections.values() {
+            client.end_if_revoked(&in_force);
+        }
         Ok(())
     }
 
     /// The settings for one new connection.
-    pub(crate) fn current(&self) -> TlsAcceptor {
+    pub(crate) fn current(&self) -> Arc<InForce> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        TlsAcceptor::from(Arc::clone(&current))
+        Arc::clone(&current)
+    }
+
+    /// Keeps the certificates of a connection that was accepted with `accepted_by`, until the guard is dropped.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        accepted_by: &Arc<InForce>,
+        chain: &[CertificateDer<'_>],
+        identity: Arc<str>,
+        connection: Arc<dyn SessionSink>,
+    ) -> WatchedCertificate {
+        let client = Certified {
+            chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
+            at: UnixTime::now(),
+            identity,
+            connection,
+        };
+        let mut open = self.open();
+        // A reload from here on sees the connection; one since the handshake did not.
+        let current = self.current();
+        if !Arc::ptr_eq(&current, accepted_by) {
+            client.end_if_revoked(&current);
+        }
+        let number = open.next;
+        open.next += 1;
+        open.connections.insert(number, client);
+        drop(open);
+        WatchedCertificate {
+            acceptor: Arc::clone(self),
+            number,
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl Certified {
+    fn end_if_revoked(&self, in_force: &InForce) {
+        let Some((own, authorities)) = self.chain.split_first() else {
+            return;
+        };
+        let verdict = in_force
+            .verifier
+            .verify_client_cert(own, authorities, self.at);
+        if let Err(rustls::Error::InvalidCertificate(Rejected::Revoked)) = verdict {
+            warn!(
+                identity = &*self.identity,
+                "certificate revoked: connection closed"
+            );
+            self.connection.order(Order::Close);
+        }
+    }
+}
+
+/// An open connection whose certificate is checked at each reload.
+pub(crate) struct WatchedCertificate {
+    acceptor: Arc<Acceptor>,
+    number: u64,
+}
+
+impl Drop for WatchedCertificate {
+    fn drop(&mut self) {
+        self.acceptor.open().connections.remove(&self.number);
+    }
+}
+
+/// Accepts connections up to the client's first message, which tells the protocol that it wants.
+pub(crate) fn first_message(stream: TcpStream) -> LazyConfigAcceptor<TcpStream> {
+    LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream)
+}
+
+/// Whether the client wants to speak Millrace's protocol. rustls goes on with a client that offers none.
+pub(crate) fn offers_our_protocol(hello: &ClientHello<'_>) -> bool {
+    let mut offered = hello.alpn().into_iter().flatten();
+    offered.any(|protocol| protocol == ALPN)
+}
+
+/// The fatal alert `no_application_protocol` (RFC 7301, section 3.2) as a record in plain text, as it is before
+/// both sides have keys.
+pub(crate) const NO_PROTOCOL_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +191,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+fn load(files: &TlsFiles) -> Result<Arc<InForce>, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = verifier(files, &provider)?;
     let failed = |source: rustls::Error| TlsError::Use {
@@ -86,14 +202,17 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(failed)?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::clone(&verifier))
         .with_single_cert(read_all(&files.certificate)?, key)
         .map_err(failed)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.max_early_data_size = 0;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(Arc::new(config))
+    Ok(Arc::new(InForce {
+        config: Arc::new(config),
+        verifier,
+    }))
 }
 
 /// The verifier of clients' certificates: checks the CA, and its revocation lists if there are any.
@@ -198,6 +317,19 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let identity = format!("cert:{name}");
     // `*` in a policy stands for every client.
     (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
+}
+
+/// The identity in a client's certificate, without `cert:`, and the end of a certificate, in seconds since 1970;
+/// `None` for bytes that are no certificate.
+#[must_use]
+pub fn facts(certificate: &[u8]) -> Option<(String, i64)> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let end = parsed.validity().not_after.timestamp();
+    let identity = identity(&CertificateDer::from(certificate));
+    let name = identity
+        .as_deref()
+        .and_then(|identity| identity.strip_prefix("cert:"));
+    Some((name.unwrap_or_default().to_owned(), end))
 }
 
 /// Error of the TLS settings.

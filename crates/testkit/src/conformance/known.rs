@@ -33,9 +33,9 @@ type GroupTest = fn(&mut Driver, &Value) -> usize;
 
 /// The files, each with the operation and type of key that it needs.
 #[rustfmt::skip]
-const FILES: [(&str, OperationKind, KeyType, GroupTest); 14] = {
+const FILES: [(&str, OperationKind, KeyType, GroupTest); 18] = {
     use OperationKind::{Ecdh, MlDsaSign, RsaOaepDecrypt, RsaPkcs1Decrypt, RsaPkcs1Sign, X25519};
-    const ML_DSA_65: KeyType = KeyType::MlDsa(MlDsaSet::MlDsa65);
+    use MlDsaSet::{MlDsa44, MlDsa65, MlDsa87};
     [
         ("rsa_pkcs1_2048_sig_gen",            RsaPkcs1Sign,    KeyType::Rsa { bits: 2048 }, rsa_signatures),
         ("rsa_pkcs1_3072_sig_gen",            RsaPkcs1Sign,    KeyType::Rsa { bits: 3072 }, rsa_signatures),
@@ -49,8 +49,12 @@ const FILES: [(&str, OperationKind, KeyType, GroupTest); 14] = {
         ("ecdh_secp256r1",                    Ecdh,            KeyType::Ec(Curve::P256),    ecdh),
         ("ecdh_secp384r1",                    Ecdh,            KeyType::Ec(Curve::P384),    ecdh),
         ("x25519",                            X25519,          KeyType::X25519,             x25519),
-        ("mldsa_65_sign_seed",                MlDsaSign,       ML_DSA_65,                   ml_dsa),
-        ("mldsa_65_sign_noseed",              MlDsaSign,       ML_DSA_65,                   ml_dsa),
+        ("mldsa_44_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa44),     |driver, group| ml_dsa(driver, MlDsa44, group)),
+        ("mldsa_44_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa44),     |driver, group| ml_dsa(driver, MlDsa44, group)),
+        ("mldsa_65_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa65),     |driver, group| ml_dsa(driver, MlDsa65, group)),
+        ("mldsa_65_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa65),     |driver, group| ml_dsa(driver, MlDsa65, group)),
+        ("mldsa_87_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa87),     |driver, group| ml_dsa(driver, MlDsa87, group)),
+        ("mldsa_87_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa87),     |driver, group| ml_dsa(driver, MlDsa87, group)),
     ]
 };
 
@@ -264,8 +268,7 @@ fn x25519(driver: &mut Driver, group: &Value) -> usize {
 
 /// Uses Wycheproof's keys and messages. Its signatures are deterministic and ours are hedged, so its
 /// signatures test the verifier, and the verifier checks ours.
-fn ml_dsa(driver: &mut Driver, group: &Value) -> usize {
-    let set = MlDsaSet::MlDsa65;
+fn ml_dsa(driver: &mut Driver, set: MlDsaSet, group: &Value) -> usize {
     let der = match group.get("privateSeed") {
         Some(_) => keys::ml_dsa_seed_private_key(set, &bytes(group, "privateSeed")),
         None => keys::ml_dsa_expanded_private_key(set, &bytes(group, "privateKey")),

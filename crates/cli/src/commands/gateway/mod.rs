@@ -16,11 +16,12 @@ use std::thread;
 use anyhow::Result;
 use millrace_gateway::Settings;
 use millrace_gateway::plan::{Plan, Snippet};
-use millrace_gateway::verify::Verdict;
+use millrace_gateway::verify::{Verdict, below};
 use millrace_gateway::write::{self, Change, FileState, Written};
 use serde::Serialize;
 
 use crate::args::{GatewayArgs, GatewayCommand};
+use crate::commands::pool;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output;
 use crate::paths;
@@ -33,9 +34,14 @@ const MODULE_NAMES: [&str; 2] = ["millrace.so", "libmillrace_provider.so"];
 /// Name of the preload library, which makes nginx asynchronous.
 const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
 
+/// Exists where systemd manages the machine (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
+
 pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
-    if let Some(GatewayCommand::Check(args)) = &args.command {
-        return check::run(args);
+    match &args.command {
+        Some(GatewayCommand::Check(args)) => return check::run(args),
+        Some(GatewayCommand::Ask) => return pool::serve_order(),
+        None => {}
     }
     let Some(application) = args.application else {
         return Err(fail(Failure::Usage, "name an application, or `check`"));
@@ -52,7 +58,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
 fn settings(args: &GatewayArgs) -> Result<Settings> {
     let mut nodes = args.pool.clone();
     if nodes.is_empty() {
-        let socket = match &args.socket {
+        let socket = match &args.socket.socket {
             Some(socket) => socket.clone(),
             None => paths::runtime_dir()?.join("node.sock"),
         };
@@ -79,6 +85,8 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         provider: args.provider.keys(),
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
+        // Below another root is a machine that is not running.
+        systemd: args.root != Path::new("/") || Path::new(SYSTEMD).exists(),
     };
     Settings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
 }
@@ -129,6 +137,7 @@ struct Answer<'a> {
 }
 
 fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
+    certificates_are_there(args)?;
     let changes = write::compare(plan, &args.root)?;
     // Printed before the write, which may fail.
     if !args.json {
@@ -165,6 +174,28 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
         eprintln!("{}", verdict(verified.name, &verified.after));
     }
     output::print(&what_remains(plan, &missing, nothing))
+}
+
+/// A server with stubs does not start with certificate files that are missing: OpenSSL loads no provider then.
+///
+/// # Errors
+/// The first file that is missing.
+fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
+    if !args.pool.iter().any(|node| node.starts_with("tcp:")) {
+        return Ok(());
+    }
+    for file in ["ca.pem", "cert.pem", "key.pem"] {
+        let path = below(&args.root, &args.certs.join(file));
+        if !path.is_file() {
+            let message = format!(
+                "nothing was written: there is no {}: make the files on a node with `millrace cert client NAME \
+                 -o DIR`, copy DIR here and name it with --certs",
+                path.display()
+            );
+            return Err(fail(Failure::Failed, message));
+        }
+    }
+    Ok(())
 }
 
 /// The changes as text.

@@ -27,7 +27,7 @@ pub(super) fn run(args: &InspectOpensslArgs) -> Result<()> {
         .flatten()
         .map(|architecture| {
             while_doing("measuring with openssl speed, about 12 seconds", || {
-                libcrypto::timed(&root, architecture, |_| {})
+                libcrypto::timed(&root, architecture)
             })
         });
     if args.tree.json {

@@ -12,7 +12,8 @@
 //!             sockets and hands out what came. There is one at most.
 //! mode        Shared: the I/O thread and blocked callers take turns as leader.
 //!             HostLoop: the host's event loop reads the sockets; the I/O thread keeps the clock.
-//! I/O thread  Working (it looks again before it waits), Resolving (a name, perhaps for long), Parked
+//! I/O thread  Absent (it could not be started), Working (it looks again before it waits), Resolving (a
+//!             name, perhaps for long), Parked
 //! ```
 //!
 //! | event | leader | I/O thread |
@@ -65,6 +66,8 @@ enum Mode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IoThread {
+    /// Blocked callers do everything, and there are no callbacks.
+    Absent,
     Working,
     Resolving,
     /// On its condition variable, until then at most.
@@ -126,12 +129,12 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// No leader; the I/O thread is about to start.
+    /// No leader and no I/O thread.
     pub(super) fn new() -> Self {
         Self {
             leader: None,
             mode: Mode::Shared,
-            io_thread: IoThread::Working,
+            io_thread: IoThread::Absent,
             notified: false,
             closing: false,
         }
@@ -140,10 +143,11 @@ impl Driver {
     // ---- the leader ---------------------------------------------------------------------------
 
     /// Whether a blocked caller may lead. A pending callback keeps the role for the I/O thread, unless
-    /// that resolves a name. In host mode only the host's own thread may lead while it is blocked, since
+    /// that resolves a name. Without an I/O thread any caller may. In host mode only the host's own thread may lead while it is blocked, since
     /// its loop does not look then; another thread would read in `epoll_wait` what the loop waits for.
     pub(super) fn may_lead(&self, thread: ThreadId, has_callbacks: bool) -> bool {
         let role_is_free = match self.mode {
+            _ if self.lacks_io_thread() => true,
             Mode::HostLoop { thread: host, .. } => host == thread,
             Mode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
         };
@@ -152,8 +156,12 @@ impl Driver {
 
     /// Whether a sleeping caller should be woken to lead. In host mode none is: see [`Self::may_lead`].
     pub(super) fn needs_successor(&self, has_callbacks: bool) -> bool {
-        let role_is_free = !has_callbacks || self.io_thread == IoThread::Resolving;
-        self.mode == Mode::Shared && self.leader.is_none() && role_is_free
+        let role_is_free = match self.mode {
+            _ if self.lacks_io_thread() => true,
+            Mode::HostLoop { .. } => false,
+            Mode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
+        };
+        self.leader.is_none() && role_is_free
     }
 
     /// A thread is about to wait in `epoll_wait`, until then at most.
@@ -268,14 +276,34 @@ impl Driver {
         until
     }
 
-    /// The I/O thread is back from its condition variable, or has resolved a name.
+    /// The I/O thread was started.
+    pub(super) fn io_thread_started(&mut self) {
+        self.io_thread = IoThread::Working;
+    }
+
+    /// Whether blocked callers have to make connections, too.
+    pub(super) fn lacks_io_thread(&self) -> bool {
+        self.io_thread == IoThread::Absent
+    }
+
+    /// The I/O thread is back from its condition variable.
     pub(super) fn io_thread_works(&mut self) {
         self.io_thread = IoThread::Working;
     }
 
-    /// The I/O thread resolves a name: callers may lead even if callbacks are pending.
+    /// A name is about to be resolved. If the I/O thread does it, callers may lead even if callbacks are
+    /// pending.
     pub(super) fn resolve(&mut self) {
-        self.io_thread = IoThread::Resolving;
+        if !self.lacks_io_thread() {
+            self.io_thread = IoThread::Resolving;
+        }
+    }
+
+    /// It was resolved.
+    pub(super) fn resolved(&mut self) {
+        if self.io_thread == IoThread::Resolving {
+            self.io_thread = IoThread::Working;
+        }
     }
 
     /// The I/O thread ends, perhaps by a panic. A caller that leads finds its job ended.

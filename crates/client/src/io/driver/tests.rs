@@ -42,13 +42,16 @@ fn caller_leads_unless_another_does_or_the_io_thread_must() {
         (Mode::Shared, None, PARKED,               true,  (false, false)),
         (Mode::Shared, None, IoThread::Working,    true,  (false, false)),
         (Mode::Shared, None, IoThread::Resolving,  true,  (true,  true)),
+        (Mode::Shared, None, IoThread::Absent,     false, (true,  true)),
         (Mode::Shared, busy, PARKED,               false, (false, false)),
+        (Mode::Shared, busy, IoThread::Absent,     false, (false, false)),
         (Mode::Shared, busy, IoThread::Resolving,  true,  (false, false)),
         (host(me),     None, PARKED,               false, (true,  false)),
         (host(me),     None, PARKED,               true,  (true,  false)),
         (host(me),     busy, PARKED,               false, (false, false)),
         (host(other),  None, PARKED,               false, (false, false)),
         (host(other),  None, IoThread::Resolving,  false, (false, false)),
+        (host(other),  None, IoThread::Absent,     false, (true,  true)),
     ];
     for (row, (mode, leader, io_thread, callbacks, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, io_thread);

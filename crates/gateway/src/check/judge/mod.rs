@@ -8,43 +8,64 @@ mod provider;
 mod reach;
 mod server;
 mod software;
+mod start;
 
 use std::path::PathBuf;
 
-use super::evidence::Evidence;
-use super::{Node, Options, Outcome, Report, Server};
-use crate::verify::below;
+use super::evidence::{Evidence, Running};
+use super::pool::{Place, Question};
+use super::{Nodes, Options, Outcome, Report};
 use millrace_hostfs::maps::MappedFile;
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
-use provider::Provider;
+pub(super) use provider::Provider;
 
-/// Adds all findings. Returns the first socket of a node, as this process sees it.
+/// The pool of the server, as the judge asked it.
+pub(super) struct Pool {
+    /// Where a worker is.
+    pub(super) place: Place,
+    /// The question, without keys, to the nodes that answered.
+    pub(super) question: Question,
+    /// The first socket of a node, as this process sees it.
+    pub(super) socket: Option<PathBuf>,
+}
+
+/// Adds all findings. Returns the pool, if it could be asked.
 pub(super) fn judge(
     options: &Options,
     evidence: &Evidence,
-    node: &dyn Node,
+    nodes: &dyn Nodes,
     report: &mut Report,
-) -> Option<PathBuf> {
-    process(options, evidence, report);
-    software::openssl(evidence, report);
+) -> Option<Pool> {
+    match &evidence.running {
+        Some(running) => process(options, evidence, running, report),
+        None => {
+            let seen = format!("no {} is running", options.server);
+            report.add("process", Failure, seen, start::remedy(evidence));
+        }
+    }
+    if evidence.running.is_some() {
+        software::openssl(evidence, report);
+    }
     software::environment(options, evidence, report);
     let provider = Provider::of(options, evidence);
     provider::openssl_cnf(evidence, provider.as_ref(), report);
-    software::loaded(options, evidence, provider.as_ref(), report);
+    software::loaded(evidence, provider.as_ref(), report);
     software::waiting(options, evidence, provider.as_ref(), report);
     server::configuration(options, evidence, report);
     let stubs = server::key_files(evidence, provider.as_ref(), report);
-    reach::sockets(evidence, provider.as_ref(), &stubs, node, report);
-    let socket = provider?.sockets.into_iter().next()?;
-    Some(below(&evidence.root_path, &socket))
+    let pool = reach::nodes(evidence, provider.as_ref()?, stubs, nodes, report);
+    if evidence.running.is_none() {
+        start::own_test(evidence, report);
+    }
+    pool
 }
 
-fn process(options: &Options, evidence: &Evidence, report: &mut Report) {
-    let Evidence {
+fn process(options: &Options, evidence: &Evidence, running: &Running, report: &mut Report) {
+    let Running {
         master, workers, ..
-    } = evidence;
-    let user = workers.first().map_or(0, |worker| worker.user.uid);
+    } = running;
+    let user = running.worker().user.uid;
     let program = evidence.proc.link(master.pid, "exe");
     let program = program.map_or_else(
         |_| options.server.to_string(),
@@ -66,10 +87,6 @@ fn run_as_root() -> String {
     "run this as root".to_owned()
 }
 
-fn restart(server: Server) -> String {
-    format!("systemctl restart {server}: a reload is not enough")
-}
-
 fn replaced(library: &MappedFile) -> String {
     format!(
         "{} was replaced since the server started",
@@ -77,6 +94,19 @@ fn replaced(library: &MappedFile) -> String {
     )
 }
 
-fn write(server: Server) -> String {
-    format!("millrace gateway {server} --write")
+/// The end of a program's output: enough to name a cause, short enough for a line.
+fn last_words(text: &str) -> String {
+    const MAX: usize = 400;
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let text = lines[lines.len().saturating_sub(3)..].join("; ");
+    let cut = text
+        .char_indices()
+        .rev()
+        .nth(MAX - 1)
+        .map_or(0, |(at, _)| at);
+    text[cut..].to_owned()
 }

@@ -6,21 +6,26 @@
 use std::path::{Path, PathBuf};
 
 use super::super::evidence::Evidence;
+use super::super::pool::TlsFiles;
 use super::super::{Options, Report};
-use super::{Failure, Good, Unseen, restart, write};
+use super::{Failure, Good, Unseen};
+use crate::provider_keys::{self, Wrong};
 use millrace_hostfs::Unavailable;
 use millrace_hostfs::maps::file_name;
 use millrace_hostfs::openssl_cnf::{self, Cnf};
 
 /// The provider's part of `openssl.cnf`, and of its own file.
-pub(super) struct Provider {
+pub(in crate::check) struct Provider {
     pub(super) module: Option<String>,
     pub(super) activated: bool,
     pub(super) default_activated: bool,
     pub(super) preferred: bool,
     pub(super) mode: String,
-    pub(super) sockets: Vec<PathBuf>,
-    pub(super) nodes: Vec<String>,
+    pub(in crate::check) nodes: Vec<String>,
+    /// The files for `tcp:` nodes; none unless all three are set.
+    pub(in crate::check) tls: Option<TlsFiles>,
+    /// What is wrong in the section.
+    wrong: Vec<Wrong>,
 }
 
 impl Provider {
@@ -29,48 +34,73 @@ impl Provider {
         let (_, Ok(cnf)) = evidence.cnf.as_ref()? else {
             return None;
         };
-        // An application may have a separate section, and nginx has one.
-        let own = cnf.value(openssl_cnf::DEFAULT, &options.server.to_string());
+        let client = evidence.client.as_ref();
+        let client = client.and_then(|(_, table)| table.as_ref().ok());
+        Self::in_section(cnf, Some(&options.server.to_string()), client)
+    }
+
+    /// The provider of an `openssl.cnf`, for an application that may have a separate section.
+    pub(in crate::check) fn in_section(
+        cnf: &Cnf,
+        application: Option<&str>,
+        client: Option<&toml::Table>,
+    ) -> Option<Self> {
+        let own = application.and_then(|name| cnf.value(openssl_cnf::DEFAULT, name));
         let init = own.or_else(|| cnf.value(openssl_cnf::DEFAULT, "openssl_conf"))?;
         let list = cnf.section(cnf.value(init, "providers")?)?;
         let is_ours = |name: &str, section: &str| {
             let module = cnf.value(section, "module").unwrap_or("");
             name == "millrace" || file_name(Path::new(module)).contains("millrace")
         };
-        let section = list
-            .iter()
-            .find(|(name, section)| is_ours(name, section))
-            .map(|(_, section)| section)?;
-        let default = list
-            .iter()
-            .find(|(name, _)| name == "default")
-            .map(|(_, section)| section);
-        let client = evidence
-            .client
-            .as_ref()
-            .and_then(|(_, table)| table.as_ref().ok());
+        let named = |wanted: &dyn Fn(&str, &str) -> bool| {
+            let found = list.iter().find(|(name, section)| wanted(name, section));
+            found.map(|(_, section)| section.as_str())
+        };
+        let section = named(&is_ours)?;
+        let default = named(&|name, _| name == "default");
         let setting = |key: &str| {
             let own = client.and_then(|table| table.get(key)).map(toml_text);
             cnf.value(section, key).map(str::to_owned).or(own)
         };
-        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
-        let nodes: Vec<String> = nodes
-            .split(',')
-            .map(|node| node.trim().to_owned())
-            .collect();
         Some(Self {
             module: cnf.value(section, "module").map(str::to_owned),
             activated: is_active(cnf, section),
             default_activated: default.is_some_and(|section| is_active(cnf, section)),
             preferred: prefers(cnf, init),
-            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
-            sockets: nodes
-                .iter()
-                .filter_map(|node| node.strip_prefix("unix:").map(PathBuf::from))
-                .collect(),
-            nodes,
+            wrong: provider_keys::check(cnf.section(section).unwrap_or_default()),
+            ..Self::with(&setting)
         })
     }
+
+    /// The provider of an application that loads it by its name.
+    pub(in crate::check) fn in_file(table: &toml::Table) -> Self {
+        Self::with(&|key| table.get(key).map(toml_text))
+    }
+
+    fn with(setting: &dyn Fn(&str) -> Option<String>) -> Self {
+        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
+        let nodes = nodes.split(',').map(|node| node.trim().to_owned());
+        Self {
+            module: None,
+            activated: true,
+            default_activated: true,
+            preferred: false,
+            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
+            nodes: nodes.filter(|node| !node.is_empty()).collect(),
+            tls: tls_files(setting),
+            wrong: Vec::new(),
+        }
+    }
+}
+
+fn tls_files(setting: &dyn Fn(&str) -> Option<String>) -> Option<TlsFiles> {
+    let file = |key| setting(key).map(PathBuf::from);
+    Some(TlsFiles {
+        ca: file("tls_ca")?,
+        cert: file("tls_cert")?,
+        key: file("tls_key")?,
+        server_name: setting("tls_server_name"),
+    })
 }
 
 /// Converts `"a"` or `["a", "b"]` to the text of a section.
@@ -100,12 +130,7 @@ fn prefers(cnf: &Cnf, init: &str) -> bool {
 pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {
     const CHECK: &str = "openssl.cnf";
     let Some((path, cnf)) = &evidence.cnf else {
-        return report.add(
-            CHECK,
-            Failure,
-            "there is no openssl.cnf",
-            write(report.server),
-        );
+        return report.add(CHECK, Failure, "there is no openssl.cnf", evidence.write());
     };
     let shown = path.display();
     if let Err(error) = cnf {
@@ -118,7 +143,7 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
             CHECK,
             outcome,
             format!("{shown}: {error}"),
-            write(report.server),
+            evidence.write(),
         );
     }
     if let Some((path, Err(error))) = &evidence.client {
@@ -133,9 +158,27 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
     let Some(provider) = provider else {
         let seen =
             format!("{shown} has no section for the provider that its openssl_conf leads to");
-        return report.add(CHECK, Failure, seen, write(report.server));
+        return report.add(CHECK, Failure, seen, evidence.write());
     };
-    let remedy = |what: &str| format!("{what} in {shown}, then {}", restart(report.server));
+    for wrong in &provider.wrong {
+        let (seen, what) = match wrong {
+            Wrong::Unknown(key) => (
+                format!(
+                    "{shown}: `{key}` is no setting of the provider, which does nothing with this file"
+                ),
+                "correct its name (docs/guide/settings.md)",
+            ),
+            Wrong::Value(key, value, accepted) => (
+                format!(
+                    "{shown}: {key} = {value}: the provider does nothing with this file; it takes {accepted}"
+                ),
+                "correct it",
+            ),
+        };
+        let remedy = format!("{what}, then {}", evidence.restart());
+        report.add(CHECK, Failure, seen, remedy);
+    }
+    let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
     let (outcome, seen, remedy) = if !provider.activated {
         (
             Failure,

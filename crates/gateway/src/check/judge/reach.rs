@@ -5,90 +5,314 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::access::{self, Obstacle};
-use super::super::evidence::Evidence;
-use super::super::{Node, Outcome, Refusal, Report, User};
+use super::super::evidence::{Evidence, Worker};
+use super::super::pool::{
+    CertificateFacts, FaultKind, KeyState, NodeAnswer, NodeState, Place, Question, Stub, TlsFiles,
+};
+use super::super::{Nodes, Outcome, Report};
 use super::provider::Provider;
-use super::{Failure, Good, Unseen, run_as_root};
+use super::{Failure, Good, Pool, Unseen, Warning, run_as_root};
 use crate::verify::below;
 
-/// Bound on the keys tested at the node: each test is a connection.
+/// Bound on the keys that every node is asked for.
 const MAX_ASKED: usize = 64;
 
-/// Whether the workers reach the nodes, and may use the keys.
-pub(super) fn sockets(
+/// A certificate that ends sooner is a warning: time to issue another one.
+const EXPIRES_SOON: i64 = 14 * 24 * 3600;
+
+/// Adds one finding for each node of the pool.
+pub(super) fn nodes(
     evidence: &Evidence,
-    provider: Option<&Provider>,
-    stubs: &BTreeSet<String>,
-    node: &dyn Node,
+    provider: &Provider,
+    stubs: BTreeSet<Stub>,
+    nodes: &dyn Nodes,
+    report: &mut Report,
+) -> Option<Pool> {
+    let Some(worker) = evidence.worker() else {
+        let seen = "the user of the workers is not known, so the nodes were not asked";
+        report.add("node", Unseen, seen, None);
+        return None;
+    };
+    let question = Question {
+        nodes: provider.nodes.clone(),
+        tls: provider.tls.clone(),
+        keys: stubs.into_iter().take(MAX_ASKED).collect(),
+    };
+    let over_tcp = question.nodes.iter().any(|node| node.starts_with("tcp:"));
+    if over_tcp && question.tls.is_none() {
+        let seen =
+            "tcp: nodes need tls_ca, tls_cert and tls_key: the provider refuses to load without";
+        let remedy = format!(
+            "millrace cert client NAME -o DIR on a node, copy DIR here, {}",
+            evidence.write()
+        );
+        report.add("certificates", Failure, seen, remedy);
+        return None;
+    }
+    let answers = nodes.ask(&worker.place, &question);
+    let told = answers.as_deref().unwrap_or_default();
+    for node in &question.nodes {
+        let answer = told.iter().find(|answer| answer.node == *node);
+        judge_node(evidence, &worker, &question, node, answer, report);
+    }
+    // A node that is silent now would be waited for again.
+    let answered = answers?.into_iter().filter(|answer| answer.answer.is_ok());
+    let sockets = provider.nodes.iter();
+    let socket = sockets.filter_map(|node| node.strip_prefix("unix:")).next();
+    Some(Pool {
+        socket: socket.map(|path| below(&worker.place.root, Path::new(path))),
+        place: worker.place,
+        question: Question {
+            nodes: answered.map(|answer| answer.node).collect(),
+            keys: Vec::new(),
+            tls: question.tls,
+        },
+    })
+}
+
+fn judge_node(
+    evidence: &Evidence,
+    worker: &Worker,
+    question: &Question,
+    node: &str,
+    answer: Option<&NodeAnswer>,
     report: &mut Report,
 ) {
-    let (Some(provider), Some(worker)) = (provider, evidence.workers.first()) else {
-        return;
-    };
-    let user = &worker.user;
-    // In a chroot or a container, the socket must be visible from inside.
-    let own = evidence.proc.link(worker.pid, "root");
-    let root = match &own {
-        Ok(root) if root == Path::new("/") => evidence.root_path.clone(),
-        Ok(_) => evidence.proc.root_of(worker.pid),
-        Err(_) => {
-            let chroot = evidence.config.chroot.as_deref();
-            below(
-                &evidence.root_path,
-                chroot.unwrap_or_else(|| Path::new("/")),
-            )
+    const CHECK: &str = "node";
+    let user = worker.place.user.uid;
+    // The path of a socket says more than the error of a connection.
+    if let Some(path) = node.strip_prefix("unix:")
+        && let Err(obstacle) =
+            access::connect(&worker.place.user, &worker.place.root, Path::new(path))
+    {
+        let (outcome, seen, remedy) = blocked(evidence, worker, &obstacle, path);
+        report.add("socket", outcome, seen, remedy);
+        if outcome == Failure {
+            return;
         }
+    }
+    match answer.map(|answer| &answer.answer) {
+        None => {
+            let seen = format!("{node}: whether user {user} reaches it cannot be tried");
+            report.add(CHECK, Unseen, seen, run_as_root());
+        }
+        Some(Err(fault)) => {
+            let (meaning, remedy) = fault.kind.meaning();
+            let seen = format!("{node}: {meaning} ({})", fault.error);
+            let here = if fault.kind == FaultKind::Files {
+                files_remedy(evidence, worker, question.tls.as_ref())
+            } else if fault.kind == FaultKind::Unresolved {
+                worker.confined.as_deref().map(resolver_remedy)
+            } else {
+                None
+            };
+            let remedy = here.unwrap_or_else(|| remedy.to_owned());
+            report.add(CHECK, Failure, seen, remedy);
+        }
+        Some(Ok(state)) => answered(node, user, state, report),
+    }
+}
+
+fn answered(node: &str, user: u32, state: &NodeState, report: &mut Report) {
+    let mut seen = format!("{node}: {}", state.name);
+    if let Some(software) = &state.software {
+        seen.push_str(&format!(" ({software})"));
+    }
+    seen.push_str(&format!(", {} µs", state.latency_us));
+    let usable = state
+        .keys
+        .iter()
+        .filter(|key| key.state == KeyState::Usable);
+    let names: Vec<&str> = usable.map(|key| key.name.as_str()).collect();
+    if !names.is_empty() {
+        seen.push_str(&format!(", serves {}", names.join(", ")));
+    }
+    if state.draining {
+        seen.push_str(", draining: it takes no new jobs");
+        let remedy = "it ends soon; start it again if it is to stay in the pool".to_owned();
+        report.add("node", Warning, seen, remedy);
+    } else {
+        report.add("node", Good, seen, None);
+    }
+    let (identity, flag) = match &state.certificates {
+        Some(facts) => (
+            format!("cert:{}", facts.identity),
+            format!("--add-cert {}", facts.identity),
+        ),
+        None => (format!("uid:{user}"), format!("--add-uid {user}")),
     };
-    for socket in &provider.sockets {
-        let inside = match &own {
-            Ok(confined) if confined != Path::new("/") => {
-                format!(" (inside {})", confined.display())
-            }
-            _ => String::new(),
+    for key in &state.keys {
+        let name = &key.name;
+        let (seen, remedy) = match &key.state {
+            KeyState::Usable => continue,
+            KeyState::NotThere => (
+                format!("{node} does not let {identity} use {name}, or has no such key"),
+                format!("millrace key policy {name} {flag} on that node, or import the key there"),
+            ),
+            KeyState::Replaced => (
+                format!("{node} has another key by the name {name} than this gateway's stub"),
+                format!(
+                    "millrace key stub {name} on that node, copy the stub here with the new certificate, reload"
+                ),
+            ),
+            KeyState::Refused(why) => (
+                format!("{node} refuses {name}: {why}"),
+                "see `millrace status` and the log of that node".to_owned(),
+            ),
         };
-        let shown = socket.display();
-        match access::connect(user, &root, socket) {
-            Ok(()) => {
-                report.add(
-                    "socket",
-                    Good,
-                    format!("user {} may connect to {shown}{inside}", user.uid),
-                    None,
-                );
-                admitted(user, &below(&root, socket), stubs, node, report);
-            }
-            Err(obstacle) => {
-                let (outcome, seen, remedy) =
-                    blocked(&obstacle, user.uid, &shown.to_string(), &inside);
-                report.add("socket", outcome, seen, remedy);
-            }
+        report.add("policy", Failure, seen, remedy);
+    }
+    if let Some(facts) = &state.certificates {
+        expiry(node, facts, report);
+    }
+}
+
+fn expiry(node: &str, facts: &CertificateFacts, report: &mut Report) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let ends = [
+        (
+            "this gateway's certificate",
+            facts.own_expires,
+            FaultKind::Expired,
+        ),
+        (
+            "the node's certificate",
+            facts.node_expires,
+            FaultKind::NodeExpired,
+        ),
+    ];
+    for (whose, end, fault) in ends {
+        if end - now < EXPIRES_SOON {
+            let days = (end - now).div_euclid(24 * 3600);
+            let seen = format!("{node}: {whose} ends in {days} days");
+            report.add("certificates", Warning, seen, fault.meaning().1.to_owned());
         }
     }
 }
 
-fn blocked(obstacle: &Obstacle, uid: u32, socket: &str, inside: &str) -> (Outcome, String, String) {
+/// The remedy for files that the worker cannot use, from what is visible from outside.
+fn files_remedy(evidence: &Evidence, worker: &Worker, files: Option<&TlsFiles>) -> Option<String> {
+    let Place { root, user, .. } = &worker.place;
+    for (_, named) in files?.named() {
+        match access::read(user, root, named) {
+            Err(Obstacle::Missing(_)) if evidence.root.exists(super::super::utf8(named)) => {
+                let confined = worker.confined.as_ref()?;
+                let folder = named.parent()?;
+                return Some(bind(evidence, folder, confined, true));
+            }
+            Err(Obstacle::Denied {
+                path,
+                owner: (mode, owner, group),
+            }) => {
+                let folder = named.parent()?.display();
+                return Some(format!(
+                    "{} has mode {mode:04o}, owner {owner}, group {group}: chgrp -R {gid} {folder} && chmod -R g+rX \
+                     {folder}",
+                    path.display(),
+                    gid = user.gid
+                ));
+            }
+            Ok(())
+            | Err(
+                Obstacle::Missing(_)
+                | Obstacle::NotThatKind(_)
+                | Obstacle::Listed(_)
+                | Obstacle::Unseen(_),
+            ) => {}
+        }
+    }
+    None
+}
+
+/// How to have names resolved inside a chroot.
+fn resolver_remedy(root: &Path) -> String {
+    format!(
+        "use its address in `pool`, or bind /etc/resolv.conf, /etc/hosts and /etc/nsswitch.conf into {}, where the \
+         provider resolves it",
+        root.display()
+    )
+}
+
+/// How to make a folder visible inside a chroot.
+fn bind(evidence: &Evidence, folder: &Path, confined: &Path, read_only: bool) -> String {
+    let (folder, confined) = (folder.display(), confined.display());
+    let line = if read_only {
+        "BindReadOnlyPaths"
+    } else {
+        "BindPaths"
+    };
+    if evidence.systemd {
+        format!(
+            "bind its folder into the chroot: {line}={folder}:{confined}{folder} in the drop-in (millrace gateway \
+             {} --write)",
+            evidence.server
+        )
+    } else {
+        format!(
+            "bind its folder into the chroot: mkdir -p {confined}{folder} && mount --bind {folder} {confined}{folder}"
+        )
+    }
+}
+
+fn blocked(
+    evidence: &Evidence,
+    worker: &Worker,
+    obstacle: &Obstacle,
+    socket: &str,
+) -> (Outcome, String, String) {
+    let uid = worker.place.user.uid;
+    let path = Path::new(socket);
+    let confined = worker.confined.as_deref();
+    let inside = confined.map_or_else(String::new, |root| format!(" (inside {})", root.display()));
+    let (_, start) = FaultKind::Refused.meaning();
     match obstacle {
-        Obstacle::Missing(_) if !inside.is_empty() => (
+        Obstacle::Missing(missing) => {
+            let outside = evidence.root.exists(socket);
+            let Some(confined) = confined else {
+                return (Failure, format!("{socket} is not there"), start.to_owned());
+            };
+            let folder = path.parent().unwrap_or(path);
+            let folder_is_bound = *missing == below(&worker.place.root, path);
+            match (outside, folder_is_bound) {
+                // The node made its folder again after the bind.
+                (true, true) => (
+                    Failure,
+                    format!(
+                        "{socket} is not there{inside}: the folder inside is not the one outside"
+                    ),
+                    format!("{} (it binds the folder again)", evidence.restart()),
+                ),
+                (false, true) => (
+                    Failure,
+                    format!("{socket} is not there: the node does not run"),
+                    start.to_owned(),
+                ),
+                (_, false) => (
+                    Failure,
+                    format!("{socket} is not there{inside}"),
+                    bind(evidence, folder, confined, false),
+                ),
+            }
+        }
+        Obstacle::NotThatKind(_) => (
             Failure,
-            format!("{socket} is not there{inside}"),
-            "bind its folder into the chroot (BindPaths= in the drop-in: millrace gateway haproxy --write)".to_owned(),
+            format!("{socket} is no socket"),
+            "correct `pool` in openssl.cnf".to_owned(),
         ),
-        Obstacle::Missing(_) => (
-            Failure,
-            format!("{socket} is not there"),
-            "start the node (millrace up, systemctl start millrace), or correct `pool` in openssl.cnf".to_owned(),
-        ),
-        Obstacle::NotASocket(_) => (Failure, format!("{socket} is no socket"), "correct `pool` in openssl.cnf".to_owned()),
-        Obstacle::Denied { path, owner: (mode, owner, group) } => (
+        Obstacle::Denied {
+            path,
+            owner: (mode, owner, group),
+        } => (
             Failure,
             format!(
                 "user {uid} may not connect to {socket}{inside}: {} has mode {mode:04o}, owner {owner}, group {group}",
                 path.display()
             ),
-            "put the user into the socket's group (millrace up --socket-group GROUP), or open the socket to all \
-             (--socket-mode 0666) and let each key's policy decide".to_owned(),
+            opening(path, path == &below(&worker.place.root, Path::new(socket))),
         ),
         Obstacle::Listed(path) => (
             Unseen,
@@ -97,48 +321,28 @@ fn blocked(obstacle: &Obstacle, uid: u32, socket: &str, inside: &str) -> (Outcom
                 path.display()
             ),
             format!(
-                "getfacl {} says what user {uid} may; the handshakes show whether it is enough",
+                "getfacl {} says what user {uid} may; the line of the node shows whether it is enough",
                 path.display()
             ),
         ),
-        Obstacle::Unseen(path) => (Unseen, format!("{} is hidden from this user", path.display()), run_as_root()),
+        Obstacle::Unseen(path) => (
+            Unseen,
+            format!("{} is hidden from this user", path.display()),
+            run_as_root(),
+        ),
     }
 }
 
-fn admitted(
-    user: &User,
-    socket: &Path,
-    stubs: &BTreeSet<String>,
-    node: &dyn Node,
-    report: &mut Report,
-) {
-    const CHECK: &str = "policy";
-    for key in stubs.iter().take(MAX_ASKED) {
-        match node.admits(user, socket, key) {
-            Some(Ok(())) => report.add(
-                CHECK,
-                Good,
-                format!("user {} may use {key}", user.uid),
-                None,
-            ),
-            Some(Err(Refusal::NoNode(why))) => {
-                let remedy = "start the node: millrace up, or systemctl start millrace".to_owned();
-                let seen = format!("no node answers on {}: {why}", socket.display());
-                // One failed query is enough.
-                return report.add("node", Failure, seen, remedy);
-            }
-            Some(Err(Refusal::Refused(why))) => report.add(
-                CHECK,
-                Failure,
-                format!("the node does not let user {} use {key}: {why}", user.uid),
-                format!("millrace key policy {key} --allow-uid {}", user.uid),
-            ),
-            None => report.add(
-                CHECK,
-                Unseen,
-                format!("whether user {} may use {key} cannot be tried", user.uid),
-                run_as_root(),
-            ),
-        }
+/// How to open a socket, or a folder on the way to it.
+fn opening(path: &Path, is_socket: bool) -> String {
+    if is_socket {
+        "open the socket, and let the policy of each key decide: millrace up --socket-mode 0666, or `mode = \
+         \"0666\"` in [unix] of node.toml; or put the user into its group"
+            .to_owned()
+    } else {
+        format!(
+            "chmod a+x {}: the node keeps the mode that the folder has",
+            path.display()
+        )
     }
 }

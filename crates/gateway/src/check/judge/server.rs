@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::super::evidence::Evidence;
 use super::super::keys::{self, KeyFile};
+use super::super::pool::Stub;
 use super::super::server::ServerConfig;
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
@@ -54,7 +55,8 @@ fn threads(evidence: &Evidence, report: &mut Report) {
     let forbids = |worker: &&Process| {
         worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
     };
-    if let Some(worker) = evidence.workers.iter().find(forbids) {
+    let mut workers = evidence.running.iter().flat_map(|running| &running.workers);
+    if let Some(worker) = workers.find(forbids) {
         let seen = format!(
             "process {} may not start threads, so it does not reach the pool",
             worker.pid
@@ -73,9 +75,9 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
             table_of_descriptors(config, report);
         }
         Server::Nginx => {
-            let limit = evidence.workers.first();
+            let worker = evidence.running.as_ref().map(super::Running::worker);
             let limit =
-                limit.and_then(|worker| evidence.proc.soft_limit(worker.pid, "Max open files"));
+                worker.and_then(|worker| evidence.proc.soft_limit(worker.pid, "Max open files"));
             let (Some(limit), Some(connections)) = (limit, config.connections) else {
                 return;
             };
@@ -129,12 +131,12 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
     }
 }
 
-/// Adds the findings about key files; returns the names of the keys that are in the pool.
+/// Adds the findings about key files; returns the stubs.
 pub(super) fn key_files(
     evidence: &Evidence,
     provider: Option<&Provider>,
     report: &mut Report,
-) -> BTreeSet<String> {
+) -> BTreeSet<Stub> {
     const CHECK: &str = "keys";
     let preferred = provider.is_some_and(|provider| provider.preferred);
     let mut stubs = BTreeSet::new();
@@ -142,8 +144,8 @@ pub(super) fn key_files(
     for path in &evidence.config.keys {
         let shown = path.display().to_string();
         match keys::look(&evidence.root, path) {
-            KeyFile::Stub(name) => {
-                stubs.insert(name);
+            KeyFile::Stub(stub) => {
+                stubs.insert(stub);
             }
             KeyFile::Plain => plain.push(shown),
             KeyFile::Other => odd.push(shown),
@@ -151,7 +153,7 @@ pub(super) fn key_files(
         }
     }
     if !stubs.is_empty() {
-        let names: Vec<&str> = stubs.iter().map(String::as_str).collect();
+        let names: Vec<&str> = stubs.iter().map(|stub| stub.name.as_str()).collect();
         report.add(CHECK, Good, format!("stubs of {}", names.join(", ")), None);
     }
     if !plain.is_empty() && preferred {

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use super::super::evidence::Evidence;
 use super::super::{Options, Report, Server};
 use super::provider::Provider;
-use super::{Failure, Good, Unseen, Warning, replaced, restart, run_as_root};
-use crate::recipe::OPENSSL_CNF;
+use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
+use crate::recipe::{OPENSSL_CNF, provider_loads};
+use crate::verify::{Argument, Verdict};
 use millrace_hostfs::maps::{MappedFile, file_name, library};
 use millrace_hostfs::openssl_cnf;
 
@@ -60,7 +61,7 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut Report) {
         .into_iter()
         .find(|library| library.deleted)
     {
-        return report.add("openssl", Warning, replaced(old), restart(report.server));
+        return report.add("openssl", Warning, replaced(old), evidence.restart());
     }
     if library(mapped, "ld-musl").is_some() || library(mapped, "libc.musl").is_some() {
         let remedy = "use a build for glibc to have asynchronous handshakes";
@@ -85,7 +86,22 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
     }
     if let Some(path) = &variable.value {
         let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
-        return report.add(CHECK, Good, seen, None);
+        let by_unit = evidence
+            .running
+            .as_ref()
+            .is_none_or(|running| running.by_unit);
+        let loaded = provider_library(evidence, None).is_some();
+        // A unit says nothing about a process that it did not start.
+        if by_unit || loaded || !variable.source.starts_with('/') {
+            return report.add(CHECK, Good, seen, None);
+        }
+        let seen =
+            format!("{seen}, but systemd did not start this {server}: its environment is not seen");
+        let remedy = format!(
+            "{}; or name its openssl.cnf with --openssl-conf",
+            evidence.restart()
+        );
+        return report.add(CHECK, Unseen, seen, remedy);
     }
     // A system-wide openssl.cnf may load the provider, too.
     if provider_library(evidence, None).is_some() {
@@ -105,14 +121,13 @@ pub(super) fn environment(options: &Options, evidence: &Evidence, report: &mut R
     } else {
         format!("there seems to be no OPENSSL_CONF: {}", variable.source)
     };
-    let first = match &variable.unset_by {
+    let remedy = match &variable.unset_by {
         Some(file) => format!(
-            "take OPENSSL_CONF out of UnsetEnvironment= in {}",
+            "take OPENSSL_CONF out of UnsetEnvironment= in {}, systemctl daemon-reload, systemctl restart {server}",
             file.display()
         ),
-        None => format!("millrace gateway {server} --write"),
+        None => evidence.write(),
     };
-    let remedy = format!("{first}, systemctl daemon-reload, systemctl restart {server}");
     report.add(CHECK, Failure, seen, remedy);
 }
 
@@ -132,14 +147,11 @@ fn provider_library<'a>(
     })
 }
 
-pub(super) fn loaded(
-    options: &Options,
-    evidence: &Evidence,
-    provider: Option<&Provider>,
-    report: &mut Report,
-) {
+/// Whether the provider is in the server; if not, whether OpenSSL can load it at all.
+pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {
     const CHECK: &str = "provider";
-    if evidence.mapped.is_err() {
+    let running = evidence.running.is_some();
+    if running && evidence.mapped.is_err() {
         return report.add(
             CHECK,
             Unseen,
@@ -149,7 +161,7 @@ pub(super) fn loaded(
     }
     if let Some(library) = provider_library(evidence, provider) {
         if library.deleted {
-            return report.add(CHECK, Warning, replaced(library), restart(options.server));
+            return report.add(CHECK, Warning, replaced(library), evidence.restart());
         }
         return report.add(CHECK, Good, library.path.display().to_string(), None);
     }
@@ -157,31 +169,66 @@ pub(super) fn loaded(
         .cnf
         .as_ref()
         .map_or_else(|| PathBuf::from(OPENSSL_CNF), |(path, _)| path.clone());
-    let ask = format!(
-        "OPENSSL_CONF={} openssl list -providers says why",
-        conf.display()
-    );
     let missing = provider
         .and_then(|provider| provider.module.as_deref())
         .filter(|module| !openssl_cnf::has_variable(module) && !evidence.root.exists(module));
-    match missing {
-        Some(module) => report.add(
+    if let Some(module) = missing {
+        let consequence = if running {
+            "and the server went on without it"
+        } else {
+            "so stubs are no keys to the server"
+        };
+        return report.add(
             CHECK,
             Failure,
-            format!("the module {module} does not exist, and the server went on without it"),
+            format!("the module {module} does not exist, {consequence}"),
             format!(
                 "correct `module` in {}, then {}",
                 conf.display(),
-                restart(options.server)
+                evidence.restart()
             ),
-        ),
-        None => report.add(
+        );
+    }
+    let shown = conf.display();
+    let verdict = provider.and_then(|_| loads(evidence, &conf));
+    match verdict {
+        Some(Verdict::Passed) if running => {
+            let seen = "the provider is not loaded into the server, although OpenSSL loads it with this openssl.cnf: \
+                        the server was started before, or without this environment";
+            let remedy = format!("{} (OPENSSL_CONF={shown})", evidence.restart());
+            report.add(CHECK, Failure, seen, remedy);
+        }
+        Some(Verdict::Passed) => {
+            let seen = format!("OpenSSL loads it with OPENSSL_CONF={shown}");
+            report.add(CHECK, Good, seen, None);
+        }
+        Some(Verdict::Failed(said)) => {
+            let said = if said.starts_with("Providers:") {
+                "`openssl list -providers` does not list it".to_owned()
+            } else {
+                last_words(&said)
+            };
+            let seen = format!(
+                "the provider is not loaded: OpenSSL does not load it with {shown}: {said}"
+            );
+            let remedy = "correct what is said of openssl.cnf and the module";
+            report.add(CHECK, Failure, seen, remedy.to_owned());
+        }
+        Some(Verdict::Skipped(_)) | None if running => report.add(
             CHECK,
             Failure,
             "the provider is not loaded into the server",
-            ask,
+            format!("OPENSSL_CONF={shown} openssl list -providers says why"),
         ),
+        Some(Verdict::Skipped(_)) | None => {}
     }
+}
+
+/// Whether OpenSSL's own program loads the provider with this file; `None` where that tells nothing.
+fn loads(evidence: &Evidence, conf: &Path) -> Option<Verdict> {
+    let mut test = provider_loads();
+    test.environment = vec![("OPENSSL_CONF", Argument::Owned(conf.display().to_string()))];
+    evidence.live.then(|| test.run(Path::new("/")))
 }
 
 /// Whether a waiting handshake blocks its worker, judged without a handshake.
@@ -215,6 +262,7 @@ pub(super) fn waiting(
             "there is no ssl-mode-async in the configuration: handshakes block",
             "add `ssl-mode-async` to the section `global` and restart".to_owned(),
         ),
+        Server::Nginx if evidence.running.is_none() => {}
         Server::Nginx => preloaded(evidence, report),
     }
 }
@@ -226,9 +274,12 @@ fn memory_kept(evidence: &Evidence, report: &mut Report) {
     {
         let seen = "without the preload library HAProxy loses memory for each client that leaves while \
                     its handshake waits";
-        let remedy = "millrace gateway haproxy --write names it in the drop-in (LD_PRELOAD); then \
-                      systemctl daemon-reload and restart haproxy";
-        report.add("preload", Warning, seen, remedy.to_owned());
+        report.add(
+            "preload",
+            Warning,
+            seen,
+            format!("LD_PRELOAD names it: {}", evidence.write()),
+        );
     }
 }
 
@@ -244,7 +295,7 @@ fn preloaded(evidence: &Evidence, report: &mut Report) {
     };
     match library(mapped, PRELOAD) {
         Some(library) if library.deleted => {
-            report.add(CHECK, Warning, replaced(library), restart(Server::Nginx));
+            report.add(CHECK, Warning, replaced(library), evidence.restart());
         }
         Some(library) => report.add(CHECK, Good, library.path.display().to_string(), None),
         None => {
@@ -258,9 +309,12 @@ fn preloaded(evidence: &Evidence, report: &mut Report) {
                     "the preload library is not in nginx: handshakes block their worker".to_owned()
                 }
             };
-            let remedy = "millrace gateway nginx --write names it in the drop-in (LD_PRELOAD); then \
-                          systemctl daemon-reload and restart nginx";
-            report.add(CHECK, Failure, seen, remedy.to_owned());
+            report.add(
+                CHECK,
+                Failure,
+                seen,
+                format!("LD_PRELOAD names it: {}", evidence.write()),
+            );
         }
     }
 }

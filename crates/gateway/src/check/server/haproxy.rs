@@ -16,7 +16,17 @@ use crate::check::utf8;
 const NO_CERTIFICATE: [&str; 5] = ["key", "ocsp", "issuer", "sctl", "dh"];
 
 /// First words of the sections that matter here; each also ends the section before it.
-const SECTIONS: [&str; 5] = ["global", "defaults", "frontend", "listen", "backend"];
+const SECTIONS: [&str; 9] = [
+    "global",
+    "defaults",
+    "frontend",
+    "listen",
+    "backend",
+    "userlist",
+    "peers",
+    "resolvers",
+    "program",
+];
 
 /// The path in packages.
 pub(in crate::check) const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
@@ -24,7 +34,10 @@ pub(in crate::check) const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 /// Reads the files, or the files in the folders, that `-f` names.
 #[must_use]
 pub(in crate::check) fn read(root: &Root, files: &[PathBuf]) -> ServerConfig {
-    let mut config = ServerConfig::default();
+    let mut config = ServerConfig {
+        main: files.to_vec(),
+        ..ServerConfig::default()
+    };
     let mut base = None;
     let mut section = String::new();
     for file in files {
@@ -56,6 +69,9 @@ fn limit(section: &str, words: &[String], config: &mut ServerConfig) {
     let [name, number, ..] = words else {
         return;
     };
+    if section == "global" && ["user", "uid"].contains(&name.as_str()) {
+        config.user = Some(number.clone());
+    }
     let Ok(number) = number.parse() else {
         return;
     };

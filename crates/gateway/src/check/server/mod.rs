@@ -40,6 +40,10 @@ pub(in crate::check) struct ServerConfig {
     pub(in crate::check) descriptors: Option<u64>,
     /// HAProxy's `chroot`.
     pub(in crate::check) chroot: Option<PathBuf>,
+    /// The user of the workers, as the configuration names it: a name or a number.
+    pub(in crate::check) user: Option<String>,
+    /// The file, or files, that the server reads first.
+    pub(in crate::check) main: Vec<PathBuf>,
     /// What could not be read or is not valid.
     pub(in crate::check) problems: Vec<String>,
     /// Number of files that were read.

@@ -27,7 +27,10 @@ pub(in crate::check) const DEFAULT_FILES: [&str; 4] = [
 /// Reads a configuration below `root`, the file system as the server sees it.
 #[must_use]
 pub(in crate::check) fn read(root: &Root, file: &Path) -> ServerConfig {
-    let mut config = ServerConfig::default();
+    let mut config = ServerConfig {
+        main: vec![file.to_owned()],
+        ..ServerConfig::default()
+    };
     let base = file.parent().unwrap_or_else(|| Path::new("/")).to_owned();
     let mut reader = Reader {
         root,
@@ -83,6 +86,7 @@ impl Reader<'_> {
                 let variable = first.split('=').next().unwrap_or_default();
                 self.config.environment.push(variable.to_owned());
             }
+            "user" => self.config.user = Some(first.clone()),
             "worker_connections" => self.config.connections = first.parse().ok(),
             "ssl_certificate_key" => self.key(first),
             "listen" if arguments.iter().any(|word| word == "ssl") => {

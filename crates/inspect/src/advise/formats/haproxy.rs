@@ -3,8 +3,8 @@
 
 //! HAProxy, the section `global`.
 
-use super::Text;
 use super::nginx::{tls12, tls13};
+use super::{Text, openssl_groups};
 use crate::advise::Topic;
 use crate::advise::rules::TlsPlan;
 
@@ -19,8 +19,7 @@ pub(super) fn write(text: &mut Text<'_>, plan: &TlsPlan) {
     let suites = tls13(&plan.ciphers);
     text.line(4, &format!("ssl-default-bind-ciphersuites {suites}"));
     text.why(4, Topic::Group);
-    let groups: Vec<&str> = plan.groups.iter().map(|group| group.openssl()).collect();
-    let groups = groups.join(":");
+    let groups = openssl_groups(&plan.groups);
     text.line(4, &format!("ssl-default-bind-curves {groups}"));
     text.why(4, Topic::Protocol);
     text.remark(

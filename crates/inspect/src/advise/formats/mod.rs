@@ -10,6 +10,7 @@ mod openvpn;
 mod swanctl;
 mod vyos;
 
+use super::algorithm::{Cipher, Group};
 use super::rules::{Decided, Plan};
 use super::{Choice, Format, Topic};
 
@@ -32,6 +33,21 @@ pub(crate) fn write(decided: &Decided, format: Format) -> String {
         (Plan::Tls(plan), _) => nginx::write(&mut text, plan),
     }
     text.text
+}
+
+/// Groups of TLS in OpenSSL's words.
+fn openssl_groups(groups: &[Group]) -> String {
+    let names: Vec<&str> = groups.iter().map(|group| group.names().openssl).collect();
+    names.join(":")
+}
+
+/// Ciphers in OpenVPN's words.
+fn openvpn_ciphers(ciphers: &[Cipher]) -> String {
+    let aead = ciphers.iter().filter(|cipher| cipher.is_aead());
+    let names: Vec<String> = aead
+        .map(|cipher| cipher.names().name.to_ascii_uppercase())
+        .collect();
+    names.join(":")
 }
 
 /// A configuration under construction.

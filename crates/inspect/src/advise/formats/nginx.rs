@@ -3,7 +3,7 @@
 
 //! nginx, inside `http` or `server`.
 
-use super::Text;
+use super::{Text, openssl_groups};
 use crate::advise::Topic;
 use crate::advise::algorithm::Cipher;
 use crate::advise::rules::TlsPlan;
@@ -25,8 +25,10 @@ pub(super) fn write(text: &mut Text<'_>, plan: &TlsPlan) {
     let order = if plan.server_order { "on" } else { "off" };
     text.line(0, &format!("ssl_prefer_server_ciphers {order};"));
     text.why(0, Topic::Group);
-    let groups: Vec<&str> = plan.groups.iter().map(|group| group.openssl()).collect();
-    text.line(0, &format!("ssl_ecdh_curve {};", groups.join(":")));
+    text.line(
+        0,
+        &format!("ssl_ecdh_curve {};", openssl_groups(&plan.groups)),
+    );
     text.why(0, Topic::Keys);
     text.why(0, Topic::Resumption);
     let tickets = if plan.tickets { "on" } else { "off" };
@@ -45,7 +47,7 @@ pub(super) fn write(text: &mut Text<'_>, plan: &TlsPlan) {
 /// Suites of TLS 1.2, all of them with forward secrecy.
 pub(super) fn tls12(ciphers: &[Cipher]) -> String {
     let mut suites = Vec::new();
-    for end in ciphers.iter().filter_map(|cipher| cipher.tls12()) {
+    for (end, _) in ciphers.iter().filter_map(|cipher| cipher.names().tls) {
         suites.push(format!("ECDHE-ECDSA-{end}"));
         suites.push(format!("ECDHE-RSA-{end}"));
     }
@@ -54,6 +56,8 @@ pub(super) fn tls12(ciphers: &[Cipher]) -> String {
 
 /// Suites of TLS 1.3.
 pub(super) fn tls13(ciphers: &[Cipher]) -> String {
-    let suites: Vec<&str> = ciphers.iter().filter_map(|cipher| cipher.tls13()).collect();
-    suites.join(":")
+    let suites = ciphers
+        .iter()
+        .filter_map(|cipher| Some(cipher.names().tls?.1));
+    suites.collect::<Vec<&str>>().join(":")
 }

@@ -3,7 +3,7 @@
 
 //! OpenVPN 2.6 and later.
 
-use super::Text;
+use super::{Text, openssl_groups, openvpn_ciphers};
 use crate::advise::Topic;
 use crate::advise::rules::OpenvpnPlan;
 
@@ -29,15 +29,15 @@ pub(super) fn write(text: &mut Text<'_>, plan: &OpenvpnPlan) {
         bytes => text.line(0, &format!("mssfix {bytes} mtu")),
     }
     text.why(0, Topic::Cipher);
-    let names = plan.ciphers.iter().filter_map(|cipher| cipher.openvpn());
-    let names: Vec<&str> = names.collect();
-    text.line(0, &format!("data-ciphers {}", names.join(":")));
+    text.line(
+        0,
+        &format!("data-ciphers {}", openvpn_ciphers(&plan.ciphers)),
+    );
     text.why(0, Topic::Protocol);
     let version = if plan.tls13_only { "1.3" } else { "1.2" };
     text.line(0, &format!("tls-version-min {version}"));
     text.why(0, Topic::Group);
-    let groups: Vec<&str> = plan.groups.iter().map(|group| group.openssl()).collect();
-    text.line(0, &format!("tls-groups {}", groups.join(":")));
+    text.line(0, &format!("tls-groups {}", openssl_groups(&plan.groups)));
     text.remark(
         0,
         "With these groups the server needs no Diffie-Hellman parameters: dh none.",

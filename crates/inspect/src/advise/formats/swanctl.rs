@@ -73,8 +73,8 @@ fn sets(groups: &[Group]) -> Vec<String> {
     let with = groups.iter().filter(hybrid);
     let without = groups.iter().filter(|group| !hybrid(group));
     [
-        names(with.map(|group| group.strongswan()).collect()),
-        names(without.map(|group| group.strongswan()).collect()),
+        names(with.map(|group| group.names().strongswan).collect()),
+        names(without.map(|group| group.names().strongswan).collect()),
     ]
     .into_iter()
     .flatten()
@@ -85,7 +85,7 @@ fn ike(plan: &IpsecPlan) -> String {
     let mut proposals = Vec::new();
     for groups in sets(&plan.groups) {
         for cipher in &plan.ike {
-            let (cipher, prf) = (cipher.strongswan(), plan.prf.word());
+            let (cipher, prf) = (cipher.names().strongswan, plan.prf.word());
             proposals.push(format!("{cipher}-prf{prf}-{groups}"));
         }
     }
@@ -96,7 +96,7 @@ fn esp(plan: &IpsecPlan) -> String {
     let mut proposals = Vec::new();
     for groups in sets(&plan.groups) {
         for cipher in &plan.esp {
-            proposals.push(format!("{}-{groups}-esn-noesn", cipher.strongswan()));
+            proposals.push(format!("{}-{groups}-esn-noesn", cipher.names().strongswan));
         }
     }
     proposals.join(", ")

@@ -3,7 +3,7 @@
 
 //! The `set` commands of VyOS 1.4 and later.
 
-use super::Text;
+use super::{Text, openssl_groups, openvpn_ciphers};
 use crate::advise::Topic;
 use crate::advise::algorithm::Cipher;
 use crate::advise::rules::{IpsecPlan, OpenvpnPlan, REKEY_PACKETS};
@@ -19,9 +19,9 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     let group = plan
         .groups
         .iter()
-        .find_map(|group| group.vyos())
+        .find_map(|group| group.names().vyos)
         .unwrap_or(19);
-    let hybrid = plan.groups.iter().any(|group| group.vyos().is_none());
+    let hybrid = plan.groups.iter().any(|group| group.names().vyos.is_none());
     if hybrid || plan.per_cpu || plan.card {
         text.remark(
             0,
@@ -33,7 +33,7 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.line(0, &format!("{ESP} mode tunnel"));
     for (number, cipher) in plan.esp.iter().enumerate() {
         let number = number + 1;
-        let name = cipher.vyos();
+        let name = cipher.names().vyos;
         text.line(0, &format!("{ESP} proposal {number} encryption {name}"));
         if number == 1 {
             text.remark(
@@ -54,7 +54,7 @@ pub(super) fn ipsec(text: &mut Text<'_>, plan: &IpsecPlan) {
     text.why(0, Topic::Prf);
     for (number, cipher) in plan.ike.iter().enumerate() {
         let number = number + 1;
-        let (name, hash) = (cipher.vyos(), plan.prf.word());
+        let (name, hash) = (cipher.names().vyos, plan.prf.word());
         text.line(0, &format!("{IKE} proposal {number} dh-group {group}"));
         text.line(0, &format!("{IKE} proposal {number} encryption {name}"));
         text.line(0, &format!("{IKE} proposal {number} hash {hash}"));
@@ -94,8 +94,7 @@ pub(super) fn openvpn(text: &mut Text<'_>, plan: &OpenvpnPlan) {
         Cipher::ChaCha20Poly1305 | Cipher::Aes256CbcSha256 => None,
     };
     if plan.ciphers.first() == Some(&Cipher::ChaCha20Poly1305) {
-        let names = plan.ciphers.iter().filter_map(|cipher| cipher.openvpn());
-        let names = names.collect::<Vec<_>>().join(":");
+        let names = openvpn_ciphers(&plan.ciphers);
         text.remark(
             0,
             "VyOS has no setting for ChaCha20-Poly1305, so this passes OpenVPN's own option.",
@@ -124,10 +123,10 @@ pub(super) fn openvpn(text: &mut Text<'_>, plan: &OpenvpnPlan) {
         &format!("{TUN} openvpn-option '--reneg-sec {}'", plan.rekey_s),
     );
     text.why(0, Topic::Group);
-    let groups: Vec<&str> = plan.groups.iter().map(|group| group.openssl()).collect();
+    let groups = openssl_groups(&plan.groups);
     text.line(
         0,
-        &format!("{TUN} openvpn-option '--tls-groups {}'", groups.join(":")),
+        &format!("{TUN} openvpn-option '--tls-groups {}'", groups),
     );
     text.why(0, Topic::Compression);
     text.line(0, &format!("{TUN} openvpn-option '--allow-compression no'"));

@@ -58,7 +58,11 @@ struct Reason {
 pub(super) fn ciphers(facts: &Facts, request: &Request) -> (Vec<Cipher>, Choice) {
     let decision = order(facts, request);
     let reason = explain(&decision, facts, request);
-    let names: Vec<&str> = decision.order.iter().map(|cipher| cipher.name()).collect();
+    let names: Vec<&str> = decision
+        .order
+        .iter()
+        .map(|cipher| cipher.names().name)
+        .collect();
     let mut choice = choice(Topic::Cipher, names.join(", then "), reason.text);
     choice.evidence = reason.evidence;
     (decision.order, choice)
@@ -131,10 +135,10 @@ fn explain(decision: &Decision, facts: &Facts, request: &Request) -> Reason {
         Some(cipher) if decision.rule == Rule::QatCbc => {
             format!(
                 "{by_rule}. Without the device, {} was measured fastest",
-                cipher.name()
+                cipher.names().name
             )
         }
-        Some(cipher) => format!("{} was measured fastest", cipher.name()),
+        Some(cipher) => format!("{} was measured fastest", cipher.names().name),
     };
     let mut evidence = vec![facts.aes_evidence.clone()];
     match (decision.rule, &facts.gcm_device, &facts.qat) {

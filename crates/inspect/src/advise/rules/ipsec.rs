@@ -41,7 +41,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice
     let link = facts.mtu.unwrap_or(ETHERNET_MTU);
     let mtu = inner_mtu(link, &esp);
     let plan = IpsecPlan {
-        ike: esp.iter().copied().filter(|one| is_aead(*one)).collect(),
+        ike: esp.iter().copied().filter(|one| one.is_aead()).collect(),
         esp,
         prf,
         groups,
@@ -94,10 +94,6 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice
         offload,
     ];
     (plan, choices)
-}
-
-fn is_aead(cipher: Cipher) -> bool {
-    cipher != Cipher::Aes256CbcSha256
 }
 
 fn prf(goal: Goal) -> (Prf, Choice) {
@@ -173,7 +169,7 @@ fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
 }
 
 fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
-    let aead = esp.first().is_some_and(|first| is_aead(*first));
+    let aead = esp.first().is_some_and(|first| first.is_aead());
     match &facts.esp_card {
         Some(card) if aead => {
             let reason = "the card encrypts packets itself; the processor encrypts those that the card cannot";

@@ -140,7 +140,7 @@ fn tls_versions(goal: Goal, reason: &str) -> (bool, Choice) {
 }
 
 fn names(groups: &[Group]) -> String {
-    let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+    let names: Vec<&str> = groups.iter().map(|group| group.names().name).collect();
     names.join(", then ")
 }
 

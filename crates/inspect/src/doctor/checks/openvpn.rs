@@ -6,31 +6,22 @@
 use super::super::{Facts, Finding, Program, Setting, Severity, quote};
 use crate::network::InterfaceKind;
 
-/// OpenVPN's settings of these names.
-fn settings<'a>(
-    facts: &Facts<'a>,
-    names: &[&'static str],
-) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
-    let names: Vec<_> = names.iter().map(|name| (Program::Openvpn, *name)).collect();
-    facts.settings_of(&names)
-}
-
 pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
     let none = |(_, setting): &(&str, &Setting)| {
         setting
             .words()
             .any(|word| word.eq_ignore_ascii_case("none"))
     };
-    let names = ["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
+    let names = &["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
     Finding::critical()
-        .evidence(settings(facts, &names).filter(none).map(quote))
+        .evidence(facts.settings_named(Program::Openvpn, names).filter(none).map(quote))
         .impact("Anyone on the path can read or change the traffic. It saves only about a tenth of the processor time (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI), because OpenVPN's cost is not the cipher.")
         .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305, without lines `auth` and `cipher`")
         .if_evident()
 }
 
 pub(super) fn static_key(facts: &Facts<'_>) -> Option<Finding> {
-    let secrets = settings(facts, &["secret", "<secret>"]);
+    let secrets = facts.settings_named(Program::Openvpn, &["secret", "<secret>"]);
     Finding::critical()
         .evidence(secrets.map(|(file, setting)| format!("{file}: {}", setting.name)))
         .impact("An attacker who gets the key can read all traffic, also recorded traffic: no forward secrecy, no renewal. OpenVPN 2.7 refuses static keys by default, and the kernel data channel does not support them.")
@@ -66,7 +57,7 @@ fn weakness(setting: &Setting) -> Option<Severity> {
 }
 
 pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
-    let names = [
+    let names = &[
         "cipher",
         "data-ciphers",
         "data-ciphers-fallback",
@@ -74,7 +65,8 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
         "tls-version-min",
         "ncp-disable",
     ];
-    let weak: Vec<_> = settings(facts, &names)
+    let weak: Vec<_> = facts
+        .settings_named(Program::Openvpn, names)
         .filter_map(|pair| Some((weakness(pair.1)?, pair)))
         .collect();
     let worst = weak.iter().map(|(severity, _)| *severity).min()?;
@@ -94,9 +86,9 @@ pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
             || (setting.name == "allow-compression" && value != "yes");
         !harmless
     };
-    let names = ["comp-lzo", "compress", "allow-compression"];
+    let names = &["comp-lzo", "compress", "allow-compression"];
     Finding::warning()
-        .evidence(settings(facts, &names).filter(compresses).map(quote))
+        .evidence(facts.settings_named(Program::Openvpn, names).filter(compresses).map(quote))
         .impact("The sizes of compressed packets reveal their content (VORACLE), most traffic is compressed or encrypted already, and the data channel cannot run in the kernel. OpenVPN 2.7 never sends compressed packets.")
         .advise("On the server: `compress migrate` and no comp-lzo; it switches clients that still ask for compression.")
         .advise("allow-compression no")
@@ -104,7 +96,7 @@ pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
-    let devices = settings(facts, &["dev", "dev-type"]);
+    let devices = facts.settings_named(Program::Openvpn, &["dev", "dev-type"]);
     Finding::notice()
         .evidence(devices.filter(|(_, setting)| setting.value.starts_with("tap")).map(quote))
         .impact("The kernel data channel supports TUN only. With TAP one process forwards everything: about 1.9 Gbit/s where the kernel reaches 7.8 (datazone.de 2026, Xeon E-2488). Every frame also carries 14 bytes more, and every broadcast is sent.")
@@ -114,7 +106,7 @@ pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn dco_disabled(facts: &Facts<'_>) -> Option<Finding> {
     Finding::notice()
-        .evidence(settings(facts, &["disable-dco"]).map(quote))
+        .evidence(facts.settings_named(Program::Openvpn, &["disable-dco"]).map(quote))
         .impact("All packets go through one process: about a fourth of the kernel's throughput (1.91 against 7.84 Gbit/s, datazone.de 2026).")
         .advise("Remove disable-dco. OpenVPN logs other reasons against DCO: fragment, compression, TAP, ciphers without AEAD, topology net30.")
         .if_evident()
@@ -173,9 +165,9 @@ pub(super) fn keepalive(facts: &Facts<'_>) -> Option<Finding> {
         let too_soon = |seconds| !GIVE_UP.contains(&seconds) || seconds < first.saturating_mul(3);
         !PING.contains(&first) || numbers.next().is_some_and(too_soon)
     };
-    let names = ["keepalive", "ping", "ping-restart"];
+    let names = &["keepalive", "ping", "ping-restart"];
     Finding::notice()
-        .evidence(settings(facts, &names).filter(out_of_range).map(quote))
+        .evidence(facts.settings_named(Program::Openvpn, names).filter(out_of_range).map(quote))
         .impact("Too long: a dead peer stays unnoticed for minutes, and NAT forgets the path. Too short: every client wakes the one process. Less than three keepalive packets until a peer counts as dead: one lost packet restarts the tunnel.")
         .advise("keepalive 10 60 on the server, which pushes it to the clients")
         .if_evident()

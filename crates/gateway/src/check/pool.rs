@@ -1,0 +1,413 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The nodes of a pool, asked from the place of one process: with its user, its root, its network and its files.
+//! The caller asks ([`super::Nodes`]); this module has the question, the answers, and what each answer means.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use millrace_hostfs::{Root, Unavailable};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use strum::Display;
+use thiserror::Error;
+
+use super::evidence::{self, read_cnf};
+use super::judge::Provider;
+use super::keys::{self, KeyFile};
+use super::server::{self, ServerConfig};
+use super::{Server, User, utf8};
+
+/// Where from to ask: the place of a worker process.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// A process whose network is used; `None`: this process's.
+    pub pid: Option<u32>,
+    /// The root of its file system, as this process sees it.
+    pub root: PathBuf,
+    /// Its user.
+    pub user: User,
+}
+
+/// What to ask every node of a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Question {
+    /// The endpoints, in the order of the configuration.
+    pub nodes: Vec<String>,
+    /// The files for `tcp:` endpoints, as the process sees them.
+    pub tls: Option<TlsFiles>,
+    /// The stubs whose keys to open.
+    pub keys: Vec<Stub>,
+}
+
+/// The provider's TLS settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFiles {
+    /// `tls_ca`
+    pub ca: PathBuf,
+    /// `tls_cert`
+    pub cert: PathBuf,
+    /// `tls_key`
+    pub key: PathBuf,
+    /// `tls_server_name`
+    pub server_name: Option<String>,
+}
+
+impl TlsFiles {
+    /// The three files with the names of their settings.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, &PathBuf); 3] {
+        [
+            ("tls_ca", &self.ca),
+            ("tls_cert", &self.cert),
+            ("tls_key", &self.key),
+        ]
+    }
+}
+
+/// A stub: a name in the pool and the public half of its key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stub {
+    /// The name.
+    pub name: String,
+    /// DER `SubjectPublicKeyInfo`.
+    pub spki: Vec<u8>,
+}
+
+/// Why a file does not name a pool.
+#[derive(Debug, Error)]
+pub enum PoolFileError {
+    /// It cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: Unavailable,
+    },
+    /// It has no section for the provider.
+    #[error("{} has no section for the provider that its openssl_conf leads to", .0.display())]
+    NoSection(PathBuf),
+}
+
+/// The pool that a file of a gateway names, and the stubs of the servers on this machine.
+#[derive(Clone, Debug)]
+pub struct ConfiguredPool {
+    /// What to ask.
+    pub question: Question,
+    /// The user of the first server that has stubs, if there is one.
+    pub user: Option<User>,
+}
+
+impl ConfiguredPool {
+    /// Reads an `openssl.cnf`, or a `client.toml` by its extension, below `root`.
+    ///
+    /// # Errors
+    /// [`PoolFileError`].
+    pub fn read(root: &Root, path: &Path) -> Result<Self, PoolFileError> {
+        let unreadable = |reason| PoolFileError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        };
+        let provider = if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let table = evidence::read_client(root, utf8(path)).map_err(unreadable)?;
+            Provider::in_file(&table)
+        } else {
+            let cnf = read_cnf(root, path).map_err(unreadable)?;
+            let client = evidence::client_file(None, root);
+            let client = client.and_then(|(_, table)| table.ok());
+            Provider::in_section(&cnf, None, client.as_ref())
+                .ok_or_else(|| PoolFileError::NoSection(path.to_owned()))?
+        };
+        let mut keys = Vec::new();
+        let mut user = None;
+        for server in [Server::Haproxy, Server::Nginx] {
+            let config = installed(root, server);
+            let stubs = config
+                .keys
+                .iter()
+                .filter_map(|path| match keys::look(root, path) {
+                    KeyFile::Stub(stub) => Some(stub),
+                    KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
+                });
+            let stubs: Vec<Stub> = stubs.filter(|stub| !keys.contains(stub)).collect();
+            if !stubs.is_empty() && user.is_none() {
+                user = evidence::server_user(root, server, &config);
+            }
+            keys.extend(stubs);
+        }
+        Ok(Self {
+            question: Question {
+                nodes: provider.nodes,
+                tls: provider.tls,
+                keys,
+            },
+            user,
+        })
+    }
+}
+
+/// The configuration of a server at its usual place.
+fn installed(root: &Root, server: Server) -> ServerConfig {
+    match server {
+        Server::Haproxy => server::haproxy::read(root, &[server::haproxy::DEFAULT_FILE.into()]),
+        Server::Nginx => {
+            let mut files = server::nginx::DEFAULT_FILES.iter();
+            let file = files.find(|file| root.exists(file));
+            file.map_or_else(ServerConfig::default, |file| {
+                server::nginx::read(root, Path::new(file))
+            })
+        }
+    }
+}
+
+/// The nodes of a pool, as `millrace status --pool --json` prints them.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PoolStatus {
+    /// The file that names the pool.
+    pub config: String,
+    /// The user id with which the nodes were asked.
+    pub uid: u32,
+    /// One entry for each node, in the order of the file.
+    pub nodes: Vec<PoolNode>,
+}
+
+/// One node: its state, or why it does not answer.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PoolNode {
+    /// The endpoint.
+    pub node: String,
+    /// What it said.
+    pub state: Option<NodeState>,
+    /// Why there is no answer.
+    pub fault: Option<NodeFault>,
+}
+
+impl From<NodeAnswer> for PoolNode {
+    fn from(answer: NodeAnswer) -> Self {
+        let (state, fault) = match answer.answer {
+            Ok(state) => (Some(state), None),
+            Err(fault) => (None, Some(fault)),
+        };
+        Self {
+            node: answer.node,
+            state,
+            fault,
+        }
+    }
+}
+
+/// The answer of one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeAnswer {
+    /// The endpoint.
+    pub node: String,
+    /// What it said, or why there is no answer.
+    pub answer: Result<NodeState, NodeFault>,
+}
+
+/// What a node said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeState {
+    /// Its name for itself.
+    pub name: String,
+    /// Name and version of its software; none from an older version.
+    pub software: Option<String>,
+    /// Whether it takes no new jobs.
+    pub draining: bool,
+    /// Time of one round trip, µs.
+    pub latency_us: u64,
+    /// For each stub of the question whether it can be used.
+    pub keys: Vec<KeyAnswer>,
+    /// Over TCP: the identity and the end of this client's certificate, and the end of the node's.
+    pub certificates: Option<CertificateFacts>,
+    /// The sum of the counters that the edges of this identity have reported; none from an older version.
+    pub edges: Option<Edges>,
+}
+
+/// Facts of the certificates of a connection. Times are seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CertificateFacts {
+    /// The name in this client's certificate, which policies name.
+    pub identity: String,
+    /// End of this client's certificate.
+    pub own_expires: i64,
+    /// End of the node's certificate.
+    pub node_expires: i64,
+}
+
+/// Whether a node serves the key of a stub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyAnswer {
+    /// The name of the key.
+    pub name: String,
+    /// The answer.
+    pub state: KeyState,
+}
+
+/// The answer about one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyState {
+    /// This identity may use it.
+    Usable,
+    /// The node has no such key, or none for this identity: it answers both alike.
+    NotThere,
+    /// The key of that name is another one than the stub's.
+    Replaced,
+    /// The node refused it for this reason.
+    Refused(String),
+}
+
+/// Counters of edges: how the operations of one identity ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Edges {
+    /// Operations that the pool did.
+    pub pooled: u64,
+    /// Operations that waited without blocking.
+    pub paused: u64,
+    /// Operations for which a thread of the application waited, blocked.
+    pub blocking: u64,
+    /// Operations computed by the edge itself, by reason.
+    pub fallbacks: BTreeMap<String, u64>,
+}
+
+impl Edges {
+    /// Adds the counts of `after` that are above those of `before`.
+    pub fn add_difference(&mut self, before: &Self, after: &Self) {
+        self.pooled += after.pooled.saturating_sub(before.pooled);
+        self.paused += after.paused.saturating_sub(before.paused);
+        self.blocking += after.blocking.saturating_sub(before.blocking);
+        for (reason, count) in &after.fallbacks {
+            let earlier = before.fallbacks.get(reason).copied().unwrap_or(0);
+            if *count > earlier {
+                *self.fallbacks.entry(reason.clone()).or_insert(0) += count - earlier;
+            }
+        }
+    }
+
+    /// Operations that have ended one way or the other.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.pooled + self.fallbacks.values().sum::<u64>()
+    }
+}
+
+/// Why a process does not reach a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeFault {
+    /// The kind.
+    pub kind: FaultKind,
+    /// The error in words.
+    pub error: String,
+}
+
+/// Kinds of [`NodeFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Display)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum FaultKind {
+    /// A certificate or key file of the client is missing, hidden from the user, or not valid.
+    Files,
+    /// No process listens there, or the socket is closed to the user.
+    Refused,
+    /// The name of the node has no address.
+    Unresolved,
+    /// No answer in time.
+    Silent,
+    /// The node's certificate was signed by another authority than `tls_ca`.
+    OtherAuthority,
+    /// The node's certificate has expired.
+    NodeExpired,
+    /// The node's certificate is for another name.
+    WrongName,
+    /// The node does not know the authority of the client's certificate.
+    UnknownToNode,
+    /// The client's certificate is revoked.
+    Revoked,
+    /// The client's certificate has expired.
+    Expired,
+    /// Another failure of TLS.
+    Tls,
+    /// The node closed the connection without a reason.
+    Closed,
+    /// The node refuses this identity.
+    Unauthorized,
+    /// The node has too many connections.
+    Full,
+    /// Node and client have no common version of the protocol.
+    Version,
+    /// The other side is no node.
+    NoNode,
+}
+
+impl FaultKind {
+    /// What the fault means, and the recommended action.
+    #[must_use]
+    pub fn meaning(self) -> (&'static str, &'static str) {
+        const START: &str =
+            "start the node (millrace up, systemctl start millrace), or correct `pool`";
+        const ISSUE: &str =
+            "issue it on the node, `millrace cert client NAME -o DIR`, and copy DIR here";
+        match self {
+            Self::Files => (
+                "the certificate files cannot be used",
+                "make the three files readable for this user (chgrp -R GROUP DIR && chmod -R g+rX DIR) \
+                 and visible in its chroot, or correct tls_ca, tls_cert and tls_key",
+            ),
+            Self::Refused => ("no node answers", START),
+            Self::Unresolved => (
+                "its name has no address",
+                "correct `pool`, or the name service",
+            ),
+            Self::Silent => (
+                "no answer",
+                "is the host up, and does a firewall drop the packets? A node that hangs logs nothing",
+            ),
+            Self::OtherAuthority => (
+                "certificate of another authority",
+                "tls_ca holds one authority, so all nodes of a pool need certificates of it: copy ca.crt, \
+                 ca.key and ca.crl of the first node to the others before their first start",
+            ),
+            Self::NodeExpired => (
+                "the node's certificate has expired",
+                "restart the node, which renews the certificates that it made; replace one of your own",
+            ),
+            Self::WrongName => (
+                "the node's certificate is for another name",
+                "use that name in `pool`, set tls_server_name, or start the node with --name",
+            ),
+            Self::UnknownToNode => (
+                "the node does not know the authority of this certificate",
+                ISSUE,
+            ),
+            Self::Revoked => ("this gateway's certificate is revoked", ISSUE),
+            Self::Expired => ("this gateway's certificate has expired", ISSUE),
+            Self::Tls => ("the TLS handshake fails", "the node's log has its side"),
+            Self::Closed => (
+                "the node closed the connection",
+                "the node's log says why; a node that starts or drains does it for a moment",
+            ),
+            Self::Unauthorized => (
+                "the node refuses this identity",
+                "add it to `identities` in the node's node.toml and reload the node",
+            ),
+            Self::Full => (
+                "the node has too many connections",
+                "raise `connections` in the node's node.toml, or add a node",
+            ),
+            Self::Version => (
+                "no common version of the protocol",
+                "upgrade the older side",
+            ),
+            Self::NoNode => (
+                "it is no node",
+                "correct `pool`: does another service listen there?",
+            ),
+        }
+    }
+}
