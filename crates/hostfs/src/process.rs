@@ -141,18 +141,16 @@ impl Proc {
         let parents = pids.iter().filter_map(|name| {
             let pid = name.parse().ok()?;
             let status = self.root.lossy_text(&format!("{pid}/status"), MAX_SMALL);
-            let (_, parent, _) = parse_status(&status.ok()?)?;
+            let parent = field(&status.ok()?, "PPid")?.parse().ok()?;
             Some((parent, pid))
         });
-        let parents: Vec<(u32, u32)> = parents.collect();
+        let mut parents: Vec<(u32, u32)> = parents.collect();
         let mut found = vec![root];
         let mut next = 0;
         while let Some(known) = found.get(next).copied() {
-            let children = parents.iter().filter(|(parent, _)| *parent == known);
-            // A process id that was reused during the reading must not make a circle.
-            let children: Vec<u32> = children.map(|(_, pid)| *pid).collect();
-            let new = children.into_iter().filter(|pid| !found.contains(pid));
-            found.extend(new.collect::<Vec<_>>());
+            // A process leaves the list when it is found: process ids that were reused make no circle.
+            let children = parents.extract_if(.., |(parent, _)| *parent == known);
+            found.extend(children.map(|(_, pid)| pid));
             next += 1;
         }
         found
