@@ -79,7 +79,7 @@ pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
 fn age(stat: &str, uptime: &str) -> Option<Duration> {
     /// Field 22, counted from the one after the name, which may contain spaces and parentheses.
     const START: usize = 19;
-    /// Linux shows times to processes in hundredths of a second, whatever it counts in.
+    /// Linux shows times to processes in hundredths of a second on every architecture.
     const TICK: Duration = Duration::from_millis(10);
     let (_, fields) = stat.rsplit_once(')')?;
     let start: u32 = fields.split_whitespace().nth(START)?.parse().ok()?;
