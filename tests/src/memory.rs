@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memmem::Finder;
+use millrace_engine::der::{Reader, tag};
 use openssl::pkey::PKey;
 
 use crate::pki::Identity;
@@ -69,6 +70,36 @@ impl Secret {
             secret.add_number(name, &number);
         }
         secret.add_pem(identity);
+        secret
+    }
+
+    /// The forms of an ML-DSA private key as OpenSSL writes it: the seed, and of the expanded key (FIPS 204,
+    /// algorithm 24) the secret K and the beginning of s1. What precedes K is public.
+    ///
+    /// # Panics
+    /// If the PEM does not hold both forms.
+    #[must_use]
+    pub fn of_ml_dsa(pem: &str) -> Self {
+        let base64: String = pem
+            .lines()
+            .filter(|line| !line.starts_with("-----"))
+            .collect();
+        let der = STANDARD.decode(base64).expect("base64");
+        let both = || {
+            let mut info = Reader::new(Reader::new(&der).take(tag::SEQUENCE)?);
+            let _version = info.take(tag::INTEGER)?;
+            let _algorithm = info.take(tag::SEQUENCE)?;
+            let mut both = Reader::new(info.take(tag::OCTET_STRING)?);
+            let mut both = Reader::new(both.take(tag::SEQUENCE)?);
+            Some((both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?))
+        };
+        let (seed, expanded) = both().expect("a seed and an expanded key");
+        let mut secret = Self {
+            needles: Vec::new(),
+        };
+        secret.add_number("seed", seed);
+        secret.add_number("K", &expanded[32..64]);
+        secret.add_number("s1", &expanded[128..160]);
         secret
     }
 

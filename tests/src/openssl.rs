@@ -155,6 +155,12 @@ impl SServer {
         run_with_input(client, b"GET / HTTP/1.0\r\n\r\n")
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What the server said.
     #[must_use]
     pub fn log(&self) -> String {

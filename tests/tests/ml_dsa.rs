@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use millrace_testkit::skip;
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
+use millrace_tests::may_read_memory;
+use millrace_tests::memory::Secret;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::openssl::{SIGN_BY_NAME, SServer, plain, text};
@@ -100,6 +102,43 @@ fn tls13_server_with_ml_dsa_certificate_signs_in_the_pool() {
             assert!(said.contains("Verification: OK"), "{said}");
             assert_eq!(setup.served(), handshakes, "{said}");
         }
+    }
+}
+
+/// No key byte is in a server that has a stub. A server that has the key is the control of the search.
+#[test]
+fn ml_dsa_key_is_in_the_memory_of_the_node_alone() {
+    if release::openssl() < (3, 5) {
+        skip!("OpenSSL before 3.5 has no ML-DSA");
+    }
+    if !may_read_memory() {
+        return;
+    }
+    let setup = MlDsa::start(65);
+    let secret = Secret::of_ml_dsa(&fs::read_to_string(&setup.key).expect("the key"));
+    let (dir, certificate) = (setup.world.dir(), &setup.certificate);
+    for (key, preferred) in [(&setup.stub, false), (&setup.key, true)] {
+        let edge = setup.edge(preferred);
+        let server = SServer::start(&edge, dir, certificate, key, &["-tls1_3"]);
+        let before = setup.served();
+        let mut client = plain(&["s_client", "-tls1_3", "-CAfile", text(certificate)]);
+        let said = text_of(&server.get(&mut client));
+        assert!(said.contains("Verification: OK"), "{said}");
+        assert_eq!(setup.served(), before + 1);
+        let found = secret.found_in_process(server.id());
+        assert_eq!(found.is_empty(), !preferred, "{found:?}");
+        if !preferred {
+            let found = secret.found_in(server.log().as_bytes());
+            assert!(found.is_empty(), "{found:?}");
+        }
+    }
+    for (what, bytes) in [
+        ("the log of the node", setup.node.log()),
+        ("status", setup.node.status().to_string()),
+        ("metrics", setup.node.metrics()),
+    ] {
+        let found = secret.found_in(bytes.as_bytes());
+        assert!(found.is_empty(), "{what}: {found:?}");
     }
 }
 

@@ -1,11 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Apache httpd, lighttpd, stunnel and OpenVPN as servers, and curl and OpenVPN as clients, use keys of the
+//! Apache httpd, lighttpd, stunnel, Node.js and OpenVPN as servers, and curl and OpenVPN as clients, use keys of the
 //! pool without code for it. They wait for it synchronously. Their configuration is that of
 //! `docs/guide/other-servers.md`: one variable, and the stub in place of the key.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Output;
 use std::thread;
@@ -581,6 +582,40 @@ fn curl_is_accepted_by_its_recipe() {
     assert_eq!(node.served().rsa_signatures(), 1);
 }
 
+const NODE_SERVER: &str = "
+const fs = require('fs'), [port, cert, key] = process.argv.slice(1);
+const files = { cert: fs.readFileSync(cert), key: fs.readFileSync(key) };
+require('https').createServer(files, (_, answer) => answer.end('ok')).listen(Number(port), '127.0.0.1');
+";
+
+/// Node.js with an OpenSSL of its own reads `nodejs_conf` and not `openssl_conf`.
+#[test]
+fn node_js_serves_by_its_recipe() {
+    if !is_installed("node", "nodejs") {
+        return;
+    }
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::Rsa2048);
+    let stub = world.dir().join("www.key");
+    fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
+    let (_, edge) = recipe(&world, &node, "curl", Keys::Stubs);
+    let port = free_port();
+    let mut command = release::command("node");
+    edge.apply(&mut command);
+    command.args(["-e", NODE_SERVER, &port.to_string()]);
+    command.arg(&identity.certificate_file).arg(&stub);
+    let log = world.dir().join("node.log");
+    let mut process = Process::start("node", command, &log);
+    process.wait_ready(|| listens(port));
+    for tls in Tls::ALL {
+        let address = (Ipv4Addr::LOCALHOST, port).into();
+        world.client.handshakes(address, tls, HANDSHAKES);
+    }
+    let expected = (Tls::ALL.len() * HANDSHAKES) as u64;
+    assert_eq!(node.served().rsa_signatures(), expected);
+}
+
 /// Whether a text contains a line, ignoring differences in white space.
 fn has_line(text: &str, line: &str) -> bool {
     text.lines()
@@ -596,6 +631,7 @@ fn guide_shows_the_configuration_that_is_tested_here() {
         "key /etc/openvpn/server/www.key".to_owned(),
         "providers default millrace".to_owned(),
         "curl --cert www.crt --key www.key".to_owned(),
+        "nodejs_conf = openssl_init".to_owned(),
     ];
     for (daemon, folder) in [
         (Daemon::Apache, "/etc/apache2"),

@@ -4,11 +4,34 @@
 //! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and
 //! decodes its result. `padding` has the encodings.
 
-use millrace_engine::{BackendError, KeyType, Operation, Output};
+use millrace_engine::backend::Capability;
+use millrace_engine::key::MIN_MODULUS_BITS;
+use millrace_engine::{BackendError, KeyType, Operation, OperationKind, Output};
 use zeroize::Zeroizing;
 
 use crate::padding;
 use crate::software::keys::{LoadedKey, RsaSecret, Secret};
+
+/// The operations on an RSA private key of up to `max_bits`.
+pub(crate) const fn capabilities(max_bits: u16) -> [Capability; 6] {
+    const fn row(operation: OperationKind, max_bits: u16) -> Capability {
+        Capability {
+            operation,
+            smallest: KeyType::Rsa {
+                bits: MIN_MODULUS_BITS,
+            },
+            largest: KeyType::Rsa { bits: max_bits },
+        }
+    }
+    [
+        row(OperationKind::RsaPkcs1Sign, max_bits),
+        row(OperationKind::RsaPssSign, max_bits),
+        row(OperationKind::RsaOaepDecrypt, max_bits),
+        row(OperationKind::RsaPkcs1Decrypt, max_bits),
+        row(OperationKind::RsaTlsPremaster, max_bits),
+        row(OperationKind::RsaRaw, max_bits),
+    ]
+}
 
 /// Encodes the input of a task as the number to exponentiate, as long as the modulus.
 ///

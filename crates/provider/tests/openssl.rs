@@ -11,6 +11,7 @@ use std::sync::Arc;
 use common::{Bench, must, must_fail, texts};
 use millrace_backends::Software;
 use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
+use millrace_service::KeyStore;
 use millrace_testkit::faulty::{Fault, FaultyBackend};
 
 const RSA: &str = "-algorithm RSA -pkeyopt rsa_keygen_bits:2048";
@@ -353,6 +354,18 @@ fn generated_keys_are_never_sent_to_the_pool() {
     assert_eq!(bench.served("rsa-pkcs1-sign"), 0);
 }
 
+/// OpenSSL's encoders take SM2 keys of another provider under the name SM2 only.
+#[test]
+fn sm2_key_generated_as_type_ec_is_refused_with_the_reason() {
+    let bench = Bench::new();
+    let make =
+        |algorithm: &str| bench.route_a(&format!("genpkey -algorithm {algorithm} -out made.pem"));
+    let error = must_fail(&make("EC -pkeyopt ec_paramgen_curve:SM2"));
+    assert!(error.contains("openssl genpkey -algorithm SM2"), "{error}");
+    must(&make("SM2"));
+    must(&bench.stock("pkey -in made.pem -check -noout"));
+}
+
 #[test]
 fn unsupported_digests_and_curves_are_local_or_refused() {
     let bench = full();
@@ -460,7 +473,7 @@ fn wrong_signature_never_reaches_the_application() {
 }
 
 #[test]
-fn stub_of_another_key_is_refused() {
+fn stub_of_a_former_version_works_until_that_is_removed() {
     let mut bench = Bench::new();
     bench.write("message", b"message");
     bench.generate("rsa", RSA);
@@ -470,8 +483,14 @@ fn stub_of_another_key_is_refused() {
     bench.hold("rsa", everything());
     bench.write("rsa.stub", &stub);
     bench.start(Arc::new(Software::new()));
-    let error = must_fail(&bench.plain("dgst -sha256 -sign rsa.stub -out signature message"));
-    assert!(error.contains("another key"), "{error}");
+    let sign = "dgst -sha256 -sign rsa.stub -out signature message";
+    must(&bench.plain(sign));
+    let config = bench.store_config();
+    let store = KeyStore::open(&config.directory, &config.kek).expect("store");
+    assert_eq!(store.remove_former("rsa").expect("removed"), 1);
+    bench.reload();
+    let error = must_fail(&bench.plain(sign));
+    assert!(error.contains("a newer version of this key"), "{error}");
 }
 
 #[test]

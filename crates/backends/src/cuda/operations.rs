@@ -35,10 +35,7 @@ pub(super) fn finish(
 
 /// Runs one task on AWS-LC.
 pub(super) fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
-    match &waiting.key {
-        Some(key) => alone::run(&key.software, &waiting.task.operation, &waiting.task.input),
-        None => Err(BackendError::Failed),
-    }
+    alone::run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
 }
 
 /// Checks a result by one public operation on the host. The device has made the same check before; this one

@@ -247,10 +247,7 @@ fn blindings<L: Lanes>(
 
 /// Runs one task on AWS-LC.
 fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
-    match &waiting.key {
-        Some(key) => alone::run(&key.software, &waiting.task.operation, &waiting.task.input),
-        None => Err(BackendError::Failed),
-    }
+    alone::run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
 }
 
 #[cfg(test)]

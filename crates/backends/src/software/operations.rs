@@ -6,11 +6,18 @@
 //! [`run`] checks the arguments again ([`Operation::check`] is cheap), so that a backend can be called
 //! without the dispatcher. The functions after it rely on correct lengths.
 
+use millrace_engine::backend::Task;
 use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, Output};
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number};
 use crate::padding;
+
+/// Runs a task with the key that it names; fails if there is none.
+pub(crate) fn run_task(key: Option<&LoadedKey>, task: &Task) -> Result<Output, BackendError> {
+    let key = key.ok_or(BackendError::Failed)?;
+    run(key, &task.operation, &task.input)
+}
 
 /// Checks and runs one operation.
 pub(crate) fn run(

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_engine::BackendError;
 use millrace_engine::backend::{Done, Queue, Task};
 
 use super::KeyTable;
@@ -50,10 +49,7 @@ impl Queue for SoftwareQueue {
     fn poll(&mut self, done: &mut Vec<Done>) -> usize {
         if let Some((task, key)) = self.waiting.pop_front() {
             let start = Instant::now();
-            let result = match key {
-                Some(key) => operations::run(&key, &task.operation, &task.input),
-                None => Err(BackendError::Failed),
-            };
+            let result = operations::run_task(key.as_deref(), &task);
             done.push(Done {
                 task,
                 result,

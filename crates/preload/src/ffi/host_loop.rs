@@ -82,7 +82,7 @@ thread_local! {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Threads of this process with an event loop.
 static LOOPS: AtomicU32 = AtomicU32::new(0);
-/// Threads that this process has started.
+/// Threads that this process has started and not joined.
 static THREADS: AtomicU32 = AtomicU32::new(0);
 /// [`THREADS`] at the first handshake, or [`NO_HANDSHAKE`].
 static THREADS_AT_FIRST_HANDSHAKE: AtomicU32 = AtomicU32::new(NO_HANDSHAKE);
@@ -102,6 +102,13 @@ pub(super) fn forget() {
 /// HAProxy, or a library in it, has started a thread.
 pub(super) fn thread_started() {
     THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// HAProxy has joined a thread. A child may join one that its parent has started.
+pub(super) fn thread_joined() {
+    let one_less = |threads: u32| Some(threads.saturating_sub(1));
+    // The closure never refuses.
+    let _ = THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
 }
 
 /// HAProxy starts or continues a handshake.
@@ -427,6 +434,8 @@ mod tests {
     fn threads_before_the_first_handshake_are_other_loops() {
         LOOPS.store(1, Ordering::Relaxed);
         assert!(!has_other_loops(), "one loop, no handshake yet");
+        thread_started();
+        thread_joined();
         handshake_started();
         thread_started();
         handshake_started();

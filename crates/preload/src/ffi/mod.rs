@@ -352,6 +352,24 @@ pub unsafe extern "C" fn pthread_create(
     result
 }
 
+/// Interposed: as [`pthread_create`]. HAProxy starts and joins a thread before it has any, so that libgcc is
+/// loaded before it changes its root.
+///
+/// # Safety
+/// As for `pthread_join(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_join(thread: libc::pthread_t, value: *mut *mut c_void) -> c_int {
+    let Some(next) = next::libc().and_then(|libc| libc.pthread_join) else {
+        return libc::ESRCH;
+    };
+    // SAFETY: forwarded unchanged.
+    let result = unsafe { next(thread, value) };
+    if result == 0 && is_haproxy() {
+        host_loop::thread_joined();
+    }
+    result
+}
+
 /// Interposed: forgets a socket before its number can be reused.
 ///
 /// # Safety

@@ -55,6 +55,8 @@ pub(super) struct Libc {
             *mut c_void,
         ) -> c_int,
     >,
+    pub(super) pthread_join:
+        Option<unsafe extern "C" fn(libc::pthread_t, *mut *mut c_void) -> c_int>,
 }
 
 /// libssl's definitions. Valid for the life of the process: the caller uses libssl, and OpenSSL links its
@@ -106,6 +108,7 @@ pub(super) fn libc() -> Option<&'static Libc> {
             epoll_pwait2: symbol!(libc::RTLD_NEXT, c"epoll_pwait2"),
             close: symbol!(libc::RTLD_NEXT, c"close")?,
             pthread_create: symbol!(libc::RTLD_NEXT, c"pthread_create"),
+            pthread_join: symbol!(libc::RTLD_NEXT, c"pthread_join"),
         })
     };
     FOUND.get_or_init(resolve).as_ref()

@@ -28,7 +28,7 @@ use crate::error::Result;
 type Passphrase = *const c_void;
 
 /// "Not a stub": the next decoder is tried.
-const CARRY_ON: c_int = 1;
+pub(crate) const CARRY_ON: c_int = 1;
 
 /// Structure of the DER in a stub.
 const STRUCTURE: &CStr = c"millrace";
@@ -46,12 +46,7 @@ struct Decoder {
 
 /// The decoders: PEM to DER, and DER to each key type that is offered.
 pub(crate) fn algorithms(context: &PrivateContext, config: &Config) -> StaticTable<Algorithm> {
-    let mut entries = vec![Algorithm {
-        names: c"DER".as_ptr(),
-        properties: c"provider=millrace,input=pem".as_ptr(),
-        implementation: table(decode_pem),
-        description: c"PEM stub of a key in the Millrace pool".as_ptr(),
-    }];
+    let mut entries = vec![pem_row(table(decode_pem))];
     let decoders: [Decode; KeyType::ALL.len()] = each_key_type!(decode_der);
     let rows = KeyType::ALL.iter().zip(&context.keys).zip(decoders);
     for ((key_type, inner), decode) in rows {
@@ -66,6 +61,16 @@ pub(crate) fn algorithms(context: &PrivateContext, config: &Config) -> StaticTab
     }
     entries.push(Algorithm::END);
     StaticTable::leak(entries)
+}
+
+/// The row of the decoder from PEM to DER.
+pub(crate) fn pem_row(implementation: *const Dispatch) -> Algorithm {
+    Algorithm {
+        names: c"DER".as_ptr(),
+        properties: c"provider=millrace,input=pem".as_ptr(),
+        implementation,
+        description: c"PEM stub of a key in the Millrace pool".as_ptr(),
+    }
 }
 
 type Decode =

@@ -187,32 +187,6 @@ impl<O: Operation> Wrapped<O> {
         status.is_ok_and(|status| status == 1)
     }
 
-    /// Starts anew with a key; null keeps the one that is set. Returns its inner key data, or null.
-    ///
-    /// # Safety
-    /// `object` is null or a live key object of ours; `settings` as for [`Operation::note`].
-    unsafe fn begin(&mut self, object: Ptr, settings: *const Param) -> Result<Ptr> {
-        let mut data = std::ptr::null_mut();
-        if !object.is_null() {
-            // SAFETY: by this function's contract, and it is not null.
-            let key = unsafe { Key::share(object) }?;
-            data = key.inner();
-            self.key = Some(key);
-        }
-        self.state = O::default();
-        // SAFETY: by this function's contract.
-        unsafe { self.state.note(settings) };
-        Ok(data)
-    }
-
-    /// Ends an initialisation by the function `id`, which returned `status`.
-    fn begun(&mut self, id: i32, status: c_int) -> Result<c_int> {
-        if status == 1 {
-            O::started(self, id)?;
-        }
-        Ok(status)
-    }
-
     /// A private operation: the pool's result in `out`, or `false` if the inner context has to do it.
     /// Without a buffer the application only asks for the length.
     ///
@@ -406,19 +380,15 @@ pub(crate) unsafe extern "C" fn init<O: Operation, const ID: i32>(
     object: Ptr,
     settings: *const Param,
 ) -> c_int {
-    let entry = |context: &mut Wrapped<O>| {
-        // SAFETY: libcrypto passes null or a key object whose key manager is ours, since it found both
-        // by one provider; and null or an array of parameters.
-        let data = unsafe { context.begin(object, settings) }?;
+    let start = |context: &Wrapped<O>, data: Ptr| {
         // SAFETY: the initialisations with a key have this type; `data` is null or inner key data.
-        let status = unsafe {
+        unsafe {
             call!(context.functions, ID,
                 fn(context.inner => Ptr, data => Ptr, settings => *const Param) -> c_int)
-        }?;
-        context.begun(ID, status)
+        }
     };
-    // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    // SAFETY: the arguments are libcrypto's.
+    unsafe { initialise::<O, ID>(pointer, object, settings, start) }
 }
 
 /// An initialisation with the name of a digest, and a key.
@@ -428,19 +398,49 @@ pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
     object: Ptr,
     settings: *const Param,
 ) -> c_int {
-    let entry = |context: &mut Wrapped<O>| {
-        // SAFETY: libcrypto passes null or a key object of our key manager, and an array of parameters.
-        let data = unsafe { context.begin(object, settings) }?;
+    let start = |context: &Wrapped<O>, data: Ptr| {
         // SAFETY: the two `digest_*_init` have this type; `data` is null or inner key data, and the name
         // is libcrypto's.
-        let status = unsafe {
+        unsafe {
             call!(context.functions, ID,
                 fn(context.inner => Ptr, digest => *const c_char, data => Ptr, settings => *const Param)
                     -> c_int)
-        }?;
-        context.begun(ID, status)
+        }
     };
-    // SAFETY: libcrypto passes a context of this operation.
+    // SAFETY: the arguments are libcrypto's.
+    unsafe { initialise::<O, ID>(pointer, object, settings, start) }
+}
+
+/// Starts anew with a key, null for the one that is set. `start` initialises the inner context with inner key
+/// data, or null.
+///
+/// # Safety
+/// The arguments are those of libcrypto: null or a context of this operation; null or a key object whose key
+/// manager is ours, since libcrypto found both by one provider; null or an array of parameters.
+unsafe fn initialise<O: Operation, const ID: i32>(
+    pointer: Ptr,
+    object: Ptr,
+    settings: *const Param,
+    start: impl FnOnce(&Wrapped<O>, Ptr) -> Result<c_int>,
+) -> c_int {
+    let entry = |context: &mut Wrapped<O>| {
+        let mut data = std::ptr::null_mut();
+        if !object.is_null() {
+            // SAFETY: by this function's contract, and it is not null.
+            let key = unsafe { Key::share(object) }?;
+            data = key.inner();
+            context.key = Some(key);
+        }
+        context.state = O::default();
+        // SAFETY: by this function's contract.
+        unsafe { context.state.note(settings) };
+        let status = start(context, data)?;
+        if status == 1 {
+            O::started(context, ID)?;
+        }
+        Ok(status)
+    };
+    // SAFETY: by this function's contract.
     unsafe { with_context::<O, _>(pointer, entry) }
 }
 

@@ -16,7 +16,7 @@ use millrace_engine::Hash;
 
 use super::core;
 use super::ids::{self, FUNCTIONS};
-use super::libcrypto::{Lib, Ptr};
+use super::libcrypto::{Lib, LibError, Ptr};
 use super::types::{Algorithm, Dispatch};
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::error::{Error, Reason, Result};
@@ -102,8 +102,8 @@ unsafe impl Send for PrivateContext {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for PrivateContext {}
 
-static LIB: OnceLock<std::result::Result<Lib, String>> = OnceLock::new();
-static CONTEXT: OnceLock<std::result::Result<PrivateContext, &'static str>> = OnceLock::new();
+static LIB: OnceLock<std::result::Result<Lib, LibError>> = OnceLock::new();
+static CONTEXT: OnceLock<Result<PrivateContext>> = OnceLock::new();
 
 /// The libcrypto of this process. There is one per process that can use this module.
 ///
@@ -138,20 +138,21 @@ pub(crate) fn context() -> Result<&'static PrivateContext> {
     CONTEXT
         .get_or_init(|| PrivateContext::new(lib))
         .as_ref()
-        .map_err(|why| Error::new(Reason::Library, *why))
+        .map_err(Error::clone)
 }
 
 impl PrivateContext {
-    fn new(lib: &'static Lib) -> std::result::Result<Self, &'static str> {
+    fn new(lib: &'static Lib) -> Result<Self> {
+        let failed = |text: &str| Err(Error::new(Reason::Library, text));
         // SAFETY: takes nothing.
         let libctx = unsafe { (lib.OSSL_LIB_CTX_new)() };
         if libctx.is_null() {
-            return Err("no private library context could be made");
+            return failed("no private library context could be made");
         }
         // SAFETY: takes a library context and a C string.
         let provider = unsafe { (lib.OSSL_PROVIDER_load)(libctx, c"default".as_ptr()) };
         if provider.is_null() {
-            return Err("OpenSSL's default provider could not be loaded");
+            return failed("OpenSSL's default provider could not be loaded");
         }
         // SAFETY: takes a loaded provider.
         let provctx = unsafe { (lib.OSSL_PROVIDER_get0_provider_ctx)(provider) };

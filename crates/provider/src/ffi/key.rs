@@ -15,6 +15,7 @@ use super::delegate::Handle;
 use super::ids;
 use super::inner::{self, InnerAlgorithm, PrivateContext, call, key_functions};
 use super::libcrypto::Ptr;
+use super::params::string_in;
 use super::provider::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
@@ -262,9 +263,16 @@ impl Key {
         Ok(value)
     }
 
+    /// Whether the key is on the curve that OpenSSL gives this name.
+    pub(crate) fn is_on_curve(&self, name: &str) -> bool {
+        let mut value = [0; 50];
+        let mut request = [Param::string(c"group", &mut value), Param::END];
+        self.get(&mut request).is_ok() && string_in(&value) == Some(name)
+    }
+
     fn get(&self, request: &mut [Param; 2]) -> Result<()> {
         let (id, request) = (ids::keymgmt::GET_PARAMS, request.as_mut_ptr());
-        // SAFETY: `keymgmt_get_params` takes live key data and an array that a null key ends; both
+        // SAFETY: `keymgmt_get_params` takes live key data and an array that a null key ends; all
         // callers end theirs with `Param::END`, and have borrowed the memory of its entry.
         let status = unsafe {
             call!(self.functions(), id, fn(self.inner() => Ptr, request => *mut Param) -> c_int)

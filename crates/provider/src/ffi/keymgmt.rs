@@ -324,11 +324,18 @@ unsafe extern "C" fn export<const ID: i32>(
             return Err(Error::new(Reason::KeyStays, text));
         }
         // SAFETY: `keymgmt_export` takes live key data; the other arguments are libcrypto's.
-        unsafe {
+        let status = unsafe {
             call!(key.functions(), ID,
                 fn(key.inner() => Ptr, selection => c_int, callback => Callback,
                     argument => *mut c_void) -> c_int)
+        }?;
+        // The default provider takes over keys on this curve under the name SM2 only.
+        if status != 1 && key.data.key_type == KeyType::Ec && key.is_on_curve("SM2") {
+            let text = "an SM2 key that was generated as type EC cannot be written; generate it as type SM2 \
+                        (openssl genpkey -algorithm SM2)";
+            return Err(Error::new(Reason::NotOffered, text));
         }
+        Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
     unsafe { with_handle(object, entry) }

@@ -9,6 +9,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
+use thiserror::Error;
+
 use super::section::{DefaultFile, Free, Load};
 use super::types::{Algorithm, Callback, Param};
 
@@ -32,7 +34,10 @@ macro_rules! symbols {
         impl Lib {
             /// # Safety
             /// `lookup` yields null or the address of the function of libcrypto with this name.
-            unsafe fn fill(base: usize, lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, String> {
+            unsafe fn fill(
+                base: usize,
+                lookup: impl Fn(&CStr) -> *mut c_void,
+            ) -> Result<Self, LibError> {
                 let lookup = |name: &str| match CString::new(name) {
                     Ok(name) => lookup(&name),
                     Err(_) => std::ptr::null_mut(),
@@ -42,7 +47,7 @@ macro_rules! symbols {
                     $($name: {
                         let address = lookup(stringify!($name));
                         if address.is_null() {
-                            return Err(format!("it does not export {}", stringify!($name)));
+                            return Err(LibError::Lacks(stringify!($name)));
                         }
                         // SAFETY: not null, and a function of this name has this type since OpenSSL 3.0.
                         unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
@@ -55,6 +60,17 @@ macro_rules! symbols {
             }
         }
     };
+}
+
+/// Why the libcrypto that loads the provider cannot be used.
+#[derive(Clone, Copy, Debug, Error)]
+pub(crate) enum LibError {
+    #[error("the address of its upcall belongs to no object")]
+    NoObject,
+    #[error("it cannot be opened a second time")]
+    NotOpened,
+    #[error("it does not export {0}")]
+    Lacks(&'static str),
 }
 
 /// An opaque object of libcrypto.
@@ -114,9 +130,9 @@ impl Lib {
     /// The library that holds the function at `upcall`.
     ///
     /// # Errors
-    /// A clause that says why it cannot be used.
-    pub(crate) fn holding(upcall: *const c_void) -> Result<Self, String> {
-        let object = object_of(upcall).ok_or("the address of its upcall belongs to no object")?;
+    /// Why it cannot be used.
+    pub(crate) fn holding(upcall: *const c_void) -> Result<Self, LibError> {
+        let object = object_of(upcall).ok_or(LibError::NoObject)?;
         let path = object.dli_fname;
         // SAFETY: takes a C string, which is valid while the object is mapped; opening an object that is
         // loaded already runs no constructor.
@@ -127,7 +143,7 @@ impl Lib {
             handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
         }
         if handle.is_null() {
-            return Err("it cannot be opened a second time".to_owned());
+            return Err(LibError::NotOpened);
         }
         let base = object.dli_fbase as usize;
         let lookup = |name: &CStr| {

@@ -19,7 +19,7 @@ use super::ids;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::provider::{PROPERTIES, Provider};
-use super::types::{Algorithm, Callback, Param, StaticTable};
+use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::error::{Error, Reason, Result};
 use crate::remote;
 
@@ -37,14 +37,18 @@ struct Loader {
 
 /// The loader.
 pub(crate) fn algorithms() -> StaticTable<Algorithm> {
-    let functions = StaticTable::dispatch(dispatch! { store {
+    loader_of(&StaticTable::dispatch(dispatch! { store {
         OPEN => open<>;
         SETTABLE_CTX_PARAMS => settable_ctx_params<>;
         SET_CTX_PARAMS => set_ctx_params<>;
         LOAD => load<>;
         EOF => eof<>;
         CLOSE => close<>;
-    } });
+    } }))
+}
+
+/// The table of the loader with these functions.
+pub(crate) fn loader_of(functions: &StaticTable<Dispatch>) -> StaticTable<Algorithm> {
     StaticTable::leak(vec![
         Algorithm {
             names: c"millrace".as_ptr(),

@@ -11,11 +11,11 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use super::core::{Core, guard_bare};
-use super::decoder::read_block;
+use super::decoder::{CARRY_ON, pem_row, read_block};
 use super::delegate::dispatch;
 use super::libcrypto::Ptr;
 use super::params::{self, set_string_ptr, set_unsigned};
-use super::provider::{PROPERTIES, VERSION, reason_strings, teardown};
+use super::provider::{VERSION, reason_strings, teardown};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use super::{ids, store};
 use crate::error::Error;
@@ -130,15 +130,7 @@ fn decoders() -> StaticTable<Algorithm> {
         FREECTX => teardown<>;
         DECODE => decode<>;
     } });
-    StaticTable::leak(vec![
-        Algorithm {
-            names: c"DER".as_ptr(),
-            properties: c"provider=millrace,input=pem".as_ptr(),
-            implementation: functions.as_ptr(),
-            description: c"PEM stub of a key in the Millrace pool".as_ptr(),
-        },
-        Algorithm::END,
-    ])
+    StaticTable::leak(vec![pem_row(functions.as_ptr()), Algorithm::END])
 }
 
 /// The provider serves as the context of its decoder.
@@ -155,8 +147,6 @@ unsafe extern "C" fn decode<const ID: i32>(
     _passphrase: *const c_void,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    /// "Not a stub": the next decoder is tried.
-    const CARRY_ON: c_int = 1;
     // SAFETY: libcrypto passes what `newctx` returned: the provider.
     let provider = unsafe { Unusable::of(pointer) };
     guard_bare(CARRY_ON, || {
@@ -168,22 +158,13 @@ unsafe extern "C" fn decode<const ID: i32>(
 }
 
 fn stores() -> StaticTable<Algorithm> {
-    let functions = StaticTable::dispatch(dispatch! { store {
+    store::loader_of(&StaticTable::dispatch(dispatch! { store {
         OPEN => open<>;
         SETTABLE_CTX_PARAMS => settable_ctx_params<>;
         LOAD => load<>;
         EOF => eof<>;
         CLOSE => eof<>;
-    } });
-    StaticTable::leak(vec![
-        Algorithm {
-            names: c"millrace".as_ptr(),
-            properties: PROPERTIES.as_ptr(),
-            implementation: functions.as_ptr(),
-            description: c"keys in the Millrace pool".as_ptr(),
-        },
-        Algorithm::END,
-    ])
+    } }))
 }
 
 /// Never succeeds, so the other functions of the loader are never called; OpenSSL wants them to exist.

@@ -148,7 +148,7 @@ impl Bench {
         self.node = None;
     }
 
-    fn store_config(&self) -> StoreConfig {
+    pub(crate) fn store_config(&self) -> StoreConfig {
         let kek = KekSource::File {
             path: self.path("kek"),
             create: true,
@@ -247,6 +247,12 @@ impl Bench {
         store
             .import(name, &key, info, policy, true)
             .expect("import");
+    }
+
+    /// Makes the node read its store now.
+    pub(crate) fn reload(&self) {
+        let node = self.node.as_ref().expect("a node");
+        node.handle.reload().expect("the store is readable");
     }
 
     /// How many jobs of this operation the node has completed.

@@ -82,15 +82,21 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
         KeyType::X25519,
         x25519,
     );
-    for part in ["mldsa_65_sign_seed", "mldsa_65_sign_noseed"] {
-        offered(
-            driver,
-            report,
-            part,
-            OperationKind::MlDsaSign,
-            KeyType::MlDsa(MlDsaSet::MlDsa65),
-            ml_dsa,
-        );
+    for (set, number) in [
+        (MlDsaSet::MlDsa44, 44),
+        (MlDsaSet::MlDsa65, 65),
+        (MlDsaSet::MlDsa87, 87),
+    ] {
+        for private in ["seed", "noseed"] {
+            offered(
+                driver,
+                report,
+                &format!("mldsa_{number}_sign_{private}"),
+                OperationKind::MlDsaSign,
+                KeyType::MlDsa(set),
+                |driver, group| ml_dsa(driver, set, group),
+            );
+        }
     }
     if driver.offers(OperationKind::Ed25519Sign, KeyType::Ed25519) {
         ed25519_rfc8032(driver);
@@ -120,7 +126,7 @@ fn offered(
     name: &str,
     kind: OperationKind,
     key_type: KeyType,
-    test: fn(&mut Driver, &Value) -> usize,
+    test: impl Fn(&mut Driver, &Value) -> usize,
 ) {
     if !driver.offers(kind, key_type) {
         report.left_out(name);
@@ -317,8 +323,7 @@ fn x25519(driver: &mut Driver, group: &Value) -> usize {
 
 /// Uses Wycheproof's keys and messages. Its signatures are deterministic and ours are hedged, so its
 /// signatures test the verifier, and the verifier checks ours.
-fn ml_dsa(driver: &mut Driver, group: &Value) -> usize {
-    let set = MlDsaSet::MlDsa65;
+fn ml_dsa(driver: &mut Driver, set: MlDsaSet, group: &Value) -> usize {
     let der = match group.get("privateSeed") {
         Some(_) => keys::ml_dsa_seed_private_key(set, &bytes(group, "privateSeed")),
         None => keys::ml_dsa_expanded_private_key(set, &bytes(group, "privateKey")),

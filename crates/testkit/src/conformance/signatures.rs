@@ -31,7 +31,9 @@ fn files() -> Vec<(&'static str, TestKey)> {
         ("ecdsa_secp256r1_sha256", keys::p_256()),
         ("ecdsa_secp384r1_sha384", keys::p_384()),
         ("ed25519", keys::ed25519()),
+        ("mldsa_44_verify", keys::ml_dsa_44()),
         ("mldsa_65_verify", keys::ml_dsa_65()),
+        ("mldsa_87_verify", keys::ml_dsa_87()),
     ]
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct KeyView {
     /// Time of the last job since the node started, in seconds since 1970; null if no node answers.
     last_used: Option<u64>,
     /// Former versions, which nodes serve to gateways that have their stubs.
-    pub(super) former: Vec<KeyView>,
+    pub(super) former: Vec<Self>,
 }
 
 impl KeyView {

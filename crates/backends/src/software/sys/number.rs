@@ -1,0 +1,128 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Big numbers.
+
+use std::ptr::{self, NonNull};
+
+use aws_lc_sys as aws;
+
+use super::{clear_errors, owned, succeeded};
+
+owner! {
+    /// A number, zeroised when freed.
+    pub(crate) Number(aws::BIGNUM), freed by aws::BN_clear_free;
+}
+
+impl Number {
+    /// Converts big-endian bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        // SAFETY: `bytes` is readable for its length; null asks for a new number.
+        owned(unsafe { aws::BN_bin2bn(bytes.as_ptr(), bytes.len(), ptr::null_mut()) }).map(Self)
+    }
+
+    /// Writes big-endian bytes, padded on the left to the length of `out`; `false` if they do not fit.
+    pub(crate) fn write_padded(&self, out: &mut [u8]) -> bool {
+        // SAFETY: the number is valid; `out` is writable for its length.
+        succeeded(unsafe { aws::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), self.as_ptr()) })
+    }
+
+    /// Length, in bits.
+    pub(crate) fn bits(&self) -> usize {
+        // SAFETY: the number is valid.
+        unsafe { aws::BN_num_bits(self.as_ptr()) as usize }
+    }
+
+    pub(crate) fn is_odd(&self) -> bool {
+        // SAFETY: the number is valid.
+        unsafe { aws::BN_is_odd(self.as_ptr()) == 1 }
+    }
+
+    pub(crate) fn is_below(&self, other: &Self) -> bool {
+        // SAFETY: both numbers are valid.
+        unsafe { aws::BN_cmp(self.as_ptr(), other.as_ptr()) < 0 }
+    }
+
+    /// The number minus one; negative for zero.
+    pub(crate) fn minus_one(&self) -> Option<Self> {
+        // SAFETY: the number is valid; the copy is new.
+        let copy = Self(owned(unsafe { aws::BN_dup(self.as_ptr()) })?);
+        // SAFETY: the copy is valid and ours alone.
+        succeeded(unsafe { aws::BN_sub_word(copy.as_ptr(), 1) }).then_some(copy)
+    }
+
+    /// Half of the number, rounded down.
+    pub(crate) fn half(&self) -> Option<Self> {
+        // SAFETY: allocates a number.
+        let half = Self(owned(unsafe { aws::BN_new() })?);
+        // SAFETY: both numbers are valid.
+        succeeded(unsafe { aws::BN_rshift1(half.as_ptr(), self.as_ptr()) }).then_some(half)
+    }
+
+    /// Tests primality with the number of Miller-Rabin rounds that AWS-LC uses for numbers that are not
+    /// adversarial. `None` if there is no memory.
+    pub(crate) fn is_probably_prime(&self) -> Option<bool> {
+        let context = NumberContext::new()?;
+        // SAFETY: number and context are valid; no callback is given.
+        let code = unsafe {
+            aws::BN_is_prime_fasttest_ex(
+                self.as_ptr(),
+                aws::BN_prime_checks_for_generation,
+                context.0.as_ptr(),
+                1,
+                ptr::null_mut(),
+            )
+        };
+        if code < 0 {
+            clear_errors();
+            return None;
+        }
+        Some(code == 1)
+    }
+
+    /// `self^exponent mod modulus` in constant time in base and exponent. The modulus is odd and the
+    /// base below it; `None` otherwise, or if there is no memory.
+    pub(crate) fn power(&self, exponent: &Self, modulus: &Self) -> Option<Self> {
+        if !modulus.is_odd() || !self.is_below(modulus) {
+            return None;
+        }
+        let context = NumberContext::new()?;
+        // SAFETY: allocates a number.
+        let result = Self(owned(unsafe { aws::BN_new() })?);
+        // SAFETY: all numbers and the context are valid; null asks for a fresh Montgomery context.
+        let code = unsafe {
+            aws::BN_mod_exp_mont_consttime(
+                result.as_ptr(),
+                self.as_ptr(),
+                exponent.as_ptr(),
+                modulus.as_ptr(),
+                context.0.as_ptr(),
+                ptr::null(),
+            )
+        };
+        succeeded(code).then_some(result)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut aws::BIGNUM {
+        self.0.as_ptr()
+    }
+
+    /// Passes ownership to a callee that frees the number.
+    pub(super) fn into_raw(self) -> *mut aws::BIGNUM {
+        let pointer = self.0.as_ptr();
+        std::mem::forget(self);
+        pointer
+    }
+}
+
+owner! {
+    /// Scratch space for arithmetic.
+    NumberContext(aws::BN_CTX), freed by aws::BN_CTX_free;
+}
+
+impl NumberContext {
+    fn new() -> Option<Self> {
+        // SAFETY: allocates a context.
+        owned(unsafe { aws::BN_CTX_new() }).map(Self)
+    }
+}
