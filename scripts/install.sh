@@ -38,6 +38,8 @@ if [[ -e target/cuda/millrace_cuda.fatbin ]]; then
 fi
 install -d "$DESTDIR$PREFIX/share/man/man1"
 "$built/millrace" man "$DESTDIR$PREFIX/share/man/man1"
+install -d "$DESTDIR$PREFIX/share/man/man5"
+mv "$DESTDIR$PREFIX/share/man/man1"/*.5 "$DESTDIR$PREFIX/share/man/man5/"
 while read -r shell file; do
     install -d "$(dirname "$DESTDIR$PREFIX/share/$file")"
     "$built/millrace" completions "$shell" >"$DESTDIR$PREFIX/share/$file"

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # What takes too long for every change: fuzzing, secrets followed by memcheck, constant time by
-# measurement, the release artefacts under the whole-system tests, long tests, GPU kernels, the goals of the
-# benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also goes to
+# measurement, the release artefacts under the whole-system tests, README and the guides on clean machines, long
+# tests, GPU kernels, the goals of the benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also goes to
 # docs/nightly.md, which says what the last run showed.
 #
 #   scripts/nightly.sh [PART...]     default: all of them, in this order
@@ -13,7 +13,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS=(fuzz taint timing release cuda goals long)
+PARTS=(fuzz taint timing release install cuda goals long)
 [[ $# -gt 0 ]] && PARTS=("$@")
 
 run_part() {
@@ -22,10 +22,11 @@ run_part() {
         taint) make --no-print-directory test-taint ;;
         timing) make --no-print-directory test-timing ;;
         release) make --no-print-directory test-release ;;
+        install) make --no-print-directory test-install ;;
         cuda) make --no-print-directory test-cuda ;;
         goals) make --no-print-directory bench-pool ARGS="--require must" ;;
         long) make --no-print-directory test-long ;;
-        *) printf 'nightly: no part %s; there are: fuzz taint timing release cuda goals long\n' "$1" >&2; return 2 ;;
+        *) printf 'nightly: no part %s; there are: fuzz taint timing release install cuda goals long\n' "$1" >&2; return 2 ;;
     esac
 }
 
@@ -45,7 +46,7 @@ for part in "${PARTS[@]}"; do
     fi
     minutes=$(((SECONDS - started + 59) / 60))
     # The last line that counts something: tests, runs of a fuzzer, goals.
-    showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|goal)' "$logs/$part.log" | tail -n 1 | tr '|' '/')
+    showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|goal|== test-install: Debian)' "$logs/$part.log" | tail -n 1 | tr '|' '/')
     rows+=("| $part | $result | $minutes | ${showed:-–} |")
     printf '######## nightly: %s: %s after %s min\n' "$part" "$result" "$minutes"
 done

@@ -35,15 +35,16 @@ cargo build --quiet -p millrace-tests --bin millrace-tests-handshakes
 export ARTIFACTS HANDSHAKES=$PWD/target/debug/millrace-tests-handshakes
 for release in "${releases[@]}"; do scripts/debian-root.sh "$release"; done
 
-status=0
+failed=0
 for release in "${releases[@]}"; do
     for init in "${inits[@]}"; do
         started=$SECONDS
         printf '\n== test-install: Debian %s, %s\n' "$release" "$init"
+        result=passed
         # When this process ends, the kernel ends everything in the namespaces.
         unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
-            tests/install/walk.sh "$release" "$init" "${parts[@]}" || status=$?
-        printf '== test-install: Debian %s, %s: %s s, status %s\n' "$release" "$init" "$((SECONDS - started))" "$status"
+            tests/install/walk.sh "$release" "$init" "${parts[@]}" || { result=FAILED failed=1; }
+        printf '== test-install: Debian %s, %s: %s in %s s\n' "$release" "$init" "$result" "$((SECONDS - started))"
     done
 done
-exit "$status"
+exit "$failed"

@@ -9,12 +9,13 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_sampler::{Image, parse_maps};
+use millrace_hostfs::maps::mappings;
+use millrace_sampler::Image;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&which, data)) = data.split_first() else { return };
     if which & 1 == 1 {
-        for mapping in parse_maps(data) {
+        for mapping in mappings(data) {
             assert_eq!(mapping.file_offset(mapping.start), Some(mapping.offset));
             assert_eq!(mapping.file_offset(mapping.end), None);
         }

@@ -39,9 +39,10 @@ run() {
 }
 
 # execute MACHINE USER SHELL-TEXT WHAT: output to $OUTPUT. To a file first: programs that the text leaves in
-# the background keep it open.
+# the background keep it open, so each call has its own.
 execute() {
-    local log=$LAB/$1/output status=0
+    local log status=0
+    log=$(mktemp "$LAB/$1/output.XXXXXX")
     timeout --kill-after 5 180 bash -c '
         . tests/install/machines.sh
         LEADER[$1]=$5

@@ -18,6 +18,7 @@ USED=$LAB/used
 . tests/install/guides.sh
 . tests/install/machines.sh
 . tests/install/steps.sh
+. tests/install/broken.sh
 
 finish() {
     local status=$?

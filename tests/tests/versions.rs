@@ -14,7 +14,7 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::Site;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::{Node, NodeOptions};
-use millrace_tests::pki::{Identity, KeyKind};
+use millrace_tests::pki::KeyKind;
 use millrace_tests::process::free_port;
 use millrace_tests::world::World;
 
@@ -100,9 +100,15 @@ fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
         ..NodeOptions::default()
     };
     let mut node = Node::start_with(world.dir(), "one", &options);
-    let identities = KINDS.map(|kind| world.identity(kind));
-    let import = |identity: &Identity| node.import(&format!("key-{}", identity.kind), identity);
-    let stubs = identities.each_ref().map(import);
+    // Each key replaces another: the new version keeps that as a former one, in a file that the old one ignores.
+    let import = |kind: KeyKind| {
+        let name = format!("key-{kind}");
+        let _ = node.import(&name, &world.identity(kind));
+        let identity = world.identity(kind);
+        let stub = node.import_with(&name, &identity, &["--allow-all", "--replace"]);
+        (identity, stub)
+    };
+    let keys = KINDS.map(import);
     node.stop();
     node.change_version(reader);
     node.up();
@@ -111,8 +117,8 @@ fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
         provider: artifacts(),
         preload: artifacts(),
     };
-    for (identity, stub) in identities.iter().zip(stubs) {
-        handshakes(&world, &node, &Site::with_stub(identity, &stub), mix);
+    for (identity, stub) in &keys {
+        handshakes(&world, &node, &Site::with_stub(identity, stub), mix);
     }
     // The reader's commands change keys that the writer has stored.
     node.remove("key-rsa-2048");

@@ -18,7 +18,7 @@ pub enum LibraryError {
     Open {
         /// The file, or the name that the loader looked for.
         path: PathBuf,
-        /// What the loader said.
+        /// The message of the loader.
         reason: String,
     },
     /// Caller: the library has no such algorithm.
@@ -32,7 +32,7 @@ pub enum LibraryError {
     Wrong(&'static str),
 }
 
-/// Why a measurement ended without figures. Every message says what to do.
+/// Why a measurement ended without figures. Every message names the remedy.
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// Caller: options that make no sense together or on this machine.
@@ -49,19 +49,19 @@ pub enum BenchError {
     /// Resource: a file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Resource: a system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A child process did not do its part; its last lines of output are attached.
@@ -69,7 +69,7 @@ pub enum BenchError {
     Child {
         /// Name of the process.
         name: String,
-        /// What it did or did not do.
+        /// Its failure, as the rest of a sentence.
         problem: String,
         /// The end of its output.
         log: String,
@@ -86,7 +86,7 @@ pub enum BenchError {
     /// A number to reach was not reached, where `--require` asks for it.
     #[error("not reached ({wanted}): {missed}")]
     Goals {
-        /// What was required.
+        /// The requirement.
         wanted: Reach,
         /// Which numbers fall short.
         missed: String,

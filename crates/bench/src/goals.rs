@@ -20,12 +20,12 @@ use crate::stats::Spread;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Reach {
-    /// Less than what is promised
+    /// Less than promised
     #[value(skip)]
     Missed,
-    /// What is promised
+    /// As promised
     Must,
-    /// What is aimed at
+    /// As aimed at
     Aim,
 }
 

@@ -11,8 +11,8 @@
 //!         └ signature         node (counts)
 //!
 //!  millrace bench crypto                          millrace bench sizes
-//!    AWS-LC and OpenSSL called directly ·           each crypto library in a process of its own,
-//!    each backend's queue · an engine               by the size of what it works on
+//!    AWS-LC and OpenSSL called directly ·           each crypto library in a separate process,
+//!    each backend's queue · an engine               by the size of its input
 //!    under load · a node
 //! ```
 //!
@@ -28,11 +28,11 @@
 //! Three rules hold for every figure that leaves this crate:
 //!
 //! - *Verified*: a round whose outputs were wrong yields no figure, it ends the run.
-//! - *Paired*: what is compared ran in the same process run on the same pinned cores, in interleaved
+//! - *Paired*: contenders ran in the same process run on the same pinned cores, in interleaved
 //!   rounds (A B A B), and is given as a ratio with median, minimum and maximum.
 //! - *Repeatable*: the report names machine, kernel, versions and commit, and keeps the raw rounds.
 //!
-//! What it is not: a load tester for a network, or a tuner. Everything runs on this machine, over
+//! It is no load tester for a network, and no tuner. Everything runs on this machine, over
 //! loopback and unix sockets, in a temporary directory.
 
 pub mod cli;

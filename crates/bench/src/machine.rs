@@ -6,12 +6,13 @@
 use std::env;
 use std::process::Command;
 
+use millrace_hostfs::child::find_program;
 use millrace_hostfs::{Root, TABLE_BYTES};
 use millrace_inspect::cpu::CpuInfo;
 use millrace_inspect::machine;
 use serde::Serialize;
 
-use crate::process::{output_of, which};
+use crate::process::output_of;
 
 /// Instruction-set extensions that decide how fast the operations are.
 #[rustfmt::skip]
@@ -103,8 +104,8 @@ impl Machine {
 }
 
 fn version(program: &str, args: &[&str]) -> String {
-    let text =
-        which(program).and_then(|path| output_of(program, Command::new(path).args(args)).ok());
+    let text = find_program(program)
+        .and_then(|path| output_of(program, Command::new(path).args(args)).ok());
     let first = text.and_then(|text| Some(text.lines().next()?.to_owned()));
     first.unwrap_or_else(|| format!("no {program}"))
 }

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Plots of what was measured, as SVG: grouped bars, and lines over a size.
+//! Plots of measurements, as SVG: grouped bars, and lines over a size.
 //!
 //! A chart is plain data: title, axes with their units, series with a range where there were several
-//! rounds. What it looks like is decided here, once, so that all plots of Millrace look alike. Drawing
+//! rounds. Its look is decided here, so that all plots of Millrace look alike. Drawing
 //! itself is the `plotters` crate's, with its SVG backend only: no fonts, no images, text stays text.
 //!
 //! ```text
@@ -22,8 +22,8 @@ use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, PathElement, RGBColor,
-    Rectangle, SVGBackend, Text, WHITE,
+    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoDynElement, PathElement,
+    RGBColor, Rectangle, SVGBackend, Text, WHITE,
 };
 use plotters::series::LineSeries;
 use plotters::style::IntoFont;
@@ -40,7 +40,7 @@ const LINE_CHART_HEIGHT: u32 = 520;
 /// Height of one bar, and of the gap between two categories.
 const BAR_HEIGHT: u32 = 18;
 
-/// Height of what is above and below the bars: title, axis, its label.
+/// Height above and below the bars: title, axis, its label.
 const BAR_CHART_FRAME: u32 = 110;
 
 /// Height of the frame of a legend, and of a line in it.
@@ -64,10 +64,10 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// A measured value: the middle, and what it ranged over.
+/// A measured value: the middle, and its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// What the bar or point shows.
+    /// The value of the bar or point.
     pub middle: f64,
     /// Lowest and highest, drawn as a thin line; none if it was measured once.
     pub range: Option<(f64, f64)>,
@@ -113,7 +113,7 @@ pub enum Scale {
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it shows, with the unit: `gateway CPU per handshake (ms)`.
+    /// The quantity, with its unit: `gateway CPU per handshake (ms)`.
     pub label: String,
     /// How it is divided.
     pub scale: Scale,
@@ -140,7 +140,7 @@ impl Axis {
 /// One bar per category.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What the legend says.
+    /// The name in the legend.
     pub name: String,
     /// In the order of the categories; none where it was not measured.
     pub values: Vec<Option<Value>>,
@@ -209,43 +209,30 @@ impl BarChart {
                 let top = row as f64 + 0.5 + share * (before - all / 2.0);
                 (value, top, top + share)
             };
-            let drawn: Vec<_> = bars
-                .values
-                .iter()
-                .take(self.categories.len())
-                .enumerate()
+            let values_of_rows = bars.values.iter().take(self.categories.len()).enumerate();
+            let drawn = values_of_rows
                 .filter_map(|(row, value)| value.map(|value| bar(row, value)))
-                .filter(|(value, ..)| values.shows(*value))
-                .collect();
+                .filter(|(value, ..)| values.shows(*value));
+            let elements = drawn.flat_map(|(value, top, bottom)| {
+                let corner = (values.clamp(value.middle), bottom);
+                let body = Rectangle::new([(values.zero(), top), corner], colour.filled());
+                let y = f64::midpoint(top, bottom);
+                let ends = [value.low(), value.high()].map(|x| (values.clamp(x), y));
+                let range = PathElement::new(ends, BLACK.stroke_width(1)).into_dyn();
+                let beside = values.clamp(value.high().max(value.middle));
+                let corner = (beside, top + (bottom - top) * 0.15);
+                let font = ("sans-serif", 12).into_font();
+                let text = Text::new(format!(" {}", short(value.middle)), corner, font);
+                let range = value.range.map(|_| range);
+                [body.into_dyn(), text.into_dyn()].into_iter().chain(range)
+            });
             chart
-                .draw_series(drawn.iter().map(|&(value, top, bottom)| {
-                    let corner = (values.clamp(value.middle), bottom);
-                    Rectangle::new([(values.zero(), top), corner], colour.filled())
-                }))
+                .draw_series(elements)
                 .map_err(reason)?
                 .label(&bars.name)
                 .legend(move |(x, y)| {
                     Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
                 });
-            let ranges = drawn.iter().filter(|(value, ..)| value.range.is_some());
-            chart
-                .draw_series(ranges.map(|&(value, top, bottom)| {
-                    let y = f64::midpoint(top, bottom);
-                    let ends = [value.low(), value.high()].map(|x| (values.clamp(x), y));
-                    PathElement::new(ends, BLACK.stroke_width(1))
-                }))
-                .map_err(reason)?;
-            chart
-                .draw_series(drawn.iter().map(|&(value, top, bottom)| {
-                    let beside = values.clamp(value.high().max(value.middle));
-                    let corner = (beside, top + (bottom - top) * 0.15);
-                    Text::new(
-                        format!(" {}", short(value.middle)),
-                        corner,
-                        ("sans-serif", 12).into_font(),
-                    )
-                }))
-                .map_err(reason)?;
         }
         finish(&root, &mut chart, SeriesLabelPosition::LowerRight)
     }
@@ -254,7 +241,7 @@ impl BarChart {
 /// One line of a [`LineChart`].
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What the legend says.
+    /// The name in the legend.
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, Value)>,
@@ -308,22 +295,19 @@ impl LineChart {
                 .collect();
             let middles = points.iter().map(|&(x, y)| (x, y.middle));
             chart
-                .draw_series(LineSeries::new(middles.clone(), colour.stroke_width(2)))
+                .draw_series(LineSeries::new(middles, colour.stroke_width(2)))
                 .map_err(reason)?
                 .label(&line.name)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
                 });
-            chart
-                .draw_series(middles.map(|point| Circle::new(point, 3, colour.filled())))
-                .map_err(reason)?;
-            let ranges = points.iter().filter(|(_, y)| y.range.is_some());
-            chart
-                .draw_series(ranges.map(|&(x, y)| {
-                    let ends = [y.low(), y.high()].map(|y| (x, y_span.clamp(y)));
-                    PathElement::new(ends, colour.stroke_width(1))
-                }))
-                .map_err(reason)?;
+            let elements = points.iter().flat_map(|&(x, y)| {
+                let ends = [y.low(), y.high()].map(|y| (x, y_span.clamp(y)));
+                let range = PathElement::new(ends, colour.stroke_width(1)).into_dyn();
+                let point = Circle::new((x, y.middle), 3, colour.filled()).into_dyn();
+                [point].into_iter().chain(y.range.map(|_| range))
+            });
+            chart.draw_series(elements).map_err(reason)?;
         }
         finish(&root, &mut chart, SeriesLabelPosition::UpperLeft)
     }
@@ -445,7 +429,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// What an axis of values covers.
+/// The range of an axis of values.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     scale: Scale,
@@ -557,7 +541,7 @@ impl Span {
 impl ValueFormatter<f64> for Span {
     fn format_ext(&self, value: &f64) -> String {
         let text = short(*value);
-        // 2.00 on a bar says how exactly it is known; on an axis it is noise.
+        // 2.00 on a bar shows its precision; on an axis the zeros are noise.
         match text.contains('.') && !text.contains('e') {
             true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
             false => text,

@@ -14,7 +14,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_hostfs::child::OwnedChild;
+use millrace_hostfs::child::{OwnedChild, find_program};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -133,7 +133,7 @@ impl Drop for Process {
 /// A command of a server, under `setpriv --pdeathsig` where there is one. OpenSSL is the system's as it is,
 /// whatever the caller's environment configures.
 pub(crate) fn command(program: &Path) -> Command {
-    let mut command = match which("setpriv") {
+    let mut command = match find_program("setpriv") {
         Some(setpriv) => Command::new(setpriv),
         None => Command::new(program),
     };
@@ -177,19 +177,10 @@ pub(crate) fn temporary_folder() -> Result<TempDir, BenchError> {
         .map_err(BenchError::system("create a temporary folder"))
 }
 
-/// Finds a program in `PATH` and in Debian's folders of servers.
-pub(crate) fn which(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
-        .map(|folder| folder.join(program))
-        .find(|candidate| candidate.is_file())
-}
-
-/// As [`which`]; an error names the package.
+/// Finds a program; an error names the package.
 pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> {
     let remedy = format!("run `make setup`, or `apt-get install {package}`");
-    which(program).ok_or_else(|| BenchError::missing(program, remedy))
+    find_program(program).ok_or_else(|| BenchError::missing(program, remedy))
 }
 
 /// Loopback addresses whose ports were free a moment ago, all different.

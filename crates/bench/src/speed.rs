@@ -3,7 +3,7 @@
 
 //! OpenSSL called directly: `openssl speed` as a child, on a given core.
 //!
-//! It is linked against the same libcrypto as the gateways from the same system, so it says what a
+//! It is linked against the same libcrypto as the gateways from the same system, so it measures the cost of a
 //! private operation costs them: the offload ceiling of a handshake. Its rates are per second of
 //! processor time.
 

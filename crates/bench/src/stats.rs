@@ -68,7 +68,7 @@ pub(crate) fn order(count: usize, round: u64) -> Vec<usize> {
     order
 }
 
-/// Median, minimum and maximum of what was measured in several rounds.
+/// Median, minimum and maximum over several rounds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,

@@ -33,7 +33,7 @@ pub(crate) use self::inspect::{
 };
 
 /// Exit codes, as the last lines of the long help list them.
-const EXIT_CODES: &str = "\
+pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed; the message says why
@@ -129,22 +129,22 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Worker threads per class of work [default: one per core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_zero, hide_short_help = true)]
     pub(crate) workers: Option<usize>,
     /// Processors to which workers are pinned [default: auto]
     ///
     /// The affinity that the node was started with (taskset, cpuset) holds in
     /// any case.
-    #[arg(long, value_name = "WHAT", value_enum)]
+    #[arg(long, value_name = "WHAT", value_enum, hide_short_help = true)]
     pub(crate) pin: Option<Pin>,
     /// Backends to use, in order of preference [default: all that are usable]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Lock all memory, so that no key is ever swapped to disk
     ///
     /// Needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK; without it the
     /// node does not start.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) lock_memory: bool,
     /// Log level (error, warn, info, debug, trace), or a filter per module
     #[arg(
@@ -155,7 +155,7 @@ pub(crate) struct UpArgs {
     )]
     pub(crate) log: Option<String>,
     /// Format of the log
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true)]
     pub(crate) log_format: Option<LogFormat>,
 }
 
@@ -435,16 +435,58 @@ pub(crate) struct KeyStubArgs {
     pub(crate) store: KeyStoreArgs,
 }
 
-/// Issue certificates for clients that connect over TCP.
+/// Issue certificates for nodes and clients that speak over TCP, and revoke them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
+    Authority(CertAuthorityArgs),
+    Node(CertNodeArgs),
     Client(CertClientArgs),
     Revoke(CertRevokeArgs),
 }
 
+const AUTHORITY_EXAMPLE: &str = "\
+Examples:
+  millrace cert authority
+  millrace cert authority --state /root/authority
+
+The first `up --listen-tcp` and every `cert` command make one, too. One kept
+off the nodes, in a folder of its own, needs --state with each command.";
+
+/// Make the authority that signs all certificates, if there is none
+#[derive(Debug, Args)]
+#[command(after_long_help = AUTHORITY_EXAMPLE)]
+pub(crate) struct CertAuthorityArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+const NODE_EXAMPLE: &str = "\
+Example:
+  millrace cert node node-2.example.net --address 192.0.2.2 -o node-2/
+  scp -r node-2 root@node-2:/var/lib/millrace/tls
+
+Then start that node with --listen-tcp or [tcp]. It trusts the clients of the
+same authority. The files belong to the user of that node, mode 0600.";
+
+/// Issue the certificate of another node, signed by this authority
+#[derive(Debug, Args)]
+#[command(after_long_help = NODE_EXAMPLE)]
+pub(crate) struct CertNodeArgs {
+    /// Host name under which clients reach the node
+    pub(crate) name: String,
+    /// Further name or address of the node; repeatable
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) address: Vec<String>,
+    /// Folder for ca.crt, ca.crl, node.crt and node.key; created if missing
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
 const CERT_EXAMPLE: &str = "\
 Example:
-  millrace cert client gateway-1 -o gateway-1/
+  millrace cert client gateway-1 -o gateway-1/ --group haproxy
   millrace key policy www --allow-cert gateway-1
 
 Carry ca.pem, cert.pem and key.pem to the gateway. The name is the client's
@@ -459,6 +501,9 @@ pub(crate) struct CertClientArgs {
     /// Folder for ca.pem, cert.pem and key.pem; created if missing
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: PathBuf,
+    /// Group that may read the files: that of the gateway's workers
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
@@ -468,9 +513,9 @@ Example:
   millrace cert revoke gateway-1
   systemctl reload millrace
 
-Nodes refuse the certificate from their next reload (SIGHUP) on. What the
-client may use over connections that it has open is up to the policies of the
-keys: `millrace key policy`.";
+A node refuses the certificate, and ends its open connections, from its next
+reload (SIGHUP) on. Copy the list, tls/ca.crl in the state folder, to each
+further node and reload it, too.";
 
 /// Revoke a client's certificate
 #[derive(Debug, Args)]
@@ -565,6 +610,11 @@ fn mode(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "an octal mode like 0660 is wanted".to_owned())
+}
+
+fn above_zero(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "a number above 0 is wanted".to_owned())
 }
 
 /// A value parser for names. Its error lists all valid names.

@@ -8,6 +8,7 @@
 //! settings.rs   flags, file and defaults, merged
 //! backends.rs   the backends, in order of preference
 //! commands/     one file per command
+//! output.rs, page.rs, terminal.rs   tables, JSON and pages, as wide and as coloured as the terminal allows
 //! exit.rs       exit codes; the only function that prints an error
 //! ```
 //!

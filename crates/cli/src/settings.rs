@@ -154,7 +154,15 @@ impl Settings {
         }
         let mut tls = node.store.directory.with_file_name("tls");
         if let Some(state) = state {
+            let made = TlsFiles::in_directory(&tls);
             tls = state.join("tls");
+            if let Some(tcp) = &mut node.tcp {
+                let crl = tcp.tls.crl.take();
+                if tcp.tls == made {
+                    tcp.tls = TlsFiles::in_directory(&tls);
+                }
+                tcp.tls.crl = crl;
+            }
             node.store.directory = state.join("keys");
             if node.store.kek != KekSource::Credential {
                 node.store.kek = default_kek(&state);
@@ -436,6 +444,21 @@ mod tests {
             Path::new("/run/millrace/status.sock")
         );
         assert_eq!(beside("/tmp/two.sock"), Path::new("/tmp/two-status.sock"));
+    }
+
+    #[test]
+    fn certificates_follow_the_state_folder_unless_the_file_names_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.toml");
+        let key_of = |more: &str| {
+            fs::write(&file, format!("[tcp]\naddress = \"127.0.0.1:0\"\n{more}")).unwrap();
+            let state = Some(Path::new("/flag"));
+            let settings = Settings::load(Some(&file), state, None, None).unwrap();
+            settings.node.tcp.unwrap().tls.key
+        };
+        assert_eq!(key_of(""), Path::new("/flag/tls/node.key"));
+        let named = "certificate = \"/a\"\nkey = \"/b\"\nclient-ca = \"/c\"\n";
+        assert_eq!(key_of(named), Path::new("/b"));
     }
 
     #[test]

@@ -84,7 +84,8 @@ mod tests {
         const NODE: u32 = 990;
         const OWN: u32 = 33;
         const EVE: u32 = 1000;
-        let cases: [(&str, &[(u32, u32)], bool); 8] = [
+        type Case = (&'static str, &'static [(u32, u32)], bool);
+        let cases: [Case; 8] = [
             ("the unit's folder", &[(NODE, 0o755), (ROOT, 0o755)], true),
             ("a group may write", &[(NODE, 0o770), (ROOT, 0o755)], true),
             ("root's folder", &[(ROOT, 0o755), (ROOT, 0o755)], false),

@@ -503,6 +503,41 @@ fn owner_that_fills_the_queue_gives_way_to_another_up_to_its_share() {
 }
 
 #[test]
+fn weight_that_changes_holds_for_the_next_jobs_of_an_open_session() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_limits(&[&backend], 1, 8);
+    let second = fixture.session_of(OWNER);
+    let heavy = [(); 2].map(|()| fixture.session_of(OWNER + 1));
+    backend.gate.close();
+    // One in service, and four of each session waiting: the queue is full.
+    fixture.engine.submit(vec![fixture.slow_job(0)]);
+    backend.gate.wait_for(1);
+    for id in 1..9 {
+        let session = if id < 5 { &fixture.session } else { &second };
+        fixture
+            .engine
+            .submit(vec![of(session, fixture.slow_job(id))]);
+    }
+    heavy.iter().for_each(|session| session.set_weight(3));
+    // The first goes to the express worker. At weight 1, four more could wait; at weight 3, six can.
+    fixture
+        .engine
+        .submit(vec![of(&heavy[0], fixture.slow_job(200))]);
+    backend.gate.wait_for(2);
+    for id in 201..207 {
+        let session = &heavy[usize::from(id > 203)];
+        fixture
+            .engine
+            .submit(vec![of(session, fixture.slow_job(id))]);
+    }
+    let refused = fixture.sink.take(6);
+    let ids: BTreeSet<u64> = refused.iter().map(|completion| completion.id).collect();
+    assert!(ids.iter().all(|id| *id < 200), "{ids:?}");
+    backend.gate.open();
+    assert_eq!(fixture.sink.take(10).len(), 10);
+}
+
+#[test]
 fn large_batches_run_inline_only_while_one_owner_uses_the_class() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);

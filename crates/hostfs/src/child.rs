@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,6 +149,16 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
         }
         thread::sleep(EXIT_POLL);
     }
+}
+
+/// Finds a program in `PATH`, then in the folders of system programs, which the `PATH` of a user may lack.
+#[must_use]
+pub fn find_program(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/bin", "/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
 }
 
 /// Writes `input` to the child and reads its piped outputs until the child has closed them.

@@ -133,6 +133,29 @@ impl Proc {
         Ok(found)
     }
 
+    /// A process and its descendants, the process first.
+    #[must_use]
+    pub fn tree(&self, root: u32) -> Vec<u32> {
+        let names = self.root.list("").map(|listed| listed.names);
+        let pids = names.unwrap_or_default();
+        let parents = pids.iter().filter_map(|name| {
+            let pid = name.parse().ok()?;
+            let status = self.root.lossy_text(&format!("{pid}/status"), MAX_SMALL);
+            let parent = field(&status.ok()?, "PPid")?.parse().ok()?;
+            Some((parent, pid))
+        });
+        let mut parents: Vec<(u32, u32)> = parents.collect();
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(known) = found.get(next).copied() {
+            // A process leaves the list when it is found: process ids that were reused make no circle.
+            let children = parents.extract_if(.., |(parent, _)| *parent == known);
+            found.extend(children.map(|(_, pid)| pid));
+            next += 1;
+        }
+        found
+    }
+
     /// One process; `None` if it has ended, also where it remains as a zombie.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
@@ -302,6 +325,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].pid, found[0].parent), (42, 7));
         assert_eq!(found[0].user.groups, [33, 112]);
+        assert_eq!((proc.tree(7), proc.tree(42)), (vec![7, 42], vec![42]));
         assert_eq!(found[0].arguments[0], "nginx: worker process");
         assert_eq!(
             proc.variable(42, "OPENSSL_CONF").expect("readable"),

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systems_say_what_they_are() {
+    fn name_of_the_system_is_read_from_its_release_file() {
         assert_eq!(
             pretty_name("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n").as_deref(),
             Some("Debian GNU/Linux 12 (bookworm)")

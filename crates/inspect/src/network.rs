@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_told_apart() {
+    fn kind_of_an_interface_comes_from_uevent_and_driver() {
         assert_eq!(
             kind("DEVTYPE=wireguard\nINTERFACE=wg0\n", false, false),
             InterfaceKind::Wireguard

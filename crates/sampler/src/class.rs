@@ -3,74 +3,56 @@
 
 //! Classes of work that CPU time is spent on.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::{Display, IntoStaticStr, VariantArray};
 
-/// A class of work that CPU time is spent on. Tables use this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A class of work that CPU time is spent on. Tables use this order and these names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Serialize, Deserialize, Display, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
+#[rustfmt::skip]
 pub enum Class {
     /// RSA with a private key: signatures, and decryption in TLS 1.2's RSA key exchange.
-    RsaPrivate,
+    #[strum(to_string = "RSA, private key")] RsaPrivate,
     /// Signatures with an elliptic-curve key: ECDSA, Ed25519.
-    EcPrivate,
+    #[strum(to_string = "EC signatures")] EcPrivate,
     /// ML-DSA with a private key, without the hashing in it, which counts as hashing.
-    MlDsaPrivate,
+    #[strum(to_string = "ML-DSA signatures")] MlDsaPrivate,
     /// Key agreement with keys made for one connection: ECDH, X25519. They never leave the process.
-    KeyAgreement,
+    #[strum(to_string = "ECDH, X25519")] KeyAgreement,
     /// Other public-key operations: verification.
-    OtherPublicKey,
+    #[strum(to_string = "other public-key")] OtherPublicKey,
     /// Big-number functions shared by several of the above, without a calibration to divide them.
-    BigNumbers,
+    #[strum(to_string = "shared big numbers")] BigNumbers,
     /// AES in any mode.
-    Aes,
+    #[strum(to_string = "AES")] Aes,
     /// ChaCha20 and Poly1305.
-    ChaCha,
+    #[strum(to_string = "ChaCha20-Poly1305")] ChaCha,
     /// Hash functions, HMAC and key derivation.
-    Hash,
+    #[strum(to_string = "hashes, key derivation")] Hash,
     /// Random numbers.
-    Random,
+    #[strum(to_string = "random numbers")] Random,
     /// libcrypto around the operations: parsing, ASN.1, fetching and calling implementations.
-    Overhead,
+    #[strum(to_string = "libcrypto overhead")] Overhead,
     /// libcrypto, otherwise unknown.
-    CryptoUnknown,
+    #[strum(to_string = "libcrypto, unclassified")] CryptoUnknown,
     /// libssl: the protocol.
-    Tls,
+    #[strum(to_string = "libssl")] Tls,
     /// Millrace's own provider and preload library.
-    Edge,
+    #[strum(to_string = "Millrace's edge")] Edge,
     /// The C library: memory, copies, locks, the user side of system calls.
-    Libc,
+    #[strum(to_string = "C library")] Libc,
     /// The program, and other libraries.
-    Application,
+    #[strum(to_string = "application")] Application,
     /// The kernel: sockets, scheduling, files.
-    Kernel,
+    #[strum(to_string = "kernel")] Kernel,
     /// Addresses outside all files.
-    Unknown,
+    #[strum(to_string = "unknown")] Unknown,
 }
 
 impl Class {
     /// All classes, in table order.
-    pub const ALL: [Self; 18] = [
-        Self::RsaPrivate,
-        Self::EcPrivate,
-        Self::MlDsaPrivate,
-        Self::KeyAgreement,
-        Self::OtherPublicKey,
-        Self::BigNumbers,
-        Self::Aes,
-        Self::ChaCha,
-        Self::Hash,
-        Self::Random,
-        Self::Overhead,
-        Self::CryptoUnknown,
-        Self::Tls,
-        Self::Edge,
-        Self::Libc,
-        Self::Application,
-        Self::Kernel,
-        Self::Unknown,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Whether a pool can take it over: operations with a long-lived private key.
     #[must_use]
@@ -96,32 +78,7 @@ impl Class {
     /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::RsaPrivate => "RSA, private key",
-            Self::EcPrivate => "EC signatures",
-            Self::MlDsaPrivate => "ML-DSA signatures",
-            Self::KeyAgreement => "ECDH, X25519",
-            Self::OtherPublicKey => "other public-key",
-            Self::BigNumbers => "shared big numbers",
-            Self::Aes => "AES",
-            Self::ChaCha => "ChaCha20-Poly1305",
-            Self::Hash => "hashes, key derivation",
-            Self::Random => "random numbers",
-            Self::Overhead => "libcrypto overhead",
-            Self::CryptoUnknown => "libcrypto, unclassified",
-            Self::Tls => "libssl",
-            Self::Edge => "Millrace's edge",
-            Self::Libc => "C library",
-            Self::Application => "application",
-            Self::Kernel => "kernel",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        self.into()
     }
 }
 

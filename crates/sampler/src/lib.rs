@@ -6,7 +6,7 @@
 //! ```text
 //!  perf      perf_event_open: an address, about 1000 times per second of CPU time    ┐
 //!  target    threads, processors, CPU time as counted by the system                   ├► Samples
-//!  maps      address → file and offset                                               │
+//!  hostfs    address → file and offset                                               │
 //!  image     offset → function (symbols, .eh_frame), build id                        ┘
 //!  calibrate the same libcrypto, one known operation at a time    ──► templates      ┐
 //!  unmix     samples → share of each template                                        ├► Profile
@@ -25,7 +25,7 @@
 //! interrupts off fall on the place where interrupts are enabled again. The profile reports the share of
 //! samples that it could not classify.
 //!
-//! [`process_tree`] and [`cpu_time`] also serve others who measure processes.
+//! [`process_tree`] and [`cpu_time`] also serve benchmarks.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,6 @@ mod calibrate;
 mod class;
 mod error;
 mod image;
-mod maps;
 mod perf;
 mod profile;
 mod rules;
@@ -45,7 +44,6 @@ pub use calibrate::{Calibration, Calibrations};
 pub use class::Class;
 pub use error::SampleError;
 pub use image::{Image, ImageError, Region};
-pub use maps::{Mapping, parse_maps};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};
 pub use profile::{Ceiling, ClassShare, FunctionShare, ObjectShare, Profile, Share};
 pub use samples::{Samples, libcryptos_of};

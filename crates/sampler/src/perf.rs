@@ -18,12 +18,13 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::maps::Mapping;
 use perf_event::data::Record;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag};
+use rustix::io::Errno;
 
 use super::image::Image;
-use super::maps::{Mapping, read_maps};
 use super::samples::Samples;
 use super::{SampleError, target};
 
@@ -81,7 +82,7 @@ pub(super) struct Sample {
     pub(super) time: u64,
 }
 
-/// What the reader collected.
+/// The records of the reader.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     pub(super) samples: Vec<Sample>,
@@ -98,15 +99,12 @@ impl Sampler {
     /// # Errors
     /// The reason why it is impossible, and the permission that would allow it.
     pub fn start(pids: &[u32], frequency: u32) -> Result<Self, SampleError> {
-        let all: BTreeSet<u32> = pids
+        let descendants: BTreeSet<u32> = pids
             .iter()
             .flat_map(|pid| target::process_tree(*pid))
             .collect();
-        let pids: Vec<u32> = pids
-            .iter()
-            .copied()
-            .chain(all.iter().copied().filter(|pid| !pids.contains(pid)))
-            .collect();
+        let descendants = descendants.into_iter().filter(|pid| !pids.contains(pid));
+        let pids: Vec<u32> = pids.iter().copied().chain(descendants).collect();
         let period = Duration::from_secs(1) / frequency.clamp(1, MAX_FREQUENCY);
         let (mut rings, kernel_visible) = match open_all(&pids, period, true) {
             Ok(rings) => (rings, true),
@@ -124,7 +122,7 @@ impl Sampler {
         // just started is still mapping its libraries.
         let maps = pids
             .iter()
-            .map(|pid| (*pid, read_maps(*pid).unwrap_or_default()))
+            .map(|pid| (*pid, target::code_of(*pid)))
             .collect();
         let (stop, stopped) = mpsc::channel();
         let reader = thread::Builder::new()
@@ -170,7 +168,7 @@ impl Sampler {
         for (child, parent) in &raw.forks {
             let inherited = self.maps.get(parent).cloned();
             self.maps.entry(*child).or_insert_with(|| {
-                let own = read_maps(*child).unwrap_or_default();
+                let own = target::code_of(*child);
                 if own.is_empty() {
                     inherited.unwrap_or_default()
                 } else {
@@ -347,6 +345,7 @@ impl Raw {
                     start: mapping.addr,
                     end: mapping.addr.saturating_add(mapping.len),
                     offset: mapping.pgoff,
+                    is_code: true,
                     path,
                 };
                 self.mappings.push((mapping.pid, new));
@@ -393,7 +392,7 @@ fn open_all(
         match open(tid, cpu, period, kernel, len) {
             Ok(ring) => rings.push(ring),
             // A thread that has ended since.
-            Err(error) if error.raw_os_error() == Some(ESRCH) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
             Err(error) => return Err(explain(pid, error)),
         }
     }
@@ -434,7 +433,7 @@ fn open(
     len: usize,
 ) -> io::Result<perf_event::Sampler> {
     let mut builder = Builder::new(Software::CPU_CLOCK);
-    let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(ESRCH))?;
+    let tid = i32::try_from(tid).map_err(|_| Errno::SRCH)?;
     builder
         .observe_pid(tid)
         .sample_period(u64::try_from(period.as_nanos()).unwrap_or(u64::MAX))
@@ -455,36 +454,23 @@ fn open(
     builder.build()?.sampled(len)
 }
 
-const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
-const ESRCH: i32 = 3;
-const EACCES: i32 = 13;
-const ENODEV: i32 = 19;
-const EMFILE: i32 = 24;
-const ENOSYS: i32 = 38;
-const EOPNOTSUPP: i32 = 95;
-
 /// The meaning of an error, and the remedy.
 fn explain(pid: u32, error: io::Error) -> SampleError {
-    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    let paranoid = paranoid.trim();
-    let remedy = match error.raw_os_error() {
-        Some(EPERM | EACCES) => format!(
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let paranoid = paranoid.unwrap_or_else(|_| "not readable".to_owned());
+    let remedy = match Errno::from_io_error(&error) {
+        Some(Errno::PERM | Errno::ACCESS) => format!(
             "run as root, or give the program CAP_PERFMON and CAP_SYS_PTRACE (setcap \
              cap_perfmon,cap_sys_ptrace+ep), or, for processes of your own user, set \
              kernel.perf_event_paranoid to 1 (it is {}); in a container the seccomp profile must allow \
              perf_event_open (docker run --cap-add PERFMON)",
-            if paranoid.is_empty() {
-                "not readable"
-            } else {
-                paranoid
-            }
+            paranoid.trim()
         ),
-        Some(ENOSYS | ENODEV | ENOENT | EOPNOTSUPP) => {
+        Some(Errno::NOSYS | Errno::NODEV | Errno::NOENT | Errno::OPNOTSUPP) => {
             "this kernel, or the sandbox that this runs in, has no perf_event_open, or not for clocks"
                 .to_owned()
         }
-        Some(EMFILE) => "it has more threads than this process may have open files; raise \
+        Some(Errno::MFILE) => "it has more threads than this process may have open files; raise \
                          `ulimit -n`"
             .to_owned(),
         _ => return SampleError::system("open a perf event")(error),
@@ -498,7 +484,7 @@ mod tests {
 
     #[test]
     fn missing_permission_is_named() {
-        let text = explain(7, io::Error::from_raw_os_error(EACCES)).to_string();
+        let text = explain(7, Errno::ACCESS.into()).to_string();
         for part in [
             "process 7",
             "CAP_PERFMON",

@@ -140,6 +140,7 @@ impl Samples {
     #[must_use]
     pub fn profile(&self, calibrations: &Calibrations) -> Profile {
         let total = self.total();
+        let share = |count: f64| Share::of(count, total);
         let mut sorter = Sorter::default();
         for (index, image) in self.images.iter().enumerate() {
             let own = self.counts.range((index, 0)..=(index, u64::MAX));
@@ -148,15 +149,11 @@ impl Samples {
         }
         sorter.whole("[kernel]", Class::Kernel, self.kernel_estimate());
         sorter.whole("[unknown]", Class::Unknown, self.unresolved);
-        let classes = sorter.classes.iter();
-        let mut objects: Vec<ObjectShare> = sorter
-            .objects
-            .into_iter()
-            .map(|(object, count)| ObjectShare {
-                object,
-                share: Share::of(count as f64, total),
-            })
-            .collect();
+        let object = |(object, count)| ObjectShare {
+            object,
+            share: share(count as f64),
+        };
+        let mut objects: Vec<ObjectShare> = sorter.objects.into_iter().map(object).collect();
         objects.sort_by(|a, b| b.share.samples.total_cmp(&a.share.samples));
         let mut functions = sorter.functions;
         functions.sort_by_key(|one| Reverse(one.3));
@@ -169,10 +166,12 @@ impl Samples {
             cpu_seconds: self.cpu_time.map(|time| time.as_secs_f64()),
             kernel_visible: self.kernel_visible,
             notes: sorter.notes,
-            classes: classes
+            classes: sorter
+                .classes
+                .into_iter()
                 .map(|(class, count)| ClassShare {
-                    class: *class,
-                    share: Share::of(*count, total),
+                    class,
+                    share: share(count),
                 })
                 .collect(),
             objects,
@@ -182,7 +181,7 @@ impl Samples {
                     object,
                     function,
                     class,
-                    share: Share::of(count as f64, total),
+                    share: share(count as f64),
                 })
                 .collect(),
         }
@@ -209,22 +208,22 @@ impl Sorter {
     fn sort(&mut self, image: &Image, counts: &BTreeMap<u64, u64>, calibrations: &Calibrations) {
         let all: u64 = counts.values().sum();
         let object = plain(&image.path().display().to_string());
-        *self.objects.entry(object).or_default() += all;
+        *self.objects.entry(object.clone()).or_default() += all;
         let kind = kind(image);
-        let calibration = match kind {
-            Kind::Libcrypto => calibrations.of(image),
-            _ => None,
+        let is_libcrypto = kind == Kind::Libcrypto;
+        let calibration = if is_libcrypto {
+            calibrations.of(image)
+        } else {
+            None
         };
-        if kind == Kind::Libcrypto && calibration.is_none() {
+        if is_libcrypto && calibration.is_none() {
             self.notes.push(format!(
-                "{} is not calibrated: only what its names tell is classified",
-                plain(&image.path().display().to_string())
+                "{object} is not calibrated: its functions are classified by name only"
             ));
         }
         if calibration.is_some_and(|calibration| !calibration.knows_handshakes()) {
             self.notes.push(format!(
-                "no handshakes could be calibrated with {}: making keys for key agreement may count as EC signatures",
-                plain(&image.path().display().to_string())
+                "no handshakes could be calibrated with {object}: making keys for key agreement may count as EC signatures"
             ));
         }
         let divided = calibration.map(|calibration| unmix(counts, calibration.templates()));

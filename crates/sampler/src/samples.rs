@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::image::Image;
-use super::maps::read_maps;
 use super::perf::open_image;
 use super::rules::{Kind, is_libcrypto, kind};
+use super::target::code_of;
 
 /// Samples, counted by file and function. Runs can be added.
 #[derive(Clone, Debug)]
@@ -30,9 +30,8 @@ pub struct Samples {
 /// The libcryptos that a live process has loaded, to calibrate them before sampling.
 #[must_use]
 pub fn libcryptos_of(pid: u32) -> Vec<Image> {
-    let maps = read_maps(pid).unwrap_or_default();
     let mut images: Vec<Image> = Vec::new();
-    for mapping in maps.iter().filter(|one| is_libcrypto(&one.path)) {
+    for mapping in code_of(pid).iter().filter(|one| is_libcrypto(&one.path)) {
         if images.iter().all(|image| image.path() != mapping.path) {
             images.extend(open_image(pid, mapping));
         }

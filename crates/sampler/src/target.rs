@@ -3,33 +3,39 @@
 
 //! Processes to sample: descendants, threads, processors, CPU time.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
+
+use millrace_hostfs::maps::{Mapping, mappings};
+use millrace_hostfs::process::Proc;
+
+/// Bound on mappings: programs have a few hundred of code.
+const MAX_MAPPINGS: usize = 65_536;
 
 /// Bound on a list of processors: the largest number that the kernel supports.
 const MAX_CPUS: usize = 8192;
 
 /// A process and its descendants, the process first.
+#[must_use]
 pub fn process_tree(root: u32) -> Vec<u32> {
-    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for pid in numbered("/proc") {
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = vec![root];
-    let mut next = 0;
-    while let Some(pid) = found.get(next).copied() {
-        found.extend(children.remove(&pid).unwrap_or_default());
-        next += 1;
-    }
-    found
+    Proc::open(Path::new("/proc")).map_or_else(|_| vec![root], |proc| proc.tree(root))
+}
+
+/// The executable mappings of a process; empty if they cannot be read.
+pub(super) fn code_of(pid: u32) -> Vec<Mapping> {
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let code = mappings(&text).filter(|mapping| mapping.is_code);
+    code.take(MAX_MAPPINGS).collect()
 }
 
 /// The threads of a process; none if it is gone.
 pub(super) fn threads(pid: u32) -> Vec<u32> {
-    numbered(&format!("/proc/{pid}/task"))
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// CPU time of all living threads of these processes, with nanosecond resolution
@@ -76,21 +82,6 @@ fn parse_list(text: &str) -> Vec<usize> {
     all
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name is in parentheses and may contain spaces and parentheses.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// The numeric entries of a folder.
-fn numbered(folder: &str) -> Vec<u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +93,15 @@ mod tests {
         assert!(parse_list("").is_empty());
         assert!(parse_list("x,3-,-").is_empty());
         assert_eq!(parse_list("0-99999999999").len(), MAX_CPUS);
+    }
+
+    #[test]
+    fn own_code_contains_this_function() {
+        let here = own_code_contains_this_function as fn() as usize as u64;
+        let exe = std::env::current_exe().expect("this program");
+        let code = code_of(std::process::id());
+        let contains = |map: &Mapping| map.file_offset(here).is_some() && map.path == exe;
+        assert!(code.iter().any(contains));
     }
 
     #[test]

@@ -10,6 +10,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Class;
 
 /// Bound on iterations. Two hundred give the shares of a handshake to four digits.
@@ -33,7 +35,7 @@ const PRESENT: f64 = 0.002;
 const PRESENT_PRIVATE: f64 = 0.015;
 
 /// Distribution of one operation over functions.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Template {
     pub(super) class: Class,
     /// By start address of the function.

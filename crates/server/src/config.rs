@@ -384,10 +384,11 @@ impl NodeFile {
             log_filter: self.log.filter,
         };
         problems.extend(settings.problems());
+        let tls = self.store.directory.with_file_name("tls");
         let config = NodeConfig {
             name,
             unix: self.unix.into_config(&mut problems),
-            tcp: self.tcp.map(|tcp| tcp.into_config(&mut problems)),
+            tcp: self.tcp.map(|tcp| tcp.into_config(&tls, &mut problems)),
             metrics: self.metrics.enabled.then_some(self.metrics.address),
             status_socket: self.metrics.enabled.then_some(self.metrics.socket),
             admin: self.admin.enabled.then_some(AdminConfig {
@@ -447,8 +448,9 @@ impl UnixFile {
 }
 
 impl TcpFile {
-    fn into_config(self, problems: &mut Vec<String>) -> TcpConfig {
-        let made = TlsFiles::in_directory(&Path::new(STATE_DIRECTORY).join("tls"));
+    /// Files that are not named are in `tls`, the folder of the private authority.
+    fn into_config(self, tls: &Path, problems: &mut Vec<String>) -> TcpConfig {
+        let made = TlsFiles::in_directory(tls);
         let given = [&self.certificate, &self.key, &self.client_ca];
         let count = given.iter().filter(|path| path.is_some()).count();
         if count != 0 && count != given.len() {

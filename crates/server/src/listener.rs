@@ -333,6 +333,22 @@ fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
     }
 }
 
+/// The number of a group: `name` itself if it is one, or that of the name in `/etc/group`. NSS is not used, because
+/// it would load foreign libraries into the process that holds the keys.
+#[must_use]
+pub fn group_id(name: &str) -> Option<u32> {
+    if let Ok(number) = name.parse() {
+        return Some(number);
+    }
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        (fields.next() == Some(name))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
+    })
+}
+
 /// A group as configured, and its number.
 #[derive(Debug)]
 struct Group {
@@ -341,8 +357,6 @@ struct Group {
 }
 
 impl Group {
-    /// A number, or a name in `/etc/group`. NSS is not used, because it would load foreign libraries into the
-    /// process that holds the keys.
     fn find(path: &Path, name: &str) -> Result<Self, ListenError> {
         let unknown = || ListenError::Group {
             path: path.to_owned(),
@@ -352,17 +366,7 @@ impl Group {
             name: name.to_owned(),
             id,
         };
-        if let Ok(number) = name.parse() {
-            return Ok(found(number));
-        }
-        let groups = fs::read_to_string("/etc/group").map_err(|_| unknown())?;
-        let mut lines = groups.lines().map(|line| line.split(':'));
-        let id = lines.find_map(|mut fields| {
-            (fields.next() == Some(name))
-                .then(|| fields.nth(1)?.parse().ok())
-                .flatten()
-        });
-        id.map(found).ok_or_else(unknown)
+        group_id(name).map(found).ok_or_else(unknown)
     }
 
     /// Gives a folder to the group.

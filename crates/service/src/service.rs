@@ -568,6 +568,7 @@ impl Session {
         self.state.set_rules(Arc::clone(&self.snapshot.rules));
         // A session that was opened during the change may still have the old quota or admission.
         self.quota.set_rate(settings.quota(identity), now);
+        self.engine.set_weight(settings.weight(identity));
         if !settings.admits(identity) {
             self.entry.sink.order(Order::Drain);
         }

@@ -290,7 +290,12 @@ impl Settings {
         let value = |settings: &Self| serde_json::to_value(settings).unwrap_or_default();
         let mut changes = Vec::new();
         compare("", &value(before), &value(self), &mut changes);
-        changes
+        // As the file names it.
+        let in_file = |change: String| match change.strip_prefix("log-filter") {
+            Some(rest) => format!("log.filter{rest}"),
+            None => change,
+        };
+        changes.into_iter().map(in_file).collect()
     }
 }
 
@@ -465,7 +470,7 @@ mod tests {
             "{changes:?}"
         );
         assert!(
-            changes.contains(&"log-filter: \"info\" → \"debug\"".to_owned()),
+            changes.contains(&"log.filter: \"info\" → \"debug\"".to_owned()),
             "{changes:?}"
         );
         assert_eq!(changes.len(), 3, "{changes:?}");

@@ -154,6 +154,9 @@ pub struct Backend {
     pub unusable: Option<String>,
     /// Whether a recent wrong result has excluded it from service.
     pub quarantined: bool,
+    /// The reason for which its last queue could not be opened, if that is so now; other backends serve its jobs.
+    #[serde(default)]
+    pub queue_refused: Option<String>,
 }
 
 /// Jobs of one operation on one backend.
@@ -269,6 +272,7 @@ impl Backend {
             version: status.description.version,
             unusable: status.unusable,
             quarantined: status.quarantined,
+            queue_refused: status.queue_refused,
         }
     }
 }

@@ -18,7 +18,7 @@ use openssl::md::{Md, MdRef};
 use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey, Private, Public};
 use openssl::pkey_ctx::PkeyCtx;
-use openssl::rsa::Padding;
+use openssl::rsa::{Padding, Rsa};
 use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
 
 use crate::keys::{self, TestKey};
@@ -177,10 +177,20 @@ fn ml_dsa_spki(set: MlDsaSet) -> Vec<u8> {
 /// If `key` is not an RSA key.
 #[must_use]
 pub fn rsa_modulus(spki: &[u8]) -> Vec<u8> {
-    let rsa = PKey::public_key_from_der(spki)
-        .and_then(|key| key.rsa())
-        .expect("an RSA key");
-    rsa.n().to_vec()
+    rsa(spki).n().to_vec()
+}
+
+fn rsa(spki: &[u8]) -> Rsa<Public> {
+    let key = PKey::public_key_from_der(spki).and_then(|key| key.rsa());
+    key.expect("an RSA key")
+}
+
+fn encrypt(spki: &[u8], value: &[u8], padding: Padding) -> Vec<u8> {
+    let rsa = rsa(spki);
+    let mut out = vec![0; rsa.size() as usize];
+    rsa.public_encrypt(value, &mut out, padding)
+        .expect("a value that fits");
+    out
 }
 
 /// The prime of a Diffie-Hellman key, big-endian.
@@ -199,13 +209,7 @@ pub fn dh_prime(key: &TestKey) -> Vec<u8> {
 /// If OpenSSL fails.
 #[must_use]
 pub fn rsa_public(spki: &[u8], value: &[u8]) -> Vec<u8> {
-    let rsa = PKey::public_key_from_der(spki)
-        .and_then(|key| key.rsa())
-        .expect("an RSA key");
-    let mut out = vec![0; rsa.size() as usize];
-    rsa.public_encrypt(value, &mut out, Padding::NONE)
-        .expect("a value below the modulus");
-    out
+    encrypt(spki, value, Padding::NONE)
 }
 
 /// Encrypts with PKCS#1 v1.5 padding.
@@ -214,13 +218,7 @@ pub fn rsa_public(spki: &[u8], value: &[u8]) -> Vec<u8> {
 /// If the message is too long.
 #[must_use]
 pub fn encrypt_pkcs1(spki: &[u8], message: &[u8]) -> Vec<u8> {
-    let rsa = PKey::public_key_from_der(spki)
-        .and_then(|key| key.rsa())
-        .expect("an RSA key");
-    let mut out = vec![0; rsa.size() as usize];
-    rsa.public_encrypt(message, &mut out, Padding::PKCS1)
-        .expect("a message that fits");
-    out
+    encrypt(spki, message, Padding::PKCS1)
 }
 
 /// Encrypts with OAEP padding.

@@ -7,6 +7,7 @@ fresh_machine gateway-1 21
 on gateway-1 haproxy-key
 place gateway-1 haproxy-lines /etc/haproxy/haproxy.cfg
 answer_ok gateway-1
+on gateway-1 haproxy-shell
 if [[ $INIT == systemd ]]; then on gateway-1 haproxy-restart; else on gateway-1 haproxy-by-hand; fi
 pooled_and_asynchronous
 handshakes gateway-1 50 "HAProxy"

@@ -26,8 +26,10 @@ load_stop "HAProxy, reloaded with a new provider"
 run gateway-1 'millrace gateway check haproxy'
 pooled_and_asynchronous
 
-# Last, because no handshake works afterwards: on both nodes the gateway's certificate is refused.
+# Last, because no handshake works afterwards: both nodes refuse the gateway's certificate, and the check says so.
 on node-1 two-nodes-revoke
+broken gateway-1 haproxy "revoked certificate" true true \
+    '^FAILURE +node +tcp:node-1:7400: .*revoked' '^FAILURE +node +tcp:node-2:7400: .*revoked'
 for machine in gateway-1 node-1 node-2; do machine_stop "$machine"; done
 
 # One node for a gateway on its own host.

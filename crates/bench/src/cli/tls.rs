@@ -39,7 +39,7 @@ const MAX_LATENCY_MS: u64 = 1000;
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = TLS_EXAMPLE)]
 pub struct TlsArgs {
-    /// What to measure, separated by commas
+    /// Parts of the measurement, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short])]
     pub(crate) part: Vec<Part>,
     /// Servers to measure, separated by commas

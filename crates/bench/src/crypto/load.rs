@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hint;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -134,7 +135,7 @@ struct Driver<'a> {
     requests: &'a Requests<'a>,
     engine: Engine,
     session: Session,
-    sink: Arc<Sink>,
+    ended: Receiver<(Completion, Instant)>,
     keys: Vec<Arc<Key>>,
 }
 
@@ -152,9 +153,8 @@ impl<'a> Driver<'a> {
         let backends = serving.0.iter().map(|subject| subject.make()).collect();
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
-        let sink = Arc::new(Sink::default());
-        let completions = Arc::clone(&sink) as Arc<dyn CompletionSink>;
-        let session = engine.open_session(completions, Owner::new(1, 1));
+        let (sink, ended) = channel();
+        let session = engine.open_session(Arc::new(Sink(sink)), Owner::new(1, 1));
         let keys = requests
             .keys
             .private_keys()
@@ -163,7 +163,7 @@ impl<'a> Driver<'a> {
         Ok(Self {
             requests,
             session,
-            sink,
+            ended,
             keys: keys
                 .map_err(|error| BenchError::Setup(format!("the engine refused a key: {error}")))?,
             engine,
@@ -221,7 +221,7 @@ impl<'a> Driver<'a> {
                 sent.resize(sent.len() + room, Instant::now());
                 self.engine.submit(jobs);
             }
-            for completion in self.sink.take()? {
+            for completion in self.completions()? {
                 ended.take(completion, &sent)?;
             }
         }
@@ -239,11 +239,18 @@ impl<'a> Driver<'a> {
             self.engine.submit(vec![self.job(index)]);
         }
         while ended.jobs < due.len() {
-            for completion in self.sink.take()? {
+            for completion in self.completions()? {
                 ended.take(completion, &due)?;
             }
         }
         ended.finish(start)
+    }
+
+    /// All completions since the last call; waits until there is one.
+    fn completions(&self) -> Result<impl Iterator<Item = (Completion, Instant)>, BenchError> {
+        let never = |_| BenchError::Wrong("jobs never ended".to_owned());
+        let first = self.ended.recv_timeout(DEADLINE).map_err(never)?;
+        Ok([first].into_iter().chain(self.ended.try_iter()))
     }
 
     fn job(&self, index: usize) -> Job {
@@ -290,42 +297,16 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// Takes completions, with the time of their arrival.
-#[derive(Default)]
-struct Sink {
-    ended: Mutex<Vec<(Completion, Instant)>>,
-    arrived: Condvar,
-}
-
-impl Sink {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Completion, Instant)>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All that ended since the last call; waits until there is something.
-    fn take(&self) -> Result<Vec<(Completion, Instant)>, BenchError> {
-        let mut ended = self.lock();
-        while ended.is_empty() {
-            let (guard, waited) = self
-                .arrived
-                .wait_timeout(ended, DEADLINE)
-                .unwrap_or_else(PoisonError::into_inner);
-            ended = guard;
-            if waited.timed_out() && ended.is_empty() {
-                return Err(BenchError::Wrong("jobs never ended".to_owned()));
-            }
-        }
-        Ok(std::mem::take(&mut *ended))
-    }
-}
+/// Passes completions on, with the time of their arrival.
+struct Sink(Sender<(Completion, Instant)>);
 
 impl CompletionSink for Sink {
     fn complete(&self, completions: &mut Vec<Completion>) {
         let now = Instant::now();
-        let mut ended = self.lock();
-        ended.extend(completions.drain(..).map(|completion| (completion, now)));
-        drop(ended);
-        self.arrived.notify_all();
+        for completion in completions.drain(..) {
+            // The receiver is gone only when the measurement has ended.
+            let _ = self.0.send((completion, now));
+        }
     }
 }
 

@@ -40,7 +40,7 @@ type Fetch = unsafe extern "C" fn(Ptr, Text, Text) -> Ptr;
 /// `OPENSSL_VERSION`: the name and version of the library.
 const VERSION: c_int = 0;
 
-/// `OPENSSL_CPU_INFO`: what it says of the processor.
+/// `OPENSSL_CPU_INFO`: its view of the processor.
 const CPU_INFO: c_int = 9;
 
 /// `EVP_CTRL_AEAD_GET_TAG`

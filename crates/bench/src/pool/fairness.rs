@@ -233,7 +233,7 @@ impl Flood {
             running.store(false, Ordering::Relaxed);
             Ok((value?, after.0 - before.0, after.1 - before.1, time))
         });
-        // What is under way ends before the victim is measured alone.
+        // Jobs under way end before the victim is measured alone.
         let deadline = Instant::now() + DEADLINE;
         let under_way = |count: &AtomicUsize| count.load(Ordering::Acquire) > 0;
         while self.counts.in_flight.iter().any(under_way) {

@@ -217,7 +217,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// What the thread that feeds and the one that takes completions share.
+/// The state shared by the thread that feeds and the one that takes completions.
 struct PipelinedRound {
     tally: Mutex<Tally>,
     feeder: Thread,

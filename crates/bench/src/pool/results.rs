@@ -227,7 +227,7 @@ fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
     table.render()
 }
 
-/// What is promised of a node with one worker per class, and shown of the others.
+/// The numbers to reach: promised for a node with one worker per class, shown for the others.
 pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
     let mut goals = Vec::new();
     for (one, node, workers) in rows(operations) {

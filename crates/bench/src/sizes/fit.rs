@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What an operation costs by its size, as a line: `t(n) = a + n / b`.
+//! The cost of an operation by its size, as a line: `t(n) = a + n / b`.
 //!
 //! `a` is what every operation costs however small it is (a system call, a context switch, the set-up
 //! of a device), `b` the speed once it runs. An accelerator has a large `a` and a large `b`: it wins

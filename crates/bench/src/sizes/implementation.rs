@@ -108,7 +108,7 @@ pub(super) type Operation = Box<dyn FnMut() -> Result<(), LibraryError>>;
 pub(super) struct Prepared {
     /// Does it once.
     pub(super) run: Operation,
-    /// What the first one gives, if every implementation must give the same.
+    /// The output of the first one, if every implementation must give the same.
     pub(super) output: Option<Vec<u8>>,
 }
 
@@ -182,7 +182,7 @@ impl Opened {
 type Function = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> Result<(), LibraryError>>;
 
 /// A function made ready for inputs of `size` bytes, with its first output, which all implementations
-/// share: it is computed by an instance of its own, because nonces count up.
+/// share: a separate instance computes it, because nonces count up.
 fn repeated(
     function: impl Fn() -> Result<Function, LibraryError>,
     size: usize,

@@ -21,7 +21,7 @@ use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value};
 use crate::report::{Table, dash, range};
 use crate::stats::Spread;
 
-/// What the saved form is called; another one is refused.
+/// The name of the saved form; another one is refused.
 const FORMAT: &str = "millrace-bench-sizes-1";
 
 /// Bound on a saved run, in bytes: the longest possible has a few megabytes.
@@ -39,9 +39,9 @@ pub(crate) struct SizesReport {
     pub(crate) slice_ms: u64,
     /// The packet size that gains are given for, in bytes.
     pub(crate) packet: usize,
-    /// Those that were there, the first of them being what others are compared with.
+    /// The implementations that were found; the others are compared with the first.
     pub(crate) implementations: Vec<Described>,
-    /// What is not there, and why.
+    /// Missing implementations and algorithms, with the reason.
     pub(crate) absent: Vec<Absent>,
     pub(crate) measured: Vec<Measured>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct SizesReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Described {
     pub(crate) name: String,
-    /// What it says of itself.
+    /// Version and view of the processor.
     pub(crate) description: String,
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is measured: one row per algorithm. Names are those of the command line, of the tables and of
+//! The algorithms, one row each. Names are those of the command line, of the tables and of
 //! the files.
 
 use crate::workload::BenchKey;
@@ -13,7 +13,7 @@ pub(crate) struct Row {
     pub(crate) request: Request,
 }
 
-/// What one operation is.
+/// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Sealing one packet: a new nonce, all bytes, the tag. The name in OpenSSL, bytes of the key.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One implementation in a process of its own.
+//! One implementation in a separate process.
 //!
 //! A libcrypto reads its capability mask when it is loaded, and one process cannot tell two builds of it apart. So
 //! each implementation is a child process that takes [`Ask`]s on its standard input and gives [`Answer`]s on its
@@ -44,7 +44,7 @@ struct Ask {
     time: Duration,
 }
 
-/// What a child says.
+/// An answer of a child.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Answer {
     /// At the start: the description of the implementation.
@@ -56,7 +56,7 @@ enum Answer {
     Wrong(String),
 }
 
-/// What one slice gave.
+/// The operations of one slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Slice {
     pub(super) operations: u64,

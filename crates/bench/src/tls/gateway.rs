@@ -231,7 +231,7 @@ impl Origin {
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
 
-/// What the provider needs in HAProxy. Unless root runs it, HAProxy would give up its right to start threads, and
+/// Directives that the provider needs in HAProxy. Unless root runs it, HAProxy would give up its right to start threads, and
 /// the provider starts one.
 const ASYNCHRONOUS: &str = "  ssl-mode-async\n  insecure-fork-wanted\n";
 

@@ -3,16 +3,15 @@
 
 //! A TLS load generator: full handshakes from one thread, a fixed number at a time.
 //!
-//! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN, and then it
-//! waits for the gateway's own end, so that all work for it is done when it counts. Its latency is
-//! the time from before `connect` until the client has finished the handshake. With a *request* it also
-//! asks for something small, and the gateway ends; the latency then lasts until that end. The load is closed (a
-//! new connection starts when one has ended, so throughput and offered load are the same) or paced (at
-//! a given rate, and the latency counts from when a handshake was due).
+//! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN. It then waits for the gateway's
+//! end, so that all its work is done when it counts. Its latency is the time from before `connect` until the client
+//! has finished the handshake. With a *request* it also asks for a small response, and the gateway ends the
+//! connection; the latency then lasts until that end. The load is closed (a new connection starts when one has ended,
+//! so throughput and offered load are the same) or paced (at a given rate, and the latency counts from the time at
+//! which a handshake was due).
 //!
-//! Every handshake is checked: the certificate must be the expected one, byte for byte, the
-//! signature in it must verify, the version must be the one asked for, and it must not be a
-//! resumption. A handshake that is not so is a failure with a reason.
+//! Every handshake is checked: the certificate is the expected one, byte for byte, its signature verifies, the version
+//! is the offered one, and it is no resumption. Any other handshake is a failure with a reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -41,16 +40,16 @@ use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::Latencies;
 
-/// A connection on which nothing happens for so long has failed. Clients give up later than that.
+/// A connection without any event for this time has failed. Clients give up later.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long to wait for events between checks of the clock and of a request to stop.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// Between two looks for connections on which nothing happens.
+/// Interval of checks for connections without any event.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is asked: the gateways answer `ok` and end the connection.
+/// The request: the gateways answer `ok` and end the connection.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// Bound on a response: the gateways' are below 300 bytes.
@@ -59,7 +58,7 @@ const MAX_RESPONSE_LEN: usize = 64 << 10;
 /// After this many failures a round ends, and its reasons are reported instead of figures.
 const MAX_FAILURES: u64 = 1000;
 
-/// Where handshakes go, and what they must look like.
+/// The server of handshakes, and their required properties.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     address: SocketAddr,
@@ -81,12 +80,12 @@ impl Target {
         // certificate (RFC 8422 section 5.1.1); that it is not used is checked below.
         provider.kx_groups = vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1];
         let algorithms = provider.signature_verification_algorithms;
-        let versions: &[&'static rustls::SupportedProtocolVersion] = match version {
-            TlsVersion::Tls12 => &[&version::TLS12],
-            TlsVersion::Tls13 => &[&version::TLS13],
+        let version = match version {
+            TlsVersion::Tls12 => &version::TLS12,
+            TlsVersion::Tls13 => &version::TLS13,
         };
         let mut config = ClientConfig::builder_with_provider(Arc::new(only_aes128(provider)))
-            .with_protocol_versions(versions)
+            .with_protocol_versions(&[version])
             .map_err(|error| BenchError::Setup(format!("cannot set up a TLS client: {error}")))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Pinned {
@@ -96,27 +95,23 @@ impl Target {
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         config.enable_sni = true;
-        let version = match version {
-            TlsVersion::Tls12 => ProtocolVersion::TLSv1_2,
-            TlsVersion::Tls13 => ProtocolVersion::TLSv1_3,
-        };
         let name = ServerName::try_from("localhost")
             .map_err(|error| BenchError::Setup(format!("cannot name a TLS server: {error}")))?;
         Ok(Self {
             address,
             name,
-            version,
+            version: version.version,
             config: Arc::new(config),
         })
     }
 }
 
-/// What a round of load brought.
+/// The handshakes of one load.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Handshakes that were done and verified, with the gateway's end seen.
     pub(super) completed: u64,
-    /// What went wrong, and how often.
+    /// How often each failure occurred.
     pub(super) failures: BTreeMap<String, u64>,
     /// From the start of the first connection to the end of the last.
     pub(super) elapsed: Duration,
@@ -131,7 +126,7 @@ impl Outcome {
     }
 }
 
-/// Which load is offered.
+/// An offered load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     /// Handshakes at a time, at most.
@@ -139,7 +134,7 @@ pub(super) struct Offer {
     pub(super) duration: Duration,
     /// Whether each connection also carries a request.
     pub(super) request: bool,
-    /// Handshakes per second, evenly spread. Without it the load is closed: as many as go.
+    /// Handshakes per second, evenly spread; `None` for a closed load: as many as possible.
     pub(super) per_s: Option<f64>,
 }
 
@@ -155,31 +150,22 @@ pub(super) fn drive(
 struct Generator<'a> {
     target: &'a Target,
     offer: Offer,
-    pace: Option<Pace>,
+    /// In a paced load: when the next handshake is due.
+    due: Option<Instant>,
     epoll: rustix::fd::OwnedFd,
     slots: Vec<Option<Connection>>,
     free: Vec<usize>,
     outcome: Outcome,
 }
 
-/// When the next handshake of a paced load is due.
-struct Pace {
-    due: Instant,
-    interval: Duration,
-}
-
 impl<'a> Generator<'a> {
     fn new(target: &'a Target, offer: Offer) -> Result<Self, BenchError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(BenchError::system("create an epoll instance"))?;
-        let pace = offer.per_s.map(|per_s| Pace {
-            due: Instant::now(),
-            interval: Duration::from_secs_f64(1.0 / per_s.max(1.0)),
-        });
         Ok(Self {
             target,
+            due: offer.per_s.map(|_| Instant::now()),
             offer,
-            pace,
             epoll,
             slots: (0..offer.concurrency).map(|_| None).collect(),
             free: (0..offer.concurrency).collect(),
@@ -216,9 +202,9 @@ impl<'a> Generator<'a> {
 
     fn wait(&self, events: &mut Vec<epoll::Event>, now: Instant) -> Result<(), BenchError> {
         events.clear();
-        let due = self.pace.as_ref().filter(|_| !self.free.is_empty());
-        let slice = due.map_or(WAIT_SLICE, |pace| {
-            pace.due.saturating_duration_since(now).min(WAIT_SLICE)
+        let due = self.due.filter(|_| !self.free.is_empty());
+        let slice = due.map_or(WAIT_SLICE, |due| {
+            due.saturating_duration_since(now).min(WAIT_SLICE)
         });
         // Below a second, so both conversions fit.
         let slice = Timespec {
@@ -232,18 +218,17 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Starts what is due: in a closed load whatever there is room for.
+    /// Starts the handshakes that are due: in a closed load as many as there is room for.
     fn start_due(&mut self, now: Instant) {
         while let Some(slot) = self.free.last().copied() {
-            let started = match &mut self.pace {
-                None => Instant::now(),
-                Some(pace) if pace.due > now => return,
-                Some(pace) => {
-                    let due = pace.due;
-                    pace.due += pace.interval;
-                    due
-                }
-            };
+            let started = self.due.unwrap_or_else(Instant::now);
+            if started > now && self.due.is_some() {
+                return;
+            }
+            let per_s = self.offer.per_s.unwrap_or(1.0).max(1.0);
+            self.due = self
+                .due
+                .map(|due| due + Duration::from_secs_f64(1.0 / per_s));
             match self.open(slot, started) {
                 Ok(()) => drop(self.free.pop()),
                 // Not again within this turn: that would be a loop without an end.
@@ -335,7 +320,7 @@ struct Connection {
     started: Instant,
     last_event: Instant,
     latency: Option<Duration>,
-    /// What came back, if something was asked.
+    /// The response so far, if there was a request.
     response: Option<Vec<u8>>,
 }
 
@@ -398,7 +383,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// The gateway has ended: the latency, if all that was to be done is done.
+    /// The gateway has ended: the latency, if the connection did all its work.
     fn ended(&self) -> Result<Duration, HandshakeFailure> {
         let done = self.latency.ok_or(HandshakeFailure::Closed)?;
         match &self.response {
@@ -443,7 +428,7 @@ impl Connection {
     }
 }
 
-/// Writes what the client has to say. A fresh loopback socket takes a whole flight, so a full send
+/// Writes the pending output of the client. A fresh loopback socket takes a whole flight, so a full send
 /// buffer is an error here and not a state.
 fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), HandshakeFailure> {
     while tls.wants_write() {

@@ -49,7 +49,7 @@ impl<W: Copy + fmt::Display> Cell<W> {
         Self { mode, ..self }
     }
 
-    /// The name of what is compared in several modes.
+    /// The name of the cells that are compared in several modes.
     pub(super) fn group(&self) -> String {
         format!("{}, {}", self.server, self.work)
     }

@@ -15,7 +15,7 @@ pub(super) struct Row {
     /// Whether with the card.
     with: bool,
     pub(super) per_s: f64,
-    /// As the article has it.
+    /// As printed in the article.
     pub(super) ms: f64,
 }
 

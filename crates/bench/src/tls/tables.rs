@@ -229,7 +229,7 @@ fn profiles(report: &TlsReport) -> String {
             let cells = profiles.iter().map(|one| value(one));
             table.row([name.to_owned()].into_iter().chain(cells));
         };
-        for class in Class::ALL {
+        for &class in Class::ALL {
             let us = |one: &CellProfile| one.cpu_us * one.profile.class(class).share;
             if profiles.iter().any(|one| us(one) >= 0.05) {
                 row(class.name(), &|one| format!("{:.1}", us(one)));

@@ -134,7 +134,7 @@ struct Handed {
     _backend: Arc<dyn Backend>,
 }
 
-/// What one measurement gave.
+/// The rates of one measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate {
     /// Operations per second of the thread's CPU time; by the clock for a device.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The requests of one case: inputs, what each must yield, and the check of every kind of output.
+//! The requests of one case: inputs, expected outputs, and the check of every kind of output.
 //!
 //! An output is either known beforehand and compared at once, or it is a randomised signature that is
 //! verified with the public key after the round, from a bounded and evenly spread sample.
@@ -33,7 +33,7 @@ pub(crate) struct Requests<'a> {
 }
 
 struct Input {
-    /// What a backend takes.
+    /// The input of a backend.
     request: Vec<u8>,
     /// The message whose digest is signed, and that digest.
     signed: Option<([u8; 8], Digest)>,
@@ -247,7 +247,7 @@ impl Checks {
         self.offered += 1;
     }
 
-    /// Verifies what was kept.
+    /// Verifies the kept outputs.
     ///
     /// # Errors
     /// [`BenchError::Wrong`] for a wrong output, or if there was no output at all.

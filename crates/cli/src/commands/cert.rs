@@ -1,64 +1,102 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace cert`: issues certificates for clients that connect over TCP, from the node's own authority, and
-//! revokes them.
+//! `millrace cert`: the private authority, which issues certificates for nodes and for clients that connect over
+//! TCP, and revokes those of clients.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
+use millrace_server::listener::group_id;
 use millrace_server::tls::{
-    CertificateError, ensure_node_certificates, issue_client_certificate, revoke_client_certificate,
+    CertificateError, ensure_authority, issue_client_certificate, issue_node_certificate,
+    revocation_list, revoke_client_certificate,
 };
 use zeroize::Zeroizing;
 
-use crate::args::{CertClientArgs, CertCommand, CertRevokeArgs};
+use crate::args::{CertAuthorityArgs, CertClientArgs, CertCommand, CertNodeArgs, CertRevokeArgs};
 use crate::exit::{Failure, fail};
 use crate::owner::as_owner_of;
 use crate::settings::Settings;
 
+/// Mode of a folder with a private key that only its owner reads, and of one that a group reads.
+const FOLDER_MODES: (u32, u32) = (0o700, 0o750);
+const KEY_MODES: (u32, u32) = (0o600, 0o640);
+const PUBLIC_MODE: u32 = 0o644;
+
 pub(crate) fn run(command: &CertCommand) -> Result<()> {
     match command {
+        CertCommand::Authority(args) => authority(args),
+        CertCommand::Node(args) => node(args),
         CertCommand::Client(args) => client(args),
         CertCommand::Revoke(args) => revoke(args),
     }
+}
+
+fn authority(args: &CertAuthorityArgs) -> Result<()> {
+    let tls = Settings::for_store(&args.store)?.tls;
+    as_owner_of(&tls, || ensure_authority(&tls))??;
+    eprintln!(
+        "the authority is in {} (ca.crt, ca.key, ca.crl)\nnext: millrace cert node NAME -o DIR",
+        tls.display()
+    );
+    Ok(())
+}
+
+fn node(args: &CertNodeArgs) -> Result<()> {
+    let CertNodeArgs {
+        name,
+        address,
+        output,
+        store,
+    } = args;
+    let tls = Settings::for_store(store)?.tls;
+    let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let names = [std::slice::from_ref(name), address, &own].concat();
+    let files = free(output, ["ca.crt", "ca.crl", "node.crt", "node.key"])?;
+    let issued = as_owner_of(&tls, || {
+        ensure_authority(&tls)?;
+        issue_node_certificate(&tls, &names)
+    })?;
+    let issued = issued.map_err(coded)?;
+    let readers = Readers::Owner;
+    readers.make_folder(output)?;
+    let [ca, revoked, certificate, key] = &files;
+    readers.write(ca, &issued.ca, PUBLIC_MODE)?;
+    readers.write(revoked, &issued.revoked, PUBLIC_MODE)?;
+    readers.write(certificate, issued.certificate.as_bytes(), PUBLIC_MODE)?;
+    readers.write(key, issued.key.as_bytes(), KEY_MODES.0)?;
+    eprintln!(
+        "wrote ca.crt, ca.crl, node.crt and node.key to {}\n\
+         next: copy them to the folder tls in the state folder of {name}, as files of the node's user",
+        output.display()
+    );
+    Ok(())
 }
 
 fn client(args: &CertClientArgs) -> Result<()> {
     let CertClientArgs {
         name,
         output,
+        group,
         store,
     } = args;
-    let settings = Settings::for_store(store)?;
-    let [ca, certificate, key] = ["ca.pem", "cert.pem", "key.pem"].map(|file| output.join(file));
-    for file in [&ca, &certificate, &key] {
-        if file.exists() {
-            bail!(
-                "{} exists: choose another folder, or remove it first",
-                file.display()
-            );
-        }
-    }
-    let issued = as_owner_of(&settings.tls, || {
-        // The authority is created here if no node has listened on TCP yet.
-        if !settings.tls.join("ca.crt").exists() {
-            ensure_node_certificates(&settings.tls, std::slice::from_ref(&settings.node.name))?;
-        }
-        issue_client_certificate(&settings.tls, name)
+    let readers = Readers::of(group.as_deref())?;
+    let tls = Settings::for_store(store)?.tls;
+    let files = free(output, ["ca.pem", "cert.pem", "key.pem"])?;
+    let issued = as_owner_of(&tls, || {
+        ensure_authority(&tls)?;
+        issue_client_certificate(&tls, name)
     })?;
     let issued = issued.map_err(coded)?;
-    let mut folder = DirBuilder::new();
-    folder.recursive(true).mode(0o700);
-    folder
-        .create(output)
-        .with_context(|| format!("making {}", output.display()))?;
-    copy(&issued.ca, &ca, 0o644)?;
-    copy(&issued.certificate, &certificate, 0o644)?;
-    copy(&issued.key, &key, 0o600)?;
+    readers.make_folder(output)?;
+    let [ca, certificate, key] = &files;
+    readers.write(ca, &read(&issued.ca)?, PUBLIC_MODE)?;
+    readers.write(certificate, &read(&issued.certificate)?, PUBLIC_MODE)?;
+    readers.write(key, &read(&issued.key)?, readers.key_mode())?;
     // Only the client keeps its private key; the node keeps the certificate, as a record.
     fs::remove_file(&issued.key).with_context(|| format!("removing {}", issued.key.display()))?;
     eprintln!(
@@ -73,8 +111,9 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
     let tls = Settings::for_store(store)?.tls;
     as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(coded)?;
     eprintln!(
-        "revoked the certificate of {name}: nodes refuse it once they have reloaded\n\
-         next: systemctl reload millrace"
+        "revoked the certificate of {name}: a node refuses it once it has the list {} and has reloaded\n\
+         next: copy the list to the folder tls of each further node; systemctl reload millrace on all",
+        revocation_list(&tls).display()
     );
     Ok(())
 }
@@ -82,19 +121,91 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
 /// An invalid name is a usage error.
 fn coded(error: CertificateError) -> Error {
     match error {
-        CertificateError::Name(_) => fail(Failure::Usage, error.to_string()),
+        CertificateError::Name(_) | CertificateError::NodeName(_) => {
+            fail(Failure::Usage, error.to_string())
+        }
         other => other.into(),
     }
 }
 
-fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    let bytes =
-        Zeroizing::new(fs::read(from).with_context(|| format!("reading {}", from.display()))?);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(to);
-    file.and_then(|mut file| file.write_all(&bytes))
-        .with_context(|| format!("writing {}", to.display()))
+/// The paths of new files in a folder.
+fn free<const N: usize>(folder: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
+    let files = names.map(|name| folder.join(name));
+    if let Some(file) = files.iter().find(|file| file.exists()) {
+        bail!(
+            "{} exists: choose another folder, or remove it first",
+            file.display()
+        );
+    }
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(Zeroizing::new(bytes))
+}
+
+/// Who may read the files of a new certificate.
+enum Readers {
+    Owner,
+    Group { name: String, id: u32 },
+}
+
+impl Readers {
+    fn of(group: Option<&str>) -> Result<Self> {
+        let Some(name) = group else {
+            return Ok(Self::Owner);
+        };
+        let unknown = || {
+            fail(
+                Failure::Usage,
+                format!("there is no group {name:?} in /etc/group"),
+            )
+        };
+        let id = group_id(name).ok_or_else(unknown)?;
+        let name = name.to_owned();
+        Ok(Self::Group { name, id })
+    }
+
+    fn key_mode(&self) -> u32 {
+        match self {
+            Self::Owner => KEY_MODES.0,
+            Self::Group { .. } => KEY_MODES.1,
+        }
+    }
+
+    /// Makes a folder, or opens an existing one to the group.
+    fn make_folder(&self, folder: &Path) -> Result<()> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(FOLDER_MODES.0);
+        builder
+            .create(folder)
+            .with_context(|| format!("making {}", folder.display()))?;
+        self.give(folder, FOLDER_MODES.1)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+        let closed = mode & 0o700;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(closed)
+            .open(path);
+        file.and_then(|mut file| file.write_all(bytes))
+            .with_context(|| format!("writing {}", path.display()))?;
+        let permissions = Permissions::from_mode(mode);
+        self.give(path, mode)?;
+        fs::set_permissions(path, permissions)
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Gives a path to the group, with this mode.
+    fn give(&self, path: &Path, mode: u32) -> Result<()> {
+        let Self::Group { name, id } = self else {
+            return Ok(());
+        };
+        chown(path, None, Some(*id))
+            .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
+            .with_context(|| format!("giving {} to group {name}", path.display()))
+    }
 }

@@ -134,10 +134,19 @@ fn page(status: &Status) -> String {
     let backends: Vec<String> = status
         .backends
         .iter()
-        .map(|backend| match (&backend.unusable, backend.quarantined) {
-            (Some(reason), _) => format!("{} (not usable: {reason})", backend.backend),
-            (None, true) => format!("{} (quarantined)", backend.backend),
-            (None, false) => format!("{} ({})", backend.backend, backend.version),
+        .map(|backend| {
+            match (
+                &backend.unusable,
+                backend.quarantined,
+                &backend.queue_refused,
+            ) {
+                (Some(reason), _, _) => format!("{} (not usable: {reason})", backend.backend),
+                (None, true, _) => format!("{} (quarantined)", backend.backend),
+                (None, false, Some(reason)) => {
+                    format!("{} (no queue at present: {reason})", backend.backend)
+                }
+                (None, false, None) => format!("{} ({})", backend.backend, backend.version),
+            }
         })
         .collect();
     let waiting: usize = status.waiting.iter().map(|class| class.jobs).sum();

@@ -12,13 +12,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use millrace_engine::{Backend, BackendKind, Engine};
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles};
-use millrace_server::node::ReloadReport;
+use millrace_server::listener::ListenError;
+use millrace_server::node::{ReloadReport, StartError};
 use millrace_server::tls::{CertificateError, ensure_node_certificates, revocation_list};
 use millrace_server::{Node, NodeHandle};
+use millrace_service::Reloaded;
 use millrace_service::settings::LogControl;
+use millrace_service::store::{KekError, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -45,7 +48,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let log = start_log(&read.node)?;
     // Before any secret is read.
     harden::process(args.lock_memory)?;
-    let store = read.open_own_store()?;
+    let store = read.open_own_store().map_err(coded_of_store)?;
     let Settings {
         node: mut config,
         tls,
@@ -77,7 +80,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             progress::while_doing("loading keys", || config.service(engine.clone(), store));
         let service = service.context("starting the node")?;
         service.control_log(Box::new(log));
-        let node = Node::bind_with(config, service, inherited).context("starting the node")?;
+        let node = Node::bind_with(config, service, inherited).map_err(coded)?;
         let handle = node.handle();
         let (args, reloading) = (args.clone(), node.handle());
         handle.on_reload(Arc::new(move |actor| {
@@ -95,6 +98,34 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     });
     engine.stop();
     result
+}
+
+/// A socket or file that the configuration names wrongly is a usage error.
+fn coded(error: StartError) -> Error {
+    let usage = match &error {
+        StartError::Listen(reason) => match reason {
+            ListenError::Io { .. } | ListenError::InUse(_) => false,
+            ListenError::NotASocket(_)
+            | ListenError::Group { .. }
+            | ListenError::GroupDenied { .. }
+            | ListenError::Folder { .. } => true,
+        },
+        StartError::NotLoopback(_) => true,
+        StartError::Address { .. } | StartError::Tls(_) | StartError::Store(_) => false,
+    };
+    if usage {
+        fail(Failure::Usage, format!("starting the node: {error}"))
+    } else {
+        Error::new(error).context("starting the node")
+    }
+}
+
+/// A key-encryption key that other users can read is a mistake of the configuration.
+fn coded_of_store(error: Error) -> Error {
+    match error.downcast_ref() {
+        Some(StoreError::Kek(KekError::Exposed { .. })) => fail(Failure::Usage, error.to_string()),
+        _ => error,
+    }
 }
 
 /// Reports to a watching service manager that the node lives: the runtime runs tasks, the locks of service and
@@ -185,11 +216,17 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
                     keys,
                     needs_restart,
                 } = report;
-                let revision = settings.revision;
+                let Reloaded {
+                    changed,
+                    removed,
+                    broken,
+                } = keys;
                 tracing::info!(
-                    revision,
-                    changes = settings.changes.join("; "),
-                    ?keys,
+                    settings_revision = settings.revision,
+                    settings_changed = settings.changes.join("; "),
+                    keys_changed = changed,
+                    keys_removed = removed,
+                    keys_broken = broken,
                     "reloaded"
                 );
                 if !needs_restart.is_empty() {

@@ -21,6 +21,8 @@ const COMMANDS: &[&[&str]] = &[
     &["key", "policy"],
     &["key", "stub"],
     &["cert"],
+    &["cert", "authority"],
+    &["cert", "node"],
     &["cert", "client"],
     &["status"],
     &["gateway"],
@@ -71,6 +73,13 @@ fn short_help_fits_a_terminal_and_long_help_has_an_example() {
 }
 
 #[test]
+fn short_help_of_up_fits_a_small_terminal() {
+    let help = Place::new().run(&["up", "-h"]).done().data.clone();
+    let lines = help.lines().count();
+    assert!(lines <= 36, "{lines} lines:\n{help}");
+}
+
+#[test]
 fn reference_pages_match_the_binary() {
     let place = Place::new();
     let fresh = place.path("reference");
@@ -97,8 +106,14 @@ fn every_command_has_a_manual_page() {
             .collect();
         let page = folder.join(format!("{}.1", words.join("-")));
         let text = fs::read_to_string(&page).unwrap_or_default();
-        assert!(text.contains(".TH"), "{}", page.display());
+        for part in [".TH", "FILES", "EXIT STATUS", "SEE ALSO"] {
+            assert!(text.contains(part), "no {part} in {}", page.display());
+        }
     }
+    let settings = fs::read_to_string(folder.join("millrace-node.toml.5")).unwrap();
+    assert!(settings.contains("drain\\-timeout\\-ms"), "{settings}");
+    let up = fs::read_to_string(folder.join("millrace-up.1")).unwrap();
+    assert!(up.contains("MILLRACE_STATE"), "{up}");
 }
 
 #[test]
@@ -126,6 +141,9 @@ fn command_line_is_refused_with_code_2() {
         &["gateway", "nginx", "--dry-run"],
         &["gateway", "check", "curl"],
         &["up", "--nope"],
+        &["up", "--workers", "0"],
+        &["up", "--socket-group", "no such group"],
+        &["up", "--metrics", "192.0.2.1:1"],
     ] {
         assert_eq!(place.run(args).code, 2, "{args:?}");
     }

@@ -148,7 +148,7 @@ fn sighup_applies_changed_settings_and_keeps_the_old_ones_if_any_is_wrong() {
     // The log lists the changes, including those that need a restart.
     for part in [
         "limits.quota-ops-per-second: 0 → 7",
-        "log-filter",
+        "log.filter",
         "hold after a restart",
     ] {
         node.wait_for_log(part, 1);

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::dispatch::Backends;
@@ -34,9 +34,25 @@ pub struct Session {
 
 pub(super) struct SessionInner {
     pub(super) id: u64,
-    pub(super) owner: Owner,
+    pub(super) owner_id: u64,
+    /// The weight of the owner, as of the last [`Session::set_weight`].
+    pub(super) weight: AtomicU32,
     pub(super) closed: AtomicBool,
     pub(super) sink: Arc<dyn CompletionSink>,
+}
+
+impl Session {
+    /// Changes the weight of the owner, from the next job of this session on.
+    pub fn set_weight(&self, weight: u32) {
+        self.inner.weight.store(weight, Ordering::Relaxed);
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner::new(
+            self.inner.owner_id,
+            self.inner.weight.load(Ordering::Relaxed),
+        )
+    }
 }
 
 impl fmt::Debug for Session {
@@ -157,7 +173,7 @@ pub(super) struct Queued {
 
 impl Waiting for Queued {
     fn owner(&self) -> Owner {
-        self.job.session.inner.owner
+        self.job.session.owner()
     }
     fn session(&self) -> u64 {
         self.job.session.inner.id

@@ -24,7 +24,7 @@ mod worker;
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -232,7 +232,8 @@ impl Engine {
         Session {
             inner: Arc::new(SessionInner {
                 id,
-                owner,
+                owner_id: owner.id(),
+                weight: AtomicU32::new(owner.weight()),
                 closed: AtomicBool::new(false),
                 sink,
             }),
@@ -277,7 +278,7 @@ impl Engine {
     pub fn cancel(&self, session: &Session, id: JobId) -> bool {
         let shared = self.shared();
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner.id(), session.inner.id);
+            let (owner, session) = (session.inner.owner_id, session.inner.id);
             let removed = lock(&class.state).queue.remove(owner, session, id);
             if let Some(queued) = removed {
                 shared.end(vec![(queued, JobError::Cancelled)]);
@@ -293,7 +294,7 @@ impl Engine {
         let shared = self.shared();
         session.inner.closed.store(true, Ordering::Release);
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner.id(), session.inner.id);
+            let (owner, session) = (session.inner.owner_id, session.inner.id);
             let removed = lock(&class.state).queue.remove_session(owner, session);
             shared.end(
                 removed

@@ -163,7 +163,7 @@ impl Shared {
         for (session, completions) in sessions {
             state
                 .queue
-                .release(session.inner.owner.id(), completions.len());
+                .release(session.inner.owner_id, completions.len());
         }
         let express = state.needs_express();
         drop(state);

@@ -69,6 +69,10 @@ impl Owner {
     pub(crate) fn id(self) -> u64 {
         self.id
     }
+
+    pub(crate) fn weight(self) -> u32 {
+        self.weight
+    }
 }
 
 /// What the queue needs to know of the jobs in it.

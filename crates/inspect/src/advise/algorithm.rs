@@ -21,7 +21,7 @@ pub(crate) enum Cipher {
 
 /// The names of a cipher.
 pub(crate) struct CipherNames {
-    /// Name for people. In capitals it is OpenVPN's, in small letters that of `millrace bench sizes`.
+    /// The displayed name. In capitals it is OpenVPN's, in small letters that of `millrace bench sizes`.
     pub(crate) name: &'static str,
     /// strongSwan's keyword for ESP and IKE, with the integrity if that is a separate transform.
     pub(crate) strongswan: &'static str,
@@ -92,7 +92,7 @@ pub(crate) enum Group {
 
 /// The names of a group.
 pub(crate) struct GroupNames {
-    /// Name for people.
+    /// The displayed name.
     pub(crate) name: &'static str,
     /// strongSwan's keywords.
     pub(crate) strongswan: &'static str,
@@ -126,7 +126,7 @@ pub(crate) enum Prf {
 }
 
 impl Prf {
-    /// Name for people.
+    /// The displayed name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "HMAC-SHA-256",

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_architecture_is_told_by_its_words() {
+    fn words_of_cpuinfo_give_the_architecture() {
         let cases = [
             (
                 "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu lm aes\n",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_of_some_cores_only_are_told_apart() {
+    fn extensions_of_some_cores_are_separate() {
         let text = "processor: 0\nFeatures: neon aes\nCPU implementer: 0x41\n\nprocessor: 1\nFeatures: neon\n";
         let info = CpuInfo::parse(text);
         assert_eq!(flags(&info), ["neon"]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn risc_v_names_are_taken_apart() {
+    fn isa_string_of_risc_v_is_split() {
         let info = CpuInfo::parse("processor: 0\nisa: rv64imafdcv_zicsr_zkne_zvkg\n");
         assert_eq!(
             flags(&info),

@@ -213,17 +213,16 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
         (None, None) => topology(reader),
         told => told,
     };
-    cpu.model = [
+    let names = [
         "model name",
         "cpu model",
         "cpu",
         "uarch",
         "Processor",
         "Model Name",
-    ]
-    .iter()
-    .find_map(|name| info.field(name))
-    .map(str::to_owned);
+    ];
+    let model = names.iter().find_map(|name| info.field(name));
+    cpu.model = model.map(str::to_owned);
     let design = models::known(info).map(|(name, _)| name);
     cpu.design = design.or_else(|| models::arm_core(info)).map(str::to_owned);
     cpu.microcode = info.field("microcode").map(str::to_owned);

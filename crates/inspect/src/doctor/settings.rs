@@ -220,20 +220,19 @@ fn parse_line(program: Program, line: &str) -> Vec<Setting> {
                 nginx::Statement::Open(_) | nginx::Statement::Close => None,
             })
             .collect(),
-        Program::Haproxy => setting_of(&haproxy::words(line)).into_iter().collect(),
-        Program::Openssl => openssl_cnf::assignment(line)
-            .map(|(name, value)| setting(name, &value))
-            .into_iter()
-            .collect(),
+        Program::Haproxy => Vec::from_iter(setting_of(&haproxy::words(line))),
+        Program::Openssl => {
+            let assignment = openssl_cnf::assignment(line);
+            Vec::from_iter(assignment.map(|(name, value)| setting(name, &value)))
+        }
         Program::Strongswan => {
             let line = line.split('#').next().unwrap_or_default();
-            line.split([';', '{', '}'])
-                .filter_map(name_and_value)
-                .collect()
+            let pieces = line.split([';', '{', '}']);
+            pieces.filter_map(name_and_value).collect()
         }
-        Program::Limits => limit(line).into_iter().collect(),
+        Program::Limits => Vec::from_iter(limit(line)),
         Program::Openvpn | Program::Systemd | Program::Modprobe => {
-            name_and_value(line).into_iter().collect()
+            Vec::from_iter(name_and_value(line))
         }
     }
 }

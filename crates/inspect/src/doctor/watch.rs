@@ -247,7 +247,10 @@ pub fn rates(
 ) -> Rates {
     let seconds = elapsed.as_secs_f64();
     // Counters stay far below 2^53.
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a rate is displayed with three digits"
+    )]
     let rate = |before: u64, after: u64| {
         let moved = after.checked_sub(before)?;
         (seconds > 0.0).then(|| moved as f64 / seconds)

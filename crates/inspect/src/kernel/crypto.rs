@@ -239,7 +239,7 @@ type         : skcipher
 ";
 
     #[test]
-    fn the_highest_priority_that_may_be_asked_for_wins() {
+    fn usable_driver_with_the_highest_priority_wins() {
         let all = algorithms(TEXT);
         assert_eq!(all.len(), 4);
         let taken = winner(&all, "cbc(aes)").map(|entry| entry.driver.as_str());
@@ -253,7 +253,7 @@ type         : skcipher
     }
 
     #[test]
-    fn drivers_tell_where_they_compute() {
+    fn name_of_a_driver_gives_its_engine() {
         let engine = |driver: &str| {
             Algorithm {
                 driver: driver.to_owned(),
@@ -276,7 +276,7 @@ type         : skcipher
     }
 
     #[test]
-    fn nonsense_is_left_out() {
+    fn lines_that_are_not_proc_crypto_are_skipped() {
         for text in [
             "",
             "\0",

@@ -15,24 +15,13 @@ use crate::report::{Section, SectionReader};
 use millrace_hostfs::Root;
 
 /// Algorithms that gateways use from the kernel, and their users.
+#[rustfmt::skip]
 const ASKED_FOR: [(&str, &str); 12] = [
     ("rfc4106(gcm(aes))", "IPsec with AES-GCM"),
-    (
-        "authenc(hmac(sha256),cbc(aes))",
-        "IPsec with AES-CBC and SHA-256",
-    ),
-    (
-        "authenc(hmac(sha512),cbc(aes))",
-        "IPsec with AES-CBC and SHA-512",
-    ),
-    (
-        "authenc(hmac(sha1),cbc(aes))",
-        "IPsec with AES-CBC and SHA-1",
-    ),
-    (
-        "rfc7539esp(chacha20,poly1305)",
-        "IPsec with ChaCha20-Poly1305",
-    ),
+    ("authenc(hmac(sha256),cbc(aes))", "IPsec with AES-CBC and SHA-256"),
+    ("authenc(hmac(sha512),cbc(aes))", "IPsec with AES-CBC and SHA-512"),
+    ("authenc(hmac(sha1),cbc(aes))", "IPsec with AES-CBC and SHA-1"),
+    ("rfc7539esp(chacha20,poly1305)", "IPsec with ChaCha20-Poly1305"),
     ("gcm(aes)", "kernel TLS, OpenVPN DCO"),
     ("cbc(aes)", "IPsec, /dev/crypto, AF_ALG"),
     ("ctr(aes)", "IPsec, AF_ALG"),

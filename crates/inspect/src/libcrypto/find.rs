@@ -132,19 +132,12 @@ fn folders(reader: &mut SectionReader<'_>) -> Vec<String> {
 /// The folders in the loader's configuration.
 fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut files = vec!["etc/ld.so.conf".to_owned()];
-    let more = reader.names("etc/ld.so.conf.d");
-    files.extend(
-        more.into_iter()
-            .filter(|name| name.ends_with(".conf"))
-            .map(|name| format!("etc/ld.so.conf.d/{name}")),
-    );
     // musl has a file per architecture.
-    let musl = reader.names("etc");
-    files.extend(
-        musl.into_iter()
-            .filter(|name| name.starts_with("ld-musl-"))
-            .map(|name| format!("etc/{name}")),
-    );
+    for (folder, start, end) in [("etc/ld.so.conf.d", "", ".conf"), ("etc", "ld-musl-", "")] {
+        let names = reader.names(folder).into_iter();
+        let names = names.filter(|name| name.starts_with(start) && name.ends_with(end));
+        files.extend(names.map(|name| format!("{folder}/{name}")));
+    }
     let mut folders = Vec::new();
     for file in files {
         let text = reader.text_if_there(&file).unwrap_or_default();

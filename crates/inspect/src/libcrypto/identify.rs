@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Slow;
+use super::report::VARIABLES;
 use crate::elf::Elf;
 
 /// The maker of a library.
@@ -45,7 +46,7 @@ pub enum Maker {
 }
 
 impl Maker {
-    /// Name for people.
+    /// The displayed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
@@ -217,15 +218,9 @@ fn build(bytes: &[u8]) -> Build {
         optimisation: optimisation.map(|word| (*word).to_owned()),
         target: target.map(|word| (*word).to_owned()).collect(),
         small_footprint: words.contains(&"-DOPENSSL_SMALL_FOOTPRINT"),
-        reports_processor: [
-            "OPENSSL_ia32cap=",
-            "OPENSSL_armcap=",
-            "OPENSSL_ppccap=",
-            "OPENSSL_s390xcap",
-            "OPENSSL_riscvcap=",
-        ]
-        .iter()
-        .any(|mark| memmem::find(bytes, format!("CPUINFO: {mark}").as_bytes()).is_some()),
+        reports_processor: VARIABLES.iter().any(|variable| {
+            memmem::find(bytes, format!("CPUINFO: {variable}").as_bytes()).is_some()
+        }),
         compiler,
     }
 }
@@ -282,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_are_told_by_their_words() {
+    fn text_in_the_file_gives_maker_and_version() {
         let cases: &[(&[u8], Maker, &str)] = &[
             (b"\0OpenSSL 3.0.22 25 Aug 2026\0", Maker::OpenSsl, "3.0.22"),
             (

@@ -45,7 +45,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Name for people.
+    /// The displayed name.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {

@@ -20,7 +20,7 @@ fn fixture(name: &str) -> (Section<Cpu>, Section<Libraries>) {
 }
 
 #[test]
-fn a_library_without_assembly_is_told_from_its_file() {
+fn file_without_titles_is_a_library_without_assembly() {
     let (_, libraries) = fixture("arm-a15-router");
     let library = &libraries.known.unwrap().libraries[0];
     assert_eq!(library.identity.maker, Maker::OpenSsl);
@@ -38,7 +38,7 @@ fn a_library_without_assembly_is_told_from_its_file() {
 }
 
 #[test]
-fn a_full_library_is_told_from_its_file() {
+fn file_with_all_titles_is_a_full_library() {
     let (_, libraries) = fixture("arm-a9-router");
     let library = &libraries.known.unwrap().libraries[0];
     assert_eq!(library.assembly, Assembly::Full, "{:?}", library.modules);
@@ -97,7 +97,7 @@ fn the_machine_itself_has_its_libraries_described() {
 }
 
 #[test]
-fn files_that_are_no_libraries_are_told_apart() {
+fn files_that_are_no_libraries_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let lib = folder.path().join("usr/lib/x86_64-linux-gnu");
     fs::create_dir_all(&lib).unwrap();
@@ -192,7 +192,7 @@ fn loaded_library_outside_the_usual_folders_is_described() {
 }
 
 #[test]
-fn a_program_with_a_library_linked_in_is_told_from_one_that_loads_it() {
+fn program_with_a_library_linked_in_differs_from_its_loader() {
     let inside = fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("fixtures/arm-a15-router/usr/lib/libcrypto.so.3"),

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::network;
 use crate::qat;
+use crate::qat::formats::interrupts;
 use crate::report::SectionReader;
 use millrace_hostfs::Root;
 
@@ -128,20 +129,13 @@ impl Counters {
 
 /// Interrupts of virtio-crypto queues, by queue.
 fn virtio_interrupts(reader: &mut SectionReader<'_>) -> Vec<(String, u64)> {
-    let Some(text) = reader.table("proc/interrupts") else {
-        return Vec::new();
-    };
-    text.lines()
-        .filter(|line| line.contains("dataq.") || line.contains("virtio-crypto"))
-        .filter_map(|line| {
-            let counts = line
-                .split_whitespace()
-                .skip(1)
-                .map_while(|word| word.parse::<u64>().ok());
-            let count = counts.fold(0, u64::saturating_add);
-            Some((line.split_whitespace().last()?.to_owned(), count))
-        })
-        .collect()
+    let text = reader.table("proc/interrupts").unwrap_or_default();
+    let is_one = |line: &str| line.contains("dataq.") || line.contains("virtio-crypto");
+    let named = interrupts(&text, is_one).map(|(line, count)| {
+        let name = line.split_whitespace().last().unwrap_or_default();
+        (name.to_owned(), count)
+    });
+    named.collect()
 }
 
 #[cfg(test)]

@@ -69,6 +69,11 @@ impl Subject {
             evidence: Vec::new(),
         }
     }
+
+    fn with(mut self, evidence: String) -> Self {
+        self.evidence.push(evidence);
+        self
+    }
 }
 
 /// Whether a device other than the processor does the work.
@@ -123,40 +128,31 @@ impl Judge<'_> {
             ..Subject::unknown(what)
         };
         let Some(taken) = taken else {
-            subject
-                .evidence
-                .push(format!("/proc/crypto has no {algorithm}"));
-            return subject;
+            return subject.with(format!("/proc/crypto has no {algorithm}"));
         };
         let (driver, priority) = (&taken.driver, taken.priority);
-        subject.evidence.push(format!(
+        subject = subject.with(format!(
             "the kernel uses {driver} (priority {priority}) for it"
         ));
-        for other in self.kernel.iter().filter(|other| other.name == algorithm) {
-            if let Some(device) = other.device().filter(|_| other.driver != *driver) {
-                let (driver, priority) = (&other.driver, other.priority);
-                let text = format!(
-                    "{device} has {driver} for it with priority {priority}, which is lower"
-                );
-                subject.evidence.push(text);
-            }
+        let others = self.kernel.iter();
+        let others = others.filter(|other| other.name == algorithm && other.driver != *driver);
+        for (other, device) in others.filter_map(|other| Some((other, other.device()?))) {
+            let (driver, priority) = (&other.driver, other.priority);
+            subject = subject.with(format!(
+                "{device} has {driver} for it with priority {priority}, which is lower"
+            ));
         }
-        match (taken.engine(), subject.device.clone()) {
-            (Engine::Device, Some(device)) => self.by_device(&mut subject, &device),
-            (Engine::Instructions, _) => {
-                subject.accelerated = Answer::No;
-                let text = "that uses the processor's instructions, not a device";
-                subject.evidence.push(text.to_owned());
+        let by_processor = match (taken.engine(), subject.device.clone()) {
+            (Engine::Device, Some(device)) => {
+                self.by_device(&mut subject, &device);
+                return subject;
             }
-            (Engine::Generic, _) => {
-                subject.accelerated = Answer::No;
-                subject
-                    .evidence
-                    .push("that is portable code: neither instructions nor a device".to_owned());
-            }
-            _ => {}
-        }
-        subject
+            (Engine::Instructions, _) => "that uses the processor's instructions, not a device",
+            (Engine::Generic, _) => "that is portable code: neither instructions nor a device",
+            (Engine::Device | Engine::Other, _) => return subject,
+        };
+        subject.accelerated = Answer::No;
+        subject.with(by_processor.to_owned())
     }
 
     /// The answer for a device that should do the work: do its counters move?
@@ -265,16 +261,13 @@ pub(crate) fn program_of(name: &str) -> Option<&'static str> {
 }
 
 /// Libraries that use a device: part of the file name, device, description.
+#[rustfmt::skip]
 const LIBRARIES: [(&str, &str, &str); 8] = [
     ("qatengine", "Intel QAT", "QAT's engine for OpenSSL"),
     ("qatprovider", "Intel QAT", "QAT's provider for OpenSSL"),
     ("libqat", "Intel QAT", "QAT's user-space library"),
     ("afalg.so", "the kernel (AF_ALG)", "OpenSSL's AF_ALG engine"),
-    (
-        "devcrypto.so",
-        "the kernel (/dev/crypto)",
-        "OpenSSL's /dev/crypto engine",
-    ),
+    ("devcrypto.so", "the kernel (/dev/crypto)", "OpenSSL's /dev/crypto engine"),
     ("padlock.so", "VIA PadLock", "OpenSSL's PadLock engine"),
     ("millrace_provider", POOL, "Millrace's provider for OpenSSL"),
     ("libmillrace_preload", POOL, "Millrace's library for nginx"),

@@ -98,7 +98,7 @@ src 10.0.0.2 dst 10.0.0.1
     }
 
     #[test]
-    fn nonsense_is_left_out() {
+    fn lines_that_are_not_associations_are_skipped() {
         for text in [
             "",
             "src",

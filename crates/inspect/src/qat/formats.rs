@@ -221,18 +221,14 @@ pub fn services(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Interrupts of QAT devices since boot, the sum over all processors, from `/proc/interrupts`.
-#[must_use]
-pub fn interrupts(text: &str) -> u64 {
-    text.lines()
-        .filter(|line| line.contains("qat"))
-        .map(|line| {
-            line.split_whitespace()
-                .skip(1)
-                .map_while(|word| word.parse::<u64>().ok())
-                .fold(0, u64::saturating_add)
-        })
-        .fold(0, u64::saturating_add)
+/// The lines of `/proc/interrupts` that `is_one` selects, with their interrupts since boot on all processors.
+pub fn interrupts(text: &str, is_one: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, u64)> {
+    let lines = text.lines().filter(move |line| is_one(line));
+    lines.map(|line| {
+        let counts = line.split_whitespace().skip(1);
+        let counts = counts.map_while(|word| word.parse::<u64>().ok());
+        (line, counts.fold(0, u64::saturating_add))
+    })
 }
 
 #[cfg(test)]
@@ -276,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_left_out() {
+    fn lines_of_other_formats_are_skipped() {
         for text in [
             "",
             "\0\0\0",
@@ -340,6 +336,7 @@ mod tests {
         let values = telemetry(text);
         assert_eq!((values["sample_cnt"], values["util_pke0"]), (5, 38));
         let text = "           CPU0       CPU1\n 90:   12   30   PCI-MSI 524288-edge   qat0-bundle0\n 91: 5 5 PCI-MSI eth0\n";
-        assert_eq!(interrupts(text), 42);
+        let counts = interrupts(text, |line| line.contains("qat"));
+        assert_eq!(counts.map(|(_, count)| count).collect::<Vec<_>>(), [42]);
     }
 }

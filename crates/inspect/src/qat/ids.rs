@@ -43,6 +43,9 @@ pub struct Identity {
     pub generation: Generation,
     /// Whether the kernel's tree has a driver; otherwise only Intel's package does.
     pub in_tree: bool,
+    /// The firmware file that its driver loads (`MODULE_FIRMWARE`); empty for virtual functions and for drivers
+    /// outside the kernel's tree.
+    pub firmware: &'static str,
 }
 
 const fn row(
@@ -52,6 +55,7 @@ const fn row(
     class: &'static str,
     generation: Generation,
     in_tree: bool,
+    firmware: &'static str,
 ) -> Identity {
     Identity {
         device,
@@ -60,6 +64,7 @@ const fn row(
         class,
         generation,
         in_tree,
+        firmware,
     }
 }
 
@@ -67,28 +72,36 @@ use Generation::{Gen1, Gen2, Gen4, Gen6};
 
 /// All known devices. Device numbers are unique.
 pub const IDENTITIES: [Identity; 21] = [
-    row(0x0435, false, "DH895xCC", "dh895xcc", Gen1, true),
-    row(0x37c8, false, "C62x", "c6xx", Gen2, true),
-    row(0x19e2, false, "C3xxx", "c3xxx", Gen2, true),
-    row(0x6f54, false, "D15xx", "d15xx", Gen2, false),
-    row(0x18ee, false, "200xx", "200xx", Gen2, false),
-    row(0x18a0, false, "C4xxx", "c4xxx", Gen2, false),
-    row(0x4940, false, "4xxx", "4xxx", Gen4, true),
-    row(0x4942, false, "401xx", "4xxx", Gen4, true),
-    row(0x4944, false, "402xx", "4xxx", Gen4, true),
-    row(0x4946, false, "420xx", "420xx", Gen4, true),
-    row(0x4948, false, "6xxx", "6xxx", Gen6, true),
-    row(0x0443, true, "DH895xCC", "dh895xccvf", Gen1, true),
-    row(0x37c9, true, "C62x", "c6xxvf", Gen2, true),
-    row(0x19e3, true, "C3xxx", "c3xxxvf", Gen2, true),
-    row(0x6f55, true, "D15xx", "d15xxvf", Gen2, false),
-    row(0x18a1, true, "C4xxx", "c4xxxvf", Gen2, false),
+    row(
+        0x0435,
+        false,
+        "DH895xCC",
+        "dh895xcc",
+        Gen1,
+        true,
+        "qat_895xcc.bin",
+    ),
+    row(0x37c8, false, "C62x", "c6xx", Gen2, true, "qat_c62x.bin"),
+    row(0x19e2, false, "C3xxx", "c3xxx", Gen2, true, "qat_c3xxx.bin"),
+    row(0x6f54, false, "D15xx", "d15xx", Gen2, false, ""),
+    row(0x18ee, false, "200xx", "200xx", Gen2, false, ""),
+    row(0x18a0, false, "C4xxx", "c4xxx", Gen2, false, ""),
+    row(0x4940, false, "4xxx", "4xxx", Gen4, true, "qat_4xxx.bin"),
+    row(0x4942, false, "401xx", "4xxx", Gen4, true, "qat_4xxx.bin"),
+    row(0x4944, false, "402xx", "4xxx", Gen4, true, "qat_402xx.bin"),
+    row(0x4946, false, "420xx", "420xx", Gen4, true, "qat_420xx.bin"),
+    row(0x4948, false, "6xxx", "6xxx", Gen6, true, "qat_6xxx.bin"),
+    row(0x0443, true, "DH895xCC", "dh895xccvf", Gen1, true, ""),
+    row(0x37c9, true, "C62x", "c6xxvf", Gen2, true, ""),
+    row(0x19e3, true, "C3xxx", "c3xxxvf", Gen2, true, ""),
+    row(0x6f55, true, "D15xx", "d15xxvf", Gen2, false, ""),
+    row(0x18a1, true, "C4xxx", "c4xxxvf", Gen2, false, ""),
     // The kernel has no driver for these virtual functions; user space drives them (vfio-pci).
-    row(0x4941, true, "4xxx", "4xxxvf", Gen4, false),
-    row(0x4943, true, "401xx", "4xxxvf", Gen4, false),
-    row(0x4945, true, "402xx", "4xxxvf", Gen4, false),
-    row(0x4947, true, "420xx", "420xxvf", Gen4, false),
-    row(0x4949, true, "6xxx", "6xxxvf", Gen6, false),
+    row(0x4941, true, "4xxx", "4xxxvf", Gen4, false, ""),
+    row(0x4943, true, "401xx", "4xxxvf", Gen4, false, ""),
+    row(0x4945, true, "402xx", "4xxxvf", Gen4, false, ""),
+    row(0x4947, true, "420xx", "420xxvf", Gen4, false, ""),
+    row(0x4949, true, "6xxx", "6xxxvf", Gen6, false, ""),
 ];
 
 /// The row of a PCI device.

@@ -218,9 +218,10 @@ pub fn section(root: &Root) -> Section<Qat> {
             || root.exists("usr/sbin/adf_ctl")
             || root.exists("usr/local/bin/adf_ctl"),
         configurations: configurations(&mut reader),
-        interrupts: reader
-            .table("proc/interrupts")
-            .map(|text| formats::interrupts(&text)),
+        interrupts: reader.table("proc/interrupts").map(|text| {
+            let ours = formats::interrupts(&text, |line| line.contains("qat"));
+            ours.fold(0_u64, |sum, (_, count)| sum.saturating_add(count))
+        }),
         user_space: user_space(root),
     };
     reader.section(Some(qat))

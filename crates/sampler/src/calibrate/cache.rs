@@ -3,7 +3,6 @@
 
 //! Calibrations on disk. A file with unexpected content counts as missing, and the calibration is repeated.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,10 +12,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Calibration, Template};
-use crate::{Class, Image};
+use crate::Image;
 
 /// Version of the procedure: calibrations of other versions are repeated.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 
 /// Bound on a file: real ones have 100 KiB.
 const MAX_LEN: u64 = 8 << 20;
@@ -27,14 +26,7 @@ const MAX_TEMPLATES: usize = 100;
 #[derive(Serialize, Deserialize)]
 struct Stored {
     schema: u32,
-    templates: Vec<StoredTemplate>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredTemplate {
-    class: Class,
-    /// Start address of the function, and samples.
-    counts: Vec<(u64, u64)>,
+    templates: Vec<Template>,
 }
 
 /// The cache folder; none if the user has no home.
@@ -83,41 +75,30 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
     if stored.schema != SCHEMA || !(1..=MAX_TEMPLATES).contains(&stored.templates.len()) {
         return None;
     }
-    let mut templates = Vec::new();
-    for StoredTemplate { class, counts } in stored.templates {
-        let known = |start: u64| image.region(start).is_some_and(|one| one.start == start);
-        let sane = |&(start, count): &(u64, u64)| known(start) && count <= u64::from(u32::MAX);
-        if counts.is_empty() || !counts.iter().all(sane) {
-            return None;
-        }
-        let counts: BTreeMap<u64, u64> = counts.into_iter().collect();
-        templates.push(Template { class, counts });
-    }
+    let known = |start: u64| image.region(start).is_some_and(|one| one.start == start);
+    let is_sane = |one: &Template| {
+        let mut counts = one.counts.iter();
+        !one.counts.is_empty()
+            && counts.all(|(start, count)| known(*start) && *count <= u64::from(u32::MAX))
+    };
     // Calibrations of files without build ID are not kept.
-    Some(Calibration {
-        templates,
+    stored.templates.iter().all(is_sane).then_some(Calibration {
+        templates: stored.templates,
         handshakes: true,
     })
 }
 
 /// Stores a calibration. Failure is no error: the calibration is repeated next time.
 pub(super) fn store(path: &Path, calibration: &Calibration) {
-    let templates = calibration.templates.iter().map(|one| StoredTemplate {
-        class: one.class,
-        counts: one.counts.iter().map(|(a, b)| (*a, *b)).collect(),
-    });
-    let stored = Stored {
-        schema: SCHEMA,
-        templates: templates.collect(),
-    };
-    let Some(folder) = path.parent() else {
-        return;
-    };
     let write = || -> Option<()> {
+        let text = serde_json::to_vec(&Stored {
+            schema: SCHEMA,
+            templates: calibration.templates.clone(),
+        });
+        let folder = path.parent()?;
         fs::create_dir_all(folder).ok()?;
         let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
-        let text = serde_json::to_vec(&stored).ok()?;
-        file.write_all(&text).ok()?;
+        file.write_all(&text.ok()?).ok()?;
         file.persist(path).ok()?;
         Some(())
     };
@@ -128,6 +109,7 @@ pub(super) fn store(path: &Path, calibration: &Calibration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Class;
 
     #[test]
     fn stored_calibration_is_loaded_and_damaged_ones_are_not() {
@@ -147,10 +129,10 @@ mod tests {
         for text in [
             "",
             "{}",
-            "{\"schema\":4,\"templates\":[]}",
-            "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":[[1,1]]}]}",
-            "{\"schema\":4,\"templates\":[{\"class\":\"aes\",\"counts\":[[18446744073709551615,1]]}]}",
-            "{\"schema\":4,\"templates\":[{\"class\":\"no\",\"counts\":[[1,1]]}]}",
+            "{\"schema\":5,\"templates\":[]}",
+            "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":{\"1\":1}}]}",
+            "{\"schema\":5,\"templates\":[{\"class\":\"aes\",\"counts\":{\"18446744073709551615\":1}}]}",
+            "{\"schema\":5,\"templates\":[{\"class\":\"no\",\"counts\":{\"1\":1}}]}",
         ] {
             fs::write(&path, text).expect("write");
             assert_eq!(load(&path, &image), None, "{text}");

@@ -92,44 +92,41 @@ impl Calibration {
     /// operation is overhead; a function that resembles a curve's operations is its key agreement, which
     /// includes key generation, an operation that `openssl speed` lacks.
     fn from_runs(seen: &[Seen]) -> Self {
-        let mut templates: Vec<Template> = Vec::new();
-        let mut curves = Vec::new();
-        for one in seen {
-            if let What::Operation(class, curve) = one.what {
+        let operation = |one: &Seen| match one.what {
+            What::Operation(class, curve) => {
                 let counts = one.counts.clone();
-                templates.push(Template { class, counts });
-                curves.push(curve);
+                Some((Template { class, counts }, curve))
             }
-        }
-        let pure = templates.len();
+            What::Client(_) | What::Server => None,
+        };
+        let mut pure: Vec<(Template, Option<Curve>)> = seen.iter().filter_map(operation).collect();
+        let mut agreements = Vec::new();
         let mut overhead: BTreeMap<u64, u64> = BTreeMap::new();
         for one in seen {
-            let curve = match one.what {
-                What::Operation(..) => continue,
-                What::Client(curve) => Some(curve),
-                What::Server => None,
-            };
+            if let What::Operation(..) = one.what {
+                continue;
+            }
+            let curve = one.what.agreement();
             let whole = Template {
                 class: Class::Overhead,
                 counts: one.counts.clone(),
             };
             let mut agreement = BTreeMap::new();
             for (&function, &count) in &one.counts {
-                let shares = templates.iter().take(pure).map(|one| one.share(function));
-                let likeliest = shares.zip(&curves).max_by(|a, b| a.0.total_cmp(&b.0));
-                match likeliest {
-                    Some((share, _)) if share <= whole.share(function) => {
-                        *overhead.entry(function).or_default() += count;
+                let shares = pure
+                    .iter()
+                    .map(|(one, curve)| (one.share(function), *curve));
+                match shares.max_by(|a, b| a.0.total_cmp(&b.0)) {
+                    Some((share, of)) if share > whole.share(function) => {
+                        if of.is_some() && of == curve {
+                            agreement.insert(function, count);
+                        }
                     }
-                    Some((_, of)) if of.is_some() && *of == curve => {
-                        agreement.insert(function, count);
-                    }
-                    Some(_) => {}
-                    None => *overhead.entry(function).or_default() += count,
+                    _ => *overhead.entry(function).or_default() += count,
                 }
             }
             if !agreement.is_empty() {
-                templates.push(Template {
+                agreements.push(Template {
                     class: Class::KeyAgreement,
                     counts: agreement,
                 });
@@ -137,13 +134,12 @@ impl Calibration {
         }
         // Handshakes are better evidence for key agreement on their curves than the bare operation, which would
         // assign key generation to the signatures that it resembles.
-        let told: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
-        let mut index = 0;
-        templates.retain(|template| {
-            let curve = curves.get(index).copied().flatten();
-            index += 1;
-            !(template.class == Class::KeyAgreement && curve.is_some() && told.contains(&curve))
+        let sampled: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
+        pure.retain(|(one, curve)| {
+            one.class != Class::KeyAgreement || curve.is_none() || !sampled.contains(curve)
         });
+        let mut templates: Vec<Template> = pure.into_iter().map(|(one, _)| one).collect();
+        templates.extend(agreements);
         if !overhead.is_empty() {
             templates.push(Template {
                 class: Class::Overhead,

@@ -3,21 +3,20 @@
 
 //! Children that compute one known operation at a time, and their samples.
 
-use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::child::{OwnedChild, find_program};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use super::{Curve, Seen, What};
-use crate::rules::{Kind, kind};
 use crate::samples::Samples;
 use crate::target;
 use crate::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
@@ -48,50 +47,29 @@ const MIN_SAMPLES: u64 = 100;
 const PHASES: [&str; 2] = ["1", "5"];
 
 /// Runs of `openssl speed`: arguments and phases.
+#[rustfmt::skip]
 const OPERATIONS: &[(&[&str], &[What])] = {
     use Class::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
     use What::Operation;
     const P256: Option<Curve> = Some(Curve::P256);
     const X25519: Option<Curve> = Some(Curve::X25519);
-    const PUBLIC_RSA: What = Operation(OtherPublicKey, None);
     &[
-        (&["rsa2048"], &[Operation(RsaPrivate, None), PUBLIC_RSA]),
+        (&["rsa2048"], &[Operation(RsaPrivate, None), Operation(OtherPublicKey, None)]),
         (&["rsa3072"], &[Operation(RsaPrivate, None)]),
         (&["rsa4096"], &[Operation(RsaPrivate, None)]),
-        (
-            &["ecdsap256"],
-            &[Operation(EcPrivate, P256), Operation(OtherPublicKey, P256)],
-        ),
+        (&["ecdsap256"], &[Operation(EcPrivate, P256), Operation(OtherPublicKey, P256)]),
         (&["ecdsap384"], &[Operation(EcPrivate, None)]),
         (&["ed25519"], &[Operation(EcPrivate, X25519)]),
         (&["ecdhx25519"], &[Operation(KeyAgreement, X25519)]),
         (&["ecdhp256"], &[Operation(KeyAgreement, P256)]),
         (&["ecdhp384"], &[Operation(KeyAgreement, None)]),
-        (
-            &["-bytes", "1024", "-evp", "aes-128-gcm"],
-            &[Operation(Aes, None)],
-        ),
-        (
-            &["-bytes", "1024", "-evp", "aes-128-cbc"],
-            &[Operation(Aes, None)],
-        ),
-        (
-            &["-bytes", "1024", "-evp", "aes-128-cbc-hmac-sha1"],
-            &[Operation(Aes, None)],
-        ),
-        (
-            &["-bytes", "1024", "-evp", "chacha20-poly1305"],
-            &[Operation(ChaCha, None)],
-        ),
+        (&["-bytes", "1024", "-evp", "aes-128-gcm"], &[Operation(Aes, None)]),
+        (&["-bytes", "1024", "-evp", "aes-128-cbc"], &[Operation(Aes, None)]),
+        (&["-bytes", "1024", "-evp", "aes-128-cbc-hmac-sha1"], &[Operation(Aes, None)]),
+        (&["-bytes", "1024", "-evp", "chacha20-poly1305"], &[Operation(ChaCha, None)]),
         (&["-bytes", "256", "-evp", "sha1"], &[Operation(Hash, None)]),
-        (
-            &["-bytes", "256", "-evp", "sha256"],
-            &[Operation(Hash, None)],
-        ),
-        (
-            &["-bytes", "256", "-evp", "sha384"],
-            &[Operation(Hash, None)],
-        ),
+        (&["-bytes", "256", "-evp", "sha256"], &[Operation(Hash, None)]),
+        (&["-bytes", "256", "-evp", "sha384"], &[Operation(Hash, None)]),
         (&["-bytes", "64", "rand"], &[Operation(Random, None)]),
     ]
 };
@@ -150,8 +128,8 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(image: &'a Image) -> Result<Self, SampleError> {
         let folder = trusted_folder(image.path()).map_err(|reason| problem(image, &reason))?;
-        let openssl =
-            which("openssl").ok_or_else(|| problem(image, "the openssl program is missing"))?;
+        let openssl = find_program("openssl")
+            .ok_or_else(|| problem(image, "the openssl program is missing"))?;
         let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
         Ok(Self {
             image,
@@ -184,20 +162,19 @@ impl<'a> Bench<'a> {
     ) -> Result<Vec<Seen>, SampleError> {
         let mut command = self.command(&["speed", "-mr", "-seconds", seconds]);
         command.args(args).stderr(Stdio::piped());
-        let mut child = Running::start(command)?;
-        let lines = child.lines_of_stderr();
+        let mut child = start(command)?;
+        let lines = lines(child.stderr.take());
         let sampler = Sampler::start(&[child.id()], FREQUENCY)?;
         let mut windows = Vec::new();
         let deadline = Instant::now() + PATIENCE;
         while windows.len() < phases.len() {
             let from = wait_for(&lines, "+D", deadline);
-            let last = windows.len() + 1 == phases.len();
-            let to = if last {
-                look(&lines, child.id(), deadline)
-            } else {
-                wait_for(&lines, "+R", deadline)
+            let is_last = windows.len() + 1 == phases.len();
+            let to = match is_last {
+                true => look(&lines, child.id(), deadline),
+                false => wait_for(&lines, "+R", deadline).map(|(time, _)| time),
             };
-            let (Some(from), Some(to)) = (from, to) else {
+            let (Some((from, _)), Some(to)) = (from, to) else {
                 return Err(self.problem("openssl speed did not do what it was asked to"));
             };
             windows.push((from, to));
@@ -227,20 +204,16 @@ impl<'a> Bench<'a> {
             command.env("OPENSSL_CONF", &config);
             command
         };
-        let made = own(&[
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            &key,
-            "-out",
-            &certificate,
-        ])
-        .status();
+        let made = own(&["req", "-x509", "-newkey", "rsa:2048", "-nodes"])
+            .args([
+                "-subj",
+                "/CN=localhost",
+                "-keyout",
+                &key,
+                "-out",
+                &certificate,
+            ])
+            .status();
         if !made.is_ok_and(|status| status.success()) {
             return Err(self.problem("openssl req made no certificate"));
         }
@@ -248,14 +221,13 @@ impl<'a> Bench<'a> {
         server.args(["-cert", &certificate, "-key", &key]);
         // The server ends with its input, so the pipe stays open during its life.
         server.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut server = Running::start(server)?;
-        let lines = server.lines_of_stdout();
-        let address = address(&lines, Instant::now() + PATIENCE)
+        let mut server = start(server)?;
+        let lines = lines(server.stdout.take());
+        let (_, address) = wait_for(&lines, "ACCEPT ", Instant::now() + PATIENCE)
             .ok_or_else(|| self.problem("openssl s_server does not listen"))?;
-        let client = own(&[
-            "s_time", "-connect", &address, "-new", "-tls1_3", "-time", "20",
-        ]);
-        let client = Running::start(client)?;
+        let mut client = own(&["s_time", "-connect", &address]);
+        client.args(["-new", "-tls1_3", "-time", "20"]);
+        let client = start(client)?;
         let samplers = (
             Sampler::start(&[client.id()], FREQUENCY)?,
             Sampler::start(&[server.id()], FREQUENCY)?,
@@ -263,7 +235,7 @@ impl<'a> Bench<'a> {
         let from = now() + nanos(START);
         let deadline = Instant::now() + PATIENCE;
         // By CPU time, because a busy machine gives little of it per second.
-        let busy = |child: &Running| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
+        let busy = |child: &OwnedChild| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
         while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
             thread::sleep(START);
         }
@@ -284,20 +256,12 @@ impl<'a> Bench<'a> {
             (Some(one), Some(other)) => one == other,
             _ => image.path() == self.image.path(),
         };
-        let index = samples.images.iter().position(|image| same(image));
-        let Some(index) = index else {
-            let others = samples
-                .images
-                .iter()
-                .filter(|one| kind(one) == Kind::Libcrypto);
-            let others: Vec<_> = others.map(|one| format!("{:?}", one.path())).collect();
+        let Some(index) = samples.images.iter().position(|image| same(image)) else {
+            let used = samples.libcryptos();
+            let used: Vec<_> = used.iter().map(|one| format!("{:?}", one.path())).collect();
             return Err(self.problem(&format!(
-                "the openssl program does not run with it (it uses {})",
-                if others.is_empty() {
-                    "none".to_owned()
-                } else {
-                    others.join(", ")
-                }
+                "the openssl program does not run with it (it uses [{}])",
+                used.join(", ")
             )));
         };
         let own = samples.counts.range((index, 0)..=(index, u64::MAX));
@@ -347,36 +311,8 @@ fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
     folder.ok_or_else(|| "it is in no folder".to_owned())
 }
 
-/// Kills the child on drop.
-struct Running(Child);
-
-impl Running {
-    fn start(mut command: Command) -> Result<Self, SampleError> {
-        let child = command.spawn();
-        child
-            .map(Self)
-            .map_err(SampleError::system("start the openssl program"))
-    }
-
-    fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn lines_of_stderr(&mut self) -> Receiver<(u64, String)> {
-        lines(self.0.stderr.take())
-    }
-
-    fn lines_of_stdout(&mut self) -> Receiver<(u64, String)> {
-        lines(self.0.stdout.take())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
+fn start(mut command: Command) -> Result<OwnedChild, SampleError> {
+    OwnedChild::spawn(&mut command).map_err(SampleError::system("start the openssl program"))
 }
 
 /// The lines of a child, each with its time. The thread ends with the child.
@@ -394,13 +330,17 @@ fn lines(from: Option<impl Read + Send + 'static>) -> Receiver<(u64, String)> {
     receive
 }
 
-/// Waits for a line with this beginning; returns the time of its arrival.
-fn wait_for(lines: &Receiver<(u64, String)>, start: &str, deadline: Instant) -> Option<u64> {
+/// Waits for a line with this beginning; returns the time of its arrival and the rest of the line.
+fn wait_for(
+    lines: &Receiver<(u64, String)>,
+    start: &str,
+    deadline: Instant,
+) -> Option<(u64, String)> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let (time, line) = lines.recv_timeout(left).ok()?;
-        if line.starts_with(start) {
-            return Some(time);
+        if let Some(rest) = line.strip_prefix(start) {
+            return Some((time, rest.trim().to_owned()));
         }
     }
 }
@@ -418,17 +358,6 @@ fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<
     Some(now())
 }
 
-/// Waits for the port of the server.
-fn address(lines: &Receiver<(u64, String)>, deadline: Instant) -> Option<String> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (_, line) = lines.recv_timeout(left).ok()?;
-        if let Some(address) = line.strip_prefix("ACCEPT ") {
-            return Some(address.trim().to_owned());
-        }
-    }
-}
-
 /// The clock of the samples, in nanoseconds.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -438,15 +367,6 @@ fn now() -> u64 {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Finds a program in `PATH` and the usual folders.
-fn which(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain([Path::new("/usr/bin").to_owned()])
-        .map(|folder| folder.join(program))
-        .find(|candidate| candidate.is_file())
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 
 //! A private CA in a directory, for sites without one: certificates for a node and its clients.
 //!
+//! Of several nodes, one directory has the CA, on one of the nodes or on another machine; the others have only the
+//! files that [`issue_node_certificate`] returns.
+//!
 //! ```text
 //!  tls/            0700
 //!    ca.crt        ca.key      0600: signs certificates of clients
@@ -26,6 +29,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 use time::{Duration, OffsetDateTime};
+use tracing::warn;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -83,14 +87,80 @@ pub enum CertificateError {
     /// Files of that client already exist.
     #[error("{} exists: remove it first to issue another certificate", .0.display())]
     Exists(PathBuf),
+    /// The node's certificate is missing or expired, and the CA that could issue another is elsewhere.
+    #[error(
+        "{} has no valid node.crt and node.key, and the authority is elsewhere: issue them there \
+         (millrace cert node NAME -o DIR) and copy them here",
+        .0.display()
+    )]
+    AuthorityElsewhere(PathBuf),
+    /// The name of a node is empty or has other characters than names and addresses have.
+    #[error("{0:?} cannot name a node: use its DNS name or its address")]
+    NodeName(String),
     /// Creating the certificate failed.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
+/// The files of a node whose CA is elsewhere, as PEM.
+#[derive(Debug)]
+pub struct IssuedNode {
+    /// The certificate of the CA.
+    pub ca: Vec<u8>,
+    /// The revocation list of the CA.
+    pub revoked: Vec<u8>,
+    /// The certificate of the node.
+    pub certificate: String,
+    /// Its private key.
+    pub key: Zeroizing<String>,
+}
+
+/// Ensures that `directory` holds a CA. An existing one stays unchanged.
+///
+/// # Errors
+/// If files cannot be read or written.
+pub fn ensure_authority(directory: &Path) -> Result<(), CertificateError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(at(directory))?;
+    if files(directory, CA).certificate.exists() {
+        Ok(())
+    } else {
+        make_ca(directory)
+    }
+}
+
+/// Issues the certificate of another node known as `names` (DNS names or addresses). Its key is not kept.
+///
+/// # Errors
+/// If there is no CA in `directory`, or a name is invalid.
+pub fn issue_node_certificate(
+    directory: &Path,
+    names: &[String],
+) -> Result<IssuedNode, CertificateError> {
+    let valid = |name: &String| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+        !name.is_empty() && name.len() <= 253 && name.bytes().all(allowed)
+    };
+    if let Some(name) = names.iter().find(|name| !valid(name)) {
+        return Err(CertificateError::NodeName(name.chars().take(128).collect()));
+    }
+    let usage = ExtendedKeyUsagePurpose::ServerAuth;
+    let (certificate, key) = sign(directory, NODE_COMMON_NAME, names.to_vec(), usage)?;
+    let read = |path: PathBuf| fs::read(&path).map_err(at(&path));
+    Ok(IssuedNode {
+        ca: read(files(directory, CA).ca)?,
+        revoked: read(revocation::revocation_list(directory))?,
+        certificate,
+        key: pem_of(key),
+    })
+}
+
 /// Ensures that `directory` holds a CA and a certificate for a node known as `names` (DNS names or
 /// addresses). Valid files stay unchanged, so a node may call this at every start. A certificate that expires
-/// soon or lacks a name is replaced.
+/// soon or lacks a name is replaced, if the CA's key is in the directory.
 ///
 /// # Errors
 /// If files cannot be read or written.
@@ -98,27 +168,25 @@ pub fn ensure_node_certificates(
     directory: &Path,
     names: &[String],
 ) -> Result<CertificateFiles, CertificateError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(at(directory))?;
-    let files = files(directory, NODE);
-    if !files.ca.exists() {
-        make_ca(directory)?;
+    ensure_authority(directory)?;
+    let node = files(directory, NODE);
+    if node.key.exists() && good_for(&node.certificate, names, RENEW_DAYS) {
+        return Ok(node);
     }
-    if !(files.key.exists() && good_for(&files.certificate, names)) {
+    if files(directory, CA).key.exists() {
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
-        issue(
-            directory,
-            &files,
-            "millrace node",
-            names.to_vec(),
-            usage,
-            true,
-        )?;
+        let names = names.to_vec();
+        issue(directory, &node, NODE_COMMON_NAME, names, usage, true)?;
+    } else if node.key.exists() && good_for(&node.certificate, &[], 0) {
+        warn!(
+            certificate = %node.certificate.display(),
+            "the node's certificate expires within {RENEW_DAYS} days or lacks one of the names {names:?}; the authority \
+             is elsewhere, where `millrace cert node` issues another"
+        );
+    } else {
+        return Err(CertificateError::AuthorityElsewhere(directory.to_owned()));
     }
-    Ok(files)
+    Ok(node)
 }
 
 /// Issues a certificate for the client `name`, which a node will know as `cert:name`.
@@ -143,6 +211,7 @@ pub fn issue_client_certificate(
 
 const CA: &str = "ca";
 const NODE: &str = "node";
+const NODE_COMMON_NAME: &str = "millrace node";
 
 fn files(directory: &Path, name: &str) -> CertificateFiles {
     CertificateFiles {
@@ -189,6 +258,23 @@ fn issue(
     usage: ExtendedKeyUsagePurpose,
     replace: bool,
 ) -> Result<(), CertificateError> {
+    let (certificate, key) = sign(directory, common, names, usage)?;
+    if replace && files.certificate.exists() {
+        // From here on, an interruption leaves no pair of key and certificate that does not match.
+        fs::remove_file(&files.certificate).map_err(at(&files.certificate))?;
+    }
+    write_key(&files.key, key, replace)?;
+    write_private(&files.certificate, certificate.as_bytes(), replace)
+        .map_err(at(&files.certificate))
+}
+
+/// A new certificate, as PEM, and its key.
+fn sign(
+    directory: &Path,
+    common: &str,
+    names: Vec<String>,
+    usage: ExtendedKeyUsagePurpose,
+) -> Result<(String, KeyPair), CertificateError> {
     let mut params = params(common, names, LEAF_DAYS)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
@@ -196,13 +282,7 @@ fn issue(
     let issuer = load_ca(directory)?;
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
-    if replace && files.certificate.exists() {
-        // From here on, an interruption leaves no pair of key and certificate that does not match.
-        fs::remove_file(&files.certificate).map_err(at(&files.certificate))?;
-    }
-    write_key(&files.key, key, replace)?;
-    write_private(&files.certificate, certificate.pem().as_bytes(), replace)
-        .map_err(at(&files.certificate))
+    Ok((certificate.pem(), key))
 }
 
 pub(super) fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
@@ -231,21 +311,26 @@ fn params(
     Ok(params)
 }
 
-fn write_key(path: &Path, mut key: KeyPair, replace: bool) -> Result<(), CertificateError> {
+fn pem_of(mut key: KeyPair) -> Zeroizing<String> {
     let pem = Zeroizing::new(key.serialize_pem());
     key.zeroize();
+    pem
+}
+
+fn write_key(path: &Path, key: KeyPair, replace: bool) -> Result<(), CertificateError> {
+    let pem = pem_of(key);
     write_private(path, pem.as_bytes(), replace).map_err(at(path))
 }
 
-/// Whether the certificate exists, is valid for at least [`RENEW_DAYS`], and has all names.
-fn good_for(path: &Path, names: &[String]) -> bool {
+/// Whether the certificate exists, is valid for at least this many days, and has all names.
+fn good_for(path: &Path, names: &[String], days: i64) -> bool {
     let Ok(certificate) = CertificateDer::from_pem_file(path) else {
         return false;
     };
     let Ok((_, certificate)) = X509Certificate::from_der(&certificate) else {
         return false;
     };
-    let renew = OffsetDateTime::now_utc() + Duration::days(RENEW_DAYS);
+    let renew = OffsetDateTime::now_utc() + Duration::days(days);
     if certificate.validity().not_after.timestamp() < renew.unix_timestamp() {
         return false;
     }
@@ -307,6 +392,30 @@ mod tests {
         ensure_node_certificates(&path, &more).unwrap();
         assert_ne!(fs::read(&files.certificate).unwrap(), before);
         assert_eq!(fs::read(&files.ca).unwrap(), ca);
+    }
+
+    #[test]
+    fn node_without_the_authority_uses_what_was_issued_for_it() {
+        let directory = TempDir::new().unwrap();
+        let (authority, node) = (directory.path().join("a"), directory.path().join("n"));
+        ensure_authority(&authority).unwrap();
+        let issued = issue_node_certificate(&authority, &names()).unwrap();
+        fs::create_dir(&node).unwrap();
+        fs::write(node.join("ca.crt"), &issued.ca).unwrap();
+        fs::write(node.join("ca.crl"), &issued.revoked).unwrap();
+        let error = ensure_node_certificates(&node, &names()).unwrap_err();
+        assert!(error.to_string().contains("millrace cert node"), "{error}");
+        fs::write(node.join("node.crt"), &issued.certificate).unwrap();
+        fs::write(node.join("node.key"), issued.key.as_bytes()).unwrap();
+        let mut names = names();
+        names.push("a-name-it-lacks".to_owned());
+        ensure_node_certificates(&node, &names).unwrap();
+        let now = fs::read_to_string(node.join("node.crt")).unwrap();
+        assert_eq!(now, issued.certificate);
+        for name in ["", "two words", "a/b"] {
+            let error = issue_node_certificate(&authority, &[name.to_owned()]).unwrap_err();
+            assert!(matches!(error, CertificateError::NodeName(_)), "{name}");
+        }
     }
 
     #[test]

@@ -38,7 +38,8 @@ use millrace_service::service::SessionSink;
 use millrace_service::store::valid_identity;
 
 pub use certificates::{
-    CertificateError, CertificateFiles, ensure_node_certificates, issue_client_certificate,
+    CertificateError, CertificateFiles, IssuedNode, ensure_authority, ensure_node_certificates,
+    issue_client_certificate, issue_node_certificate,
 };
 pub use revocation::{revocation_list, revoke_client_certificate};
 

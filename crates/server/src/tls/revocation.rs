@@ -27,7 +27,7 @@ pub fn revocation_list(directory: &Path) -> PathBuf {
 }
 
 /// Revokes the certificate of the client `name` and deletes its file, so that the client may get a new one. A
-/// node refuses the old one from its next reload on; open connections stay open.
+/// node that has the list refuses the old one from its next reload on, which also ends its open connections.
 ///
 /// # Errors
 /// If the client has no certificate, or files cannot be read or written; then nothing is revoked.

@@ -18,6 +18,7 @@
 //! | `x25519` | zero secret | `BadInput` |
 //! | | valid, acceptable (twist, non-canonical) | the secret |
 
+use millrace_engine::backend::BackendKey;
 use millrace_engine::{
     BackendError, Curve, Hash, KeyError, KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind,
 };
@@ -27,76 +28,50 @@ use super::{Driver, Report};
 use crate::vectors::{Vectors, bytes, tests, text};
 use crate::{keys, verify};
 
+/// Runs the tests of one group, and returns their number.
+type GroupTest = fn(&mut Driver, &Value) -> usize;
+
+/// The files, each with the operation and type of key that it needs.
+#[rustfmt::skip]
+const FILES: [(&str, OperationKind, KeyType, GroupTest); 18] = {
+    use OperationKind::{Ecdh, MlDsaSign, RsaOaepDecrypt, RsaPkcs1Decrypt, RsaPkcs1Sign, X25519};
+    use MlDsaSet::{MlDsa44, MlDsa65, MlDsa87};
+    [
+        ("rsa_pkcs1_2048_sig_gen",            RsaPkcs1Sign,    KeyType::Rsa { bits: 2048 }, rsa_signatures),
+        ("rsa_pkcs1_3072_sig_gen",            RsaPkcs1Sign,    KeyType::Rsa { bits: 3072 }, rsa_signatures),
+        ("rsa_pkcs1_4096_sig_gen",            RsaPkcs1Sign,    KeyType::Rsa { bits: 4096 }, rsa_signatures),
+        ("rsa_pkcs1_2048",                    RsaPkcs1Decrypt, KeyType::Rsa { bits: 2048 }, rsa_decryption),
+        ("rsa_pkcs1_3072",                    RsaPkcs1Decrypt, KeyType::Rsa { bits: 3072 }, rsa_decryption),
+        ("rsa_pkcs1_4096",                    RsaPkcs1Decrypt, KeyType::Rsa { bits: 4096 }, rsa_decryption),
+        ("rsa_oaep_2048_sha1_mgf1sha1",       RsaOaepDecrypt,  KeyType::Rsa { bits: 2048 }, rsa_oaep),
+        ("rsa_oaep_2048_sha256_mgf1sha1",     RsaOaepDecrypt,  KeyType::Rsa { bits: 2048 }, rsa_oaep),
+        ("rsa_oaep_2048_sha256_mgf1sha256",   RsaOaepDecrypt,  KeyType::Rsa { bits: 2048 }, rsa_oaep),
+        ("ecdh_secp256r1",                    Ecdh,            KeyType::Ec(Curve::P256),    ecdh),
+        ("ecdh_secp384r1",                    Ecdh,            KeyType::Ec(Curve::P384),    ecdh),
+        ("x25519",                            X25519,          KeyType::X25519,             x25519),
+        ("mldsa_44_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa44),     |driver, group| ml_dsa(driver, MlDsa44, group)),
+        ("mldsa_44_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa44),     |driver, group| ml_dsa(driver, MlDsa44, group)),
+        ("mldsa_65_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa65),     |driver, group| ml_dsa(driver, MlDsa65, group)),
+        ("mldsa_65_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa65),     |driver, group| ml_dsa(driver, MlDsa65, group)),
+        ("mldsa_87_sign_seed",                MlDsaSign,       KeyType::MlDsa(MlDsa87),     |driver, group| ml_dsa(driver, MlDsa87, group)),
+        ("mldsa_87_sign_noseed",              MlDsaSign,       KeyType::MlDsa(MlDsa87),     |driver, group| ml_dsa(driver, MlDsa87, group)),
+    ]
+};
+
 pub(super) fn run(driver: &mut Driver, report: &mut Report) {
-    for bits in [2048, 3072, 4096] {
-        let key_type = KeyType::Rsa { bits };
-        let part = format!("rsa_pkcs1_{bits}_sig_gen");
-        offered(
-            driver,
-            report,
-            &part,
-            OperationKind::RsaPkcs1Sign,
-            key_type,
-            rsa_signatures,
-        );
-        let part = format!("rsa_pkcs1_{bits}");
-        offered(
-            driver,
-            report,
-            &part,
-            OperationKind::RsaPkcs1Decrypt,
-            key_type,
-            rsa_decryption,
-        );
-    }
-    let rsa = KeyType::Rsa { bits: 2048 };
-    for part in ["sha1_mgf1sha1", "sha256_mgf1sha1", "sha256_mgf1sha256"] {
-        let part = format!("rsa_oaep_2048_{part}");
-        offered(
-            driver,
-            report,
-            &part,
-            OperationKind::RsaOaepDecrypt,
-            rsa,
-            rsa_oaep,
-        );
-    }
-    for (curve, part) in [
-        (Curve::P256, "ecdh_secp256r1"),
-        (Curve::P384, "ecdh_secp384r1"),
-    ] {
-        offered(
-            driver,
-            report,
-            part,
-            OperationKind::Ecdh,
-            KeyType::Ec(curve),
-            ecdh,
-        );
-    }
-    offered(
-        driver,
-        report,
-        "x25519",
-        OperationKind::X25519,
-        KeyType::X25519,
-        x25519,
-    );
-    for (set, number) in [
-        (MlDsaSet::MlDsa44, 44),
-        (MlDsaSet::MlDsa65, 65),
-        (MlDsaSet::MlDsa87, 87),
-    ] {
-        for private in ["seed", "noseed"] {
-            offered(
-                driver,
-                report,
-                &format!("mldsa_{number}_sign_{private}"),
-                OperationKind::MlDsaSign,
-                KeyType::MlDsa(set),
-                |driver, group| ml_dsa(driver, set, group),
-            );
+    for (name, kind, key_type, test) in FILES {
+        if !driver.offers(kind, key_type) {
+            report.left_out(name);
+            continue;
         }
+        let file = Vectors::wycheproof(name);
+        let executed = file
+            .groups
+            .iter()
+            .map(|group| test(driver, group))
+            .sum::<usize>();
+        assert_eq!(executed, file.number_of_tests, "{name}");
+        report.ran(name, executed);
     }
     if driver.offers(OperationKind::Ed25519Sign, KeyType::Ed25519) {
         ed25519_rfc8032(driver);
@@ -105,7 +80,10 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
         report.left_out("ed25519 of RFC 8032");
     }
     let kind = OperationKind::RsaPkcs1Decrypt;
-    if driver.offers(kind, rsa) && driver.offers(kind, KeyType::Rsa { bits: 3072 }) {
+    if [2048, 3072]
+        .into_iter()
+        .all(|bits| driver.offers(kind, KeyType::Rsa { bits }))
+    {
         let file = Vectors::implicit_rejection();
         let executed = file
             .groups
@@ -119,27 +97,9 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     }
 }
 
-/// Runs one file if the backend offers its operation, and asserts that all its tests ran.
-fn offered(
-    driver: &mut Driver,
-    report: &mut Report,
-    name: &str,
-    kind: OperationKind,
-    key_type: KeyType,
-    test: impl Fn(&mut Driver, &Value) -> usize,
-) {
-    if !driver.offers(kind, key_type) {
-        report.left_out(name);
-        return;
-    }
-    let file = Vectors::wycheproof(name);
-    let executed = file
-        .groups
-        .iter()
-        .map(|group| test(driver, group))
-        .sum::<usize>();
-    assert_eq!(executed, file.number_of_tests, "{name}");
-    report.ran(name, executed);
+/// Opens the key of a test, which the backend must accept.
+fn open(driver: &Driver, der: &[u8]) -> BackendKey {
+    driver.open(der).expect("a good key").key
 }
 
 /// The hash with this name in Wycheproof.
@@ -161,10 +121,7 @@ fn case(test: &Value) -> String {
 }
 
 fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
-    let key = driver
-        .open(&bytes(group, "privateKeyPkcs8"))
-        .expect("a good key")
-        .key;
+    let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     let hash = hash(text(group, "sha"));
     let operation = Operation::RsaPkcs1Sign { hash };
     for test in tests(group) {
@@ -202,10 +159,7 @@ fn rsa_decryption(driver: &mut Driver, group: &Value) -> usize {
 }
 
 fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
-    let key = driver
-        .open(&bytes(group, "privateKeyPkcs8"))
-        .expect("a good key")
-        .key;
+    let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     for test in tests(group) {
         let output = driver.output(key, &Operation::RsaPkcs1Decrypt, &bytes(test, "ct"));
         assert_eq!(
@@ -220,10 +174,7 @@ fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
 }
 
 fn rsa_oaep(driver: &mut Driver, group: &Value) -> usize {
-    let key = driver
-        .open(&bytes(group, "privateKeyPkcs8"))
-        .expect("a good key")
-        .key;
+    let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     for test in tests(group) {
         let operation = Operation::RsaOaepDecrypt {
             hash: hash(text(group, "sha")),
@@ -261,10 +212,7 @@ fn ecdh(driver: &mut Driver, group: &Value) -> usize {
     for test in tests(group) {
         let private = bytes(test, "private");
         let scalar = &private[private.len().saturating_sub(curve.field_len())..];
-        let key = driver
-            .open(&keys::ec_private_key(curve, scalar))
-            .expect("a good key")
-            .key;
+        let key = open(driver, &keys::ec_private_key(curve, scalar));
         // Jobs carry uncompressed points. A test without such a point in the usual encoding cannot be
         // expressed.
         let public = text(test, "public");
@@ -305,10 +253,7 @@ fn has_flag(test: &Value, flag: &str) -> bool {
 fn x25519(driver: &mut Driver, group: &Value) -> usize {
     for test in tests(group) {
         let private = bytes(test, "private").try_into().expect("32 bytes");
-        let key = driver
-            .open(&keys::x25519_private_key(&private))
-            .expect("a good key")
-            .key;
+        let key = open(driver, &keys::x25519_private_key(&private));
         let result = driver.perform(key, &Operation::X25519, &bytes(test, "public"));
         if has_flag(test, "ZeroSharedSecret") {
             assert_eq!(result, Err(BackendError::BadInput), "{}", case(test));
@@ -417,10 +362,7 @@ fn ed25519_rfc8032(driver: &mut Driver) {
             .try_into()
             .expect("32 bytes");
         let message = hex::decode(message).expect("digits");
-        let key = driver
-            .open(&keys::ed25519_private_key(&seed))
-            .expect("a good key")
-            .key;
+        let key = open(driver, &keys::ed25519_private_key(&seed));
         let output = driver.output(key, &Operation::Ed25519Sign, &message);
         assert_eq!(hex::encode(output.as_slice()), signature);
         driver.close(key);

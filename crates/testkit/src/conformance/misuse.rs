@@ -64,6 +64,19 @@ fn unknown_keys(driver: &mut Driver) -> usize {
     2
 }
 
+/// Asserts that a job ends with this error.
+fn assert_refused(
+    driver: &mut Driver,
+    key: &TestKey,
+    opened: BackendKey,
+    (operation, input): (&Operation, &[u8]),
+    error: BackendError,
+) {
+    let result = driver.perform(opened, operation, input);
+    let (name, input) = (key.name, hex::encode(input));
+    assert_eq!(result, Err(error), "{name} {operation:?} of {input}");
+}
+
 /// Operations of other types of key.
 fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
     let opened = driver.open_good(key);
@@ -82,13 +95,8 @@ fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
             if operation.kind().fits(key.key_type) {
                 continue;
             }
-            let result = driver.perform(opened.key, &operation, &input);
-            assert_eq!(
-                result,
-                Err(BackendError::NotOffered),
-                "{} {operation:?}",
-                key.name
-            );
+            let expected = BackendError::NotOffered;
+            assert_refused(driver, key, opened.key, (&operation, &input), expected);
             executed += 1;
         }
     }
@@ -106,13 +114,8 @@ fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
         }
         let longer = [&input[..], &[0]].concat();
         for wrong in [&input[1..], &input[..input.len() - 1], &longer, &[]] {
-            let result = driver.perform(opened.key, &operation, wrong);
-            assert_eq!(
-                result,
-                Err(BackendError::BadInput),
-                "{} {operation:?}",
-                key.name
-            );
+            let expected = BackendError::BadInput;
+            assert_refused(driver, key, opened.key, (&operation, wrong), expected);
             executed += 1;
         }
     }
@@ -160,13 +163,12 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
     }
     let opened = driver.open_good(key);
     for peer in &peers {
-        let result = driver.perform(opened.key, &operation, peer);
-        assert_eq!(
-            result,
-            Err(BackendError::BadInput),
-            "{} {}",
-            key.name,
-            hex::encode(peer)
+        assert_refused(
+            driver,
+            key,
+            opened.key,
+            (&operation, peer),
+            BackendError::BadInput,
         );
     }
     driver.close(opened.key);
@@ -195,13 +197,8 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
                 label: vec![],
             },
         ] {
-            let result = driver.perform(opened.key, &operation, bad);
-            assert_eq!(
-                result,
-                Err(BackendError::BadInput),
-                "{} {operation:?}",
-                key.name
-            );
+            let expected = BackendError::BadInput;
+            assert_refused(driver, key, opened.key, (&operation, bad), expected);
         }
     }
     // 0, 1 and n−1 are their own powers, and good inputs.

@@ -138,7 +138,7 @@ fn features(page: &mut Page, cpu: &Cpu) {
             State::Present => "yes",
             State::Some => "on some",
             State::Absent => "no",
-            State::Unknown => "not told",
+            State::Unknown => "not known",
         };
         table.row(vec![
             feature.name.to_owned(),

@@ -70,7 +70,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
             "AF_ALG",
             found
                 .af_alg
-                .map_or("not told", |has| if has { "yes" } else { "no" }),
+                .map_or("not known", |has| if has { "yes" } else { "no" }),
         );
     }
     page.unread(section);

@@ -25,7 +25,7 @@ use super::view::spki_sha256;
 
 /// Time that a running node has to serve the key. It looks every half second, and loading a key takes
 /// milliseconds.
-const NODE_TAKES: Duration = Duration::from_secs(5);
+const NODE_TAKES: Duration = Duration::from_secs(15);
 
 /// Pause between questions to the node.
 const POLL: Duration = Duration::from_millis(100);

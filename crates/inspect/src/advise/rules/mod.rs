@@ -24,7 +24,7 @@ use super::{Choice, Goal, RejectedAlternative, Request, Subject, Topic};
 pub(crate) struct Decided {
     /// Steps to take before this configuration pays off.
     pub(crate) first: Vec<String>,
-    /// The choices for people.
+    /// The choices with their reasons, as a page shows them.
     pub(crate) choices: Vec<Choice>,
     pub(crate) rejected_alternatives: Vec<RejectedAlternative>,
     /// The same choices for the formats.

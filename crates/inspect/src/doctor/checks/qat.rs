@@ -139,16 +139,9 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn firmware(facts: &Facts<'_>) -> Option<Finding> {
     let names = facts.system.qat_firmware.as_ref()?;
-    // Source: MODULE_FIRMWARE of the drivers.
-    let file = |device: &Device| match device.device_id {
-        0x0435 => Some("qat_895xcc.bin"),
-        0x37c8 => Some("qat_c62x.bin"),
-        0x19e2 => Some("qat_c3xxx.bin"),
-        0x4940 | 0x4942 => Some("qat_4xxx.bin"),
-        0x4944 => Some("qat_402xx.bin"),
-        0x4946 => Some("qat_420xx.bin"),
-        0x4948 => Some("qat_6xxx.bin"),
-        _ => None,
+    let file = |device: &Device| {
+        let row = IDENTITIES.iter().find(|row| row.device == device.device_id);
+        row.map(|row| row.firmware).filter(|file| !file.is_empty())
     };
     let missing: Vec<(&Device, &str)> = facts
         .devices()

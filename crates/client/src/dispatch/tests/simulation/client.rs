@@ -17,7 +17,12 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(nodes: usize, random: &mut Random, start: Instant) -> Self {
-        let endpoints = (0..nodes).map(|n| Endpoint::Unix(format!("/{n}").into()));
+        let is_near = random.below(2) == 0;
+        let endpoint = |n| match is_near {
+            true => format!("unix:/{n}"),
+            false => format!("tcp:node-{n}:1"),
+        };
+        let endpoints = (0..nodes).map(|n| endpoint(n).parse().expect("an endpoint"));
         let hedge = match random.below(3) {
             0 => Hedge::Off,
             1 => Hedge::After(Duration::from_millis(u64::from(5 + random.below(40)))),
