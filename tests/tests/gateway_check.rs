@@ -416,42 +416,49 @@ const SITUATIONS: [Situation; 11] = {
 };
 
 #[test]
-fn cause_of_every_broken_situation_is_named() {
-    for server in Server::ALL {
-        for situation in &SITUATIONS {
-            if situation.name == "socket closed" && !is_root() {
-                millrace_testkit::skip!("workers are other users than this one only for root");
-            }
-            // A server with a stub or without `default` does not start: see the next test.
-            let mut setup = Setup::new();
-            let site = match situation.keys {
-                Keys::Stub(policy) => setup.pooled_for(policy),
-                Keys::Plain => setup.plain(),
-            };
-            let edge = (situation.edge)(setup.edge()).write(setup.world.dir());
-            let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
-            let (from, to) = situation.conf;
-            if situation.name == "default off" {
-                // OpenSSL reads it at the start, the check now.
-                let running = setup.start(server, &site, &edge);
-                fs::write(&edge.conf, text.replace(from, to)).expect("openssl.cnf");
-                let (outcome, check, word) = situation.finding;
-                setup
-                    .check_running(&running, &edge)
-                    .has(outcome, check, word);
-                continue;
-            }
-            if !from.is_empty() {
-                fs::write(&edge.conf, text.replace(from, to)).expect("openssl.cnf");
-            }
-            let running = setup.start(server, &site, &edge);
-            (situation.then)(&mut setup);
-            let report = setup.check_running(&running, &edge);
-            eprintln!("{server:?}: {}", situation.name);
-            let (outcome, check, word) = situation.finding;
-            report.has(outcome, check, word);
-            assert_eq!(report.success, outcome == "warning", "{:#}", report.report);
+fn cause_of_every_broken_nginx_is_named() {
+    every_cause_is_named(Server::Nginx);
+}
+
+#[test]
+fn cause_of_every_broken_haproxy_is_named() {
+    every_cause_is_named(Server::Haproxy);
+}
+
+fn every_cause_is_named(server: Server) {
+    for situation in &SITUATIONS {
+        if situation.name == "socket closed" && !is_root() {
+            millrace_testkit::skip!("workers are other users than this one only for root");
         }
+        // A server with a stub or without `default` does not start: see the next test.
+        let mut setup = Setup::new();
+        let site = match situation.keys {
+            Keys::Stub(policy) => setup.pooled_for(policy),
+            Keys::Plain => setup.plain(),
+        };
+        let edge = (situation.edge)(setup.edge()).write(setup.world.dir());
+        let text = fs::read_to_string(&edge.conf).expect("openssl.cnf");
+        let (from, to) = situation.conf;
+        if situation.name == "default off" {
+            // OpenSSL reads it at the start, the check now.
+            let running = setup.start(server, &site, &edge);
+            fs::write(&edge.conf, text.replace(from, to)).expect("openssl.cnf");
+            let (outcome, check, word) = situation.finding;
+            setup
+                .check_running(&running, &edge)
+                .has(outcome, check, word);
+            continue;
+        }
+        if !from.is_empty() {
+            fs::write(&edge.conf, text.replace(from, to)).expect("openssl.cnf");
+        }
+        let running = setup.start(server, &site, &edge);
+        (situation.then)(&mut setup);
+        let report = setup.check_running(&running, &edge);
+        eprintln!("{server:?}: {}", situation.name);
+        let (outcome, check, word) = situation.finding;
+        report.has(outcome, check, word);
+        assert_eq!(report.success, outcome == "warning", "{:#}", report.report);
     }
 }
 

@@ -29,10 +29,11 @@ const GAP: Duration = Duration::from_millis(200);
 
 /// Both gateways as the guides recommend them, each with one asynchronous thread.
 struct Gateways {
-    world: World,
     _nginx: Nginx,
     _haproxy: Haproxy,
     addresses: [SocketAddr; 2],
+    // Last, so that the logs are there when the servers end.
+    world: World,
 }
 
 impl Gateways {

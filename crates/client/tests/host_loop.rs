@@ -103,6 +103,37 @@ fn callbacks_run_on_the_thread_of_the_host_loop() {
     }
 }
 
+/// A young connection that ends is made again after a moment, which the I/O thread has to know of, although
+/// the host's loop has read the end.
+#[test]
+fn job_of_a_lost_connection_goes_on_without_a_further_job() {
+    let node = FakeNode::alone(Auto::NO_JOBS);
+    let pool = pool(&[&node]);
+    let key = open(&pool);
+    let host = Host::new(&pool);
+    // After some jobs the I/O thread sleeps until the deadline of the first.
+    for number in 0..20 {
+        host.submit(&key, number);
+        host.host_loop.before_wait();
+        let (peer, job) = node.next_job();
+        peer.answer(&job);
+        assert_eq!(host.next().0, number);
+    }
+    host.submit(&key, 20);
+    host.host_loop.before_wait();
+    node.next_job();
+    node.drop_connections();
+    let again = thread::spawn(move || {
+        let (peer, job) = node.next_job();
+        peer.answer(&job);
+        node
+    });
+    let (number, _, result) = host.next();
+    assert_eq!(number, 20);
+    assert!(is_answer(&digest(20), &result.expect("an answer")));
+    again.join().expect("the job came again");
+}
+
 #[test]
 fn host_loop_takes_over_at_any_moment() {
     let node = FakeNode::alone(Auto::ALL);

@@ -30,7 +30,8 @@
 //! allows that; and lets a single event loop drive the pool's sockets.
 //!
 //! It does nothing in any other program, in an nginx that does not use epoll, and in a program without a
-//! shared OpenSSL, and says so once on standard error. It does nothing for connections without a socket
+//! shared OpenSSL, and says so once on standard error (in a program that is not known, only to a terminal,
+//! pipe or socket that was standard error before `main`). It does nothing for connections without a socket
 //! (QUIC), and never reads encrypted data.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling

@@ -72,7 +72,8 @@ pub(super) fn ask_from(place: &Place, question: &Question) -> Option<Vec<NodeAns
         question: question.clone(),
     };
     let order = serde_json::to_vec(&order).ok()?;
-    let mut command = Command::new(env::current_exe().ok()?);
+    // Also after an upgrade that replaced the file.
+    let mut command = Command::new("/proc/self/exe");
     command.args(["gateway", "ask"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let output = child::run(&mut command, &order, CHILD).ok()?;

@@ -20,6 +20,10 @@ struct SchedAttr {
     period: u64,
 }
 
+/// Size of its first version, in bytes, by which the kernel tells the versions apart.
+const SIZE: u32 = 48;
+const _: () = assert!(size_of::<SchedAttr>() == SIZE as usize);
+
 /// Keep the policy, and the parameters that are not given here (`linux/sched.h`).
 const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
 
@@ -30,13 +34,13 @@ const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
 /// The kernel refuses: a lower nice value than now takes `CAP_SYS_NICE` or `RLIMIT_NICE`.
 pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
     let attributes = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
+        size: SIZE,
         flags: SCHED_FLAG_KEEP_POLICY,
         nice,
         runtime: slice.as_nanos().try_into().unwrap_or(u64::MAX),
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads `size` bytes of `attributes`, which is that long and outlives the call. It
+    // SAFETY: the kernel reads [`SIZE`] bytes of `attributes`, which is that long and outlives the call. It
     // changes only the scheduling of this thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if result == 0 {
@@ -50,9 +54,8 @@ pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
 #[cfg(test)]
 pub(super) fn slice() -> io::Result<Duration> {
     let mut attributes = SchedAttr::default();
-    let size = size_of::<SchedAttr>();
-    // SAFETY: the kernel writes at most `size` bytes to `attributes`, which is that long and outlives the call.
-    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    // SAFETY: the kernel writes at most [`SIZE`] bytes to `attributes`, which is that long and outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) };
     if result == 0 {
         Ok(Duration::from_nanos(attributes.runtime))
     } else {

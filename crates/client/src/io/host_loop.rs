@@ -46,7 +46,8 @@ impl Instance {
         if !inner.driver.caller_leads() {
             self.read_ready(&mut inner);
         }
-        self.wake_io_thread(&mut inner);
+        // A connection that has ended sets a timer, which the I/O thread keeps.
+        self.wake_all(&mut inner);
         drop(self.run_callbacks(inner));
         if had_leader {
             thread::yield_now();
