@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -284,4 +285,37 @@ fn certificates_for_tcp_are_made_and_issued() {
     place
         .run(&["cert", "client", "a b", "-o", other.to_str().unwrap()])
         .failed(2, &["a b"]);
+}
+
+#[test]
+fn exhausted_descriptors_are_logged_at_a_bounded_rate() {
+    let place = Place::new();
+    let plain = place.command(["up"]);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", r#"ulimit -n 64; exec "$0" up"#]);
+    command.arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let (node, _) = place.up_as(command);
+    let crowd: Vec<_> = (0..100)
+        .map(|_| UnixStream::connect(place.path("node.sock")).unwrap())
+        .collect();
+    let mut counts = Vec::new();
+    // The node tries 20 times a second; of these it logs one, with the number of the others.
+    while !counts.iter().any(|count| *count > 0) {
+        node.wait_for_log("cannot accept a connection", counts.len() + 1);
+        let log = node.log();
+        let lines = log.lines().filter(|line| line.contains("cannot accept"));
+        let count = |line: &str| {
+            line.rsplit("suppressed=")
+                .next()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        counts = lines.map(|line| count(line).unwrap_or(0)).collect();
+    }
+    assert!(counts.len() < 30, "{counts:?}");
+    drop(crowd);
 }

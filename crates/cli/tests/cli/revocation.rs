@@ -72,6 +72,7 @@ fn node_from(authority: &Place, name: &str) -> (Place, Node, String) {
     let issued = ["cert", "node", name, "-o", tls.to_str().unwrap()];
     authority.run(&issued).done();
     let node = place.up(&["--listen-tcp", "127.0.0.1:0"]);
+    node.wait_for_log("mutual TLS", 1);
     let log = node.log();
     let line = log.lines().find(|line| line.contains("mutual TLS"));
     let address = line.and_then(|line| line.split_whitespace().nth(1));

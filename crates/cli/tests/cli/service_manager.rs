@@ -77,11 +77,7 @@ fn connection_made_between_two_nodes_is_served_by_the_second() {
         place.up_as(activated(&place, socket, &[])).0
     };
     let mut node = up();
-    assert!(
-        node.log().contains(path.to_str().unwrap()),
-        "{}",
-        node.log()
-    );
+    node.wait_for_log(path.to_str().unwrap(), 1);
     let mut served = UnixStream::connect(&path).unwrap();
     greet(&mut served);
     assert!(welcomed(&mut served));
