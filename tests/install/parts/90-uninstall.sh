@@ -10,6 +10,8 @@ answer_ok gateway-1
 if [[ $INIT == systemd ]]; then
     on gateway-1 haproxy-restart
     on gateway-1 uninstall-haproxy
+else
+    stop_node gateway-1
 fi
 on gateway-1 uninstall "$SOURCE"
 run gateway-1 'find /usr /etc/systemd -xdev -not -path "/usr/src/*" -name "*millrace*" -not -path "*/millrace.service.d*"; pgrep -x millrace || true'
