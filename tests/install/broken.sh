@@ -60,7 +60,7 @@ stop_node() {
     fi
 }
 start_node() {
-    if [[ $INIT == systemd ]]; then run "$1" 'systemctl start millrace.socket millrace.service'; else on "$1" start-node-by-hand; fi
+    if [[ $INIT == systemd ]]; then run "$1" 'systemctl start millrace.socket millrace.service'; else start_by_hand "$1"; fi
 }
 
 # edit FILE SED-EXPRESSION, and back.
