@@ -21,8 +21,13 @@ pub type JobId = u64;
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {
     /// Takes all of `completions` out. Called from worker threads, from the sweeper, and from inside
-    /// [`Engine::submit`], [`Engine::cancel`], [`Engine::close_session`] and [`Engine::stop`]: the caller of those must
-    /// not hold a lock that the sink takes. Must not block and must not call back into the engine.
+    /// [`Engine::submit`], [`Engine::cancel`], [`Engine::close_session`] and [`Engine::stop`]: the caller of
+    /// those must not hold a lock that the sink takes. Must not block and must not call back into the engine.
+    ///
+    /// [`Engine::submit`]: super::Engine::submit
+    /// [`Engine::cancel`]: super::Engine::cancel
+    /// [`Engine::close_session`]: super::Engine::close_session
+    /// [`Engine::stop`]: super::Engine::stop
     fn complete(&self, completions: &mut Vec<Completion>);
 }
 

@@ -12,7 +12,7 @@ use super::MAX_KEYS;
 use super::format::{FormatError, MAX_NAME_LEN};
 use super::kek::{KekError, KekId};
 
-/// Error of [`KeyStore`].
+/// Error of [`KeyStore`](super::KeyStore).
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The directory cannot be read or created.
