@@ -41,7 +41,8 @@ Exit codes:
   3  the key was refused: not a private key, encrypted, too small, broken
   4  there is no key of that name, or there is one already
   5  no node answers
-`doctor` has codes of its own: 10 warnings, 11 something critical.";
+`doctor` has codes of its own: 3 not a machine that can be examined,
+10 warnings, 11 critical findings.";
 
 /// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
 #[derive(Debug, Parser)]
@@ -52,7 +53,7 @@ Exit codes:
     // Fixed, so that help, man pages and their tests do not depend on a terminal.
     term_width = 79,
     disable_help_subcommand = true,
-    after_help = "Try `millrace up`, then `millrace gateway nginx`. --help says more than -h.",
+    after_help = "Start with `millrace up`, `millrace key import`, `millrace gateway nginx`. --help is longer than -h.",
     after_long_help = EXIT_CODES
 )]
 pub(crate) struct Cli {
@@ -85,7 +86,7 @@ pub(crate) enum Command {
 const UP_EXAMPLE: &str = "\
 Examples:
   millrace up
-  millrace up --listen-tcp 0.0.0.0:7433 --name node-1.example.net
+  millrace up --listen-tcp 0.0.0.0:7400 --name node-1.example.net
   millrace up --config /etc/millrace/node.toml
 
 SIGTERM drains: the node takes no new work, finishes what it has, tells its
@@ -122,7 +123,7 @@ pub(crate) struct UpArgs {
     /// `millrace cert client NAME` issues those of the clients.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen_tcp: Option<SocketAddr>,
-    /// Serve Prometheus metrics over HTTP at this address (loopback is best)
+    /// Serve Prometheus metrics over HTTP at this loopback address
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Name of the node, in its certificate and in statistics [default: the host's]
@@ -298,7 +299,7 @@ Examples:
 
 A running node serves the key within a second. No client may use a new key until
 --allow-uid, --allow-cert or `millrace key policy` names it. Those that are named
-may sign, decrypt OAEP and agree on keys; PKCS#1 v1.5 decryption and raw RSA are off.
+may sign, decrypt OAEP and agree on keys; PKCS#1 v1.5 decryption is off.
 
 --replace keeps the policy, but for what an option names. Nodes serve the former
 key to gateways that still have its stub, under the same policy; at most 4 former
@@ -417,7 +418,7 @@ impl KeyPolicyArgs {
 
 const STUB_EXAMPLE: &str = "\
 Example:
-  millrace key stub www -o /etc/haproxy/www.key
+  millrace key stub www -o /etc/haproxy/www.pem.key
 
 The stub holds no secret, only the name and the public half of the key. Give
 it to the application where a private key is expected.";
@@ -463,7 +464,8 @@ pub(crate) struct CertAuthorityArgs {
 const NODE_EXAMPLE: &str = "\
 Example:
   millrace cert node node-2.example.net --address 192.0.2.2 -o node-2/
-  scp -r node-2 root@node-2:/var/lib/millrace/tls
+  scp -pr node-2 root@node-2:/var/lib/millrace/tls
+  ssh root@node-2 chown -R --reference=/var/lib/millrace /var/lib/millrace/tls
 
 Then start that node with --listen-tcp or [tcp]. It trusts the clients of the
 same authority. The files belong to the user of that node, mode 0600.";

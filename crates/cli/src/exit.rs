@@ -82,15 +82,11 @@ impl<T, E: Into<anyhow::Error>> ContextCode<T> for Result<T, E> {
 }
 
 /// Maps the result of a command to the exit code of the process. Only this function prints the chain of
-/// causes. A closed reader (`millrace key list
-/// head -1`) is success.
+/// causes.
 pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    if is_broken_pipe(&error) {
-        return ExitCode::SUCCESS;
-    }
     if let Some(ExitCodeOnly(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
@@ -123,13 +119,6 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +130,15 @@ mod tests {
         assert_eq!(chain(&error), "writing x: the disk is full");
         let error = anyhow::Error::new(io::Error::other("the disk is full")).context("writing x");
         assert_eq!(chain(&error), "writing x: the disk is full");
+    }
+
+    #[test]
+    fn broken_connection_to_a_node_is_a_failure() {
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        let error = anyhow::Error::new(broken).context("asking the node");
+        let [code, success] =
+            [report(Err(error)), ExitCode::SUCCESS].map(|code| format!("{code:?}"));
+        assert_ne!(code, success);
     }
 
     #[test]

@@ -9,17 +9,19 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use crate::exit::exit_with;
 use crate::terminal::{broken, columns, longest_piece, styled, width};
 
 /// Writes text to standard output.
 ///
 /// # Errors
-/// Standard output is closed or full; a closed pipe counts as success at the very end.
+/// Standard output is full. A closed reader (`millrace key list | head -1`) ends the command with success.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("writing the output")
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(exit_with(0)),
+        written => written.context("writing the output"),
+    }
 }
 
 /// Writes a value as indented JSON with a final line break.

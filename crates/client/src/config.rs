@@ -51,7 +51,7 @@ pub struct PoolConfig {
     /// timeout.
     pub default_deadline: Duration,
     /// Jobs that this process may have in flight; beyond, [`ClientError::Busy`] at once.
-    /// Default 8192: a second of one core's RSA-2048 a few times over, and 4 MiB.
+    /// Default 8192: about 3 s of RSA-2048 on one core, and 4 MiB.
     pub max_in_flight: usize,
     /// Keys that this process may have open. Default 4096.
     pub max_keys: usize,

@@ -21,8 +21,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// and loads no other machine.
 const NEAR_RETRY: Duration = Duration::from_millis(50);
 
-/// Longest wait after a failed connection over TCP while a job has no node, in an orderly restart a tenth of a
-/// job's deadline. The shortest is half of it: the clients of a node must not come back together.
+/// Longest wait after a failed connection over TCP while a job has no node: a tenth of the default deadline. The
+/// wait is random, from half of it, so that the clients of a node do not come back together.
 const FAR_RETRY: Duration = Duration::from_millis(200);
 
 /// A connection that lasted this long counts as stable: when it is lost, the client reconnects at once.

@@ -138,8 +138,8 @@ pub enum Operation {
     /// Only if the policy of the key allows it.
     /// Input: the ciphertext, as long as the modulus. Output: a message.
     RsaPkcs1Decrypt,
-    /// The premaster secret of a TLS RSA key exchange (RFC 5246 section 7.4.7.1): always 48 bytes,
-    /// random ones if the padding or the version is wrong, in constant time.
+    /// The premaster secret of a TLS RSA key exchange (RFC 5246 section 7.4.7.1): always 48 bytes;
+    /// if the padding or the version is wrong, bytes that key, ciphertext and version determine, in constant time.
     /// Only if the policy of the key allows it.
     /// Input: the ciphertext, as long as the modulus. Output: 48 bytes.
     RsaTlsPremaster {

@@ -4,7 +4,7 @@
 //! An OpenSSL 3 provider that puts the pool under an application: `millrace.so`.
 //!
 //! ```text
-//!  application ── EVP ──► libcrypto ── dispatch ──► ffi/ (this module) ──► "default" in a private context
+//!  application ── EVP ──► libcrypto ── dispatch ──► ffi/               ──► "default" in a private context
 //!                                                     │ private operation of a pooled key
 //!                                                     ▼
 //!                                                   route: breaker → key open? → submit → verify

@@ -28,7 +28,7 @@ const OPENER_STACK: usize = 128 * 1024;
 
 /// Which key: its public half, and its name if only the pool has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct KeyIdentity {
     /// DER `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
     /// Its name in the pool; `None` for a key that this process imports into it.
@@ -37,7 +37,7 @@ pub struct Identity {
 
 /// How a key gets into the pool.
 pub enum Source {
-    /// It is there already, under the name in its [`Identity`].
+    /// It is there already, under the name in its [`KeyIdentity`].
     Resident,
     /// This process has it and imports it.
     Imported(PrivateKey),
@@ -60,7 +60,7 @@ pub struct Process {
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
     host_loop: OnceLock<Option<&'static HostLoop>>,
-    keys: Mutex<HashMap<Arc<Identity>, KeyEntry>>,
+    keys: Mutex<HashMap<Arc<KeyIdentity>, KeyEntry>>,
 }
 
 impl std::fmt::Debug for Process {
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Process {
 
 struct KeyEntry {
     /// The application's key objects with this identity. The entry goes with the last of them.
-    users: Vec<Weak<Identity>>,
+    users: Vec<Weak<KeyIdentity>>,
     state: KeyState,
 }
 
@@ -124,7 +124,7 @@ impl Process {
     /// Why it is not open.
     pub fn open_key(
         self: &Arc<Self>,
-        user: &Arc<Identity>,
+        user: &Arc<KeyIdentity>,
         source: impl FnOnce() -> Result<Source, PoolError>,
         stats: &Arc<Stats>,
         pause: Option<&dyn Pause>,
@@ -148,7 +148,7 @@ impl Process {
     }
 
     /// Joins the opening of a key, or puts the key into state `Opening` for the caller to open it.
-    fn join(&self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
+    fn join(&self, user: &Arc<KeyIdentity>, pause: Option<&dyn Pause>) -> Joined {
         let mut keys = lock(&self.keys);
         if let Some(entry) = keys.get_mut(user.as_ref()) {
             return entry.join(user, pause);
@@ -158,7 +158,7 @@ impl Process {
             users: vec![Arc::downgrade(user)],
             state: KeyState::Opening(Vec::new()),
         };
-        keys.insert(Arc::new(Identity::clone(user)), entry);
+        keys.insert(Arc::new(KeyIdentity::clone(user)), entry);
         Joined::Open
     }
 
@@ -171,7 +171,7 @@ impl Process {
     /// Opens the key, which this caller has put into state `Opening`, and wakes all that wait for it.
     fn open(
         self: &Arc<Self>,
-        user: &Arc<Identity>,
+        user: &Arc<KeyIdentity>,
         source: impl FnOnce() -> Result<Source, PoolError>,
         stats: &Arc<Stats>,
         pause: Option<&dyn Pause>,
@@ -179,7 +179,7 @@ impl Process {
     ) -> Opened {
         let opening = Opening {
             process: Arc::clone(self),
-            identity: Arc::new(Identity::clone(user)),
+            identity: Arc::new(KeyIdentity::clone(user)),
             settled: false,
         };
         let source = match source() {
@@ -201,7 +201,8 @@ impl Process {
             return Err(PoolError::new(
                 FailureKind::Busy,
                 format!("no thread to open the key: {error}"),
-            ));
+            )
+            .unasked());
         }
         oneshot
             .wait(Some(pause), deadline)
@@ -216,7 +217,7 @@ enum Joined {
 }
 
 impl KeyEntry {
-    fn join(&mut self, user: &Arc<Identity>, pause: Option<&dyn Pause>) -> Joined {
+    fn join(&mut self, user: &Arc<KeyIdentity>, pause: Option<&dyn Pause>) -> Joined {
         if !self
             .users
             .iter()
@@ -228,7 +229,7 @@ impl KeyEntry {
         match &mut self.state {
             KeyState::Open(key) => Joined::Now(Ok(Arc::clone(key))),
             KeyState::Refused(error, until) if Instant::now() < *until => {
-                Joined::Now(Err(error.clone()))
+                Joined::Now(Err(error.clone().unasked()))
             }
             KeyState::Opening(waiting) => {
                 let oneshot = Oneshot::new(pause.map(Pause::waker));
@@ -246,7 +247,7 @@ impl KeyEntry {
 /// Ends an opening for all that wait for it, also if it panics.
 struct Opening {
     process: Arc<Process>,
-    identity: Arc<Identity>,
+    identity: Arc<KeyIdentity>,
     settled: bool,
 }
 
@@ -386,7 +387,7 @@ mod tests {
         });
         let process = Arc::new(Process::new(Arc::new(Arc::clone(&pool))));
         let _ = pool.process.set(Arc::downgrade(&process));
-        let user = Arc::new(Identity {
+        let user = Arc::new(KeyIdentity {
             spki: vec![1],
             name: Some("www".to_owned()),
         });

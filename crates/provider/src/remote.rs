@@ -45,6 +45,9 @@ pub struct PoolError {
     pub kind: FailureKind,
     /// What happened.
     pub text: String,
+    /// Whether the pool was asked. Not if this process decided, or repeats an earlier answer: that says
+    /// nothing about the pool's state.
+    pub asked: bool,
 }
 
 impl PoolError {
@@ -53,6 +56,15 @@ impl PoolError {
         Self {
             kind,
             text: text.into(),
+            asked: true,
+        }
+    }
+
+    /// The same, of this process alone.
+    pub(crate) fn unasked(self) -> Self {
+        Self {
+            asked: false,
+            ..self
         }
     }
 
@@ -93,6 +105,7 @@ impl From<ClientError> for PoolError {
         Self {
             kind,
             text: error.to_string(),
+            asked: !matches!(error, ClientError::Busy),
         }
     }
 }

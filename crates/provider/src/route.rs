@@ -13,7 +13,7 @@ use millrace_engine::{Operation, Output};
 
 use crate::config::Config;
 use crate::oneshot::{Oneshot, Pause};
-use crate::process::{Identity, Process, Source};
+use crate::process::{KeyIdentity, Process, Source};
 use crate::remote::{FailureKind, PoolError, Remote};
 use crate::stats::Stats;
 
@@ -26,7 +26,7 @@ pub struct Request<'a> {
     /// The counters.
     pub stats: &'a Arc<Stats>,
     /// The key.
-    pub key: &'a Arc<Identity>,
+    pub key: &'a Arc<KeyIdentity>,
     /// Whether the private key is in this process too, so that it can do the operation itself.
     pub local: bool,
     /// How to wait without blocking, if the caller is an `ASYNC_JOB`.
@@ -66,7 +66,7 @@ impl Request<'_> {
         }
         let result = self.attempts(operation, input, source, check);
         match &result {
-            Err(error) if error.kind == FailureKind::Abandoned => {}
+            Err(error) if error.kind == FailureKind::Abandoned || !error.asked => {}
             Err(error) if error.silent() => breaker.dead(Instant::now()),
             _ => breaker.alive(),
         }
@@ -95,9 +95,10 @@ impl Request<'_> {
             .process
             .open_key(self.key, source, self.stats, self.pause, deadline)?;
         if key.denied_lately(operation, Instant::now()) {
-            return Err(denied(operation));
+            return Err(denied(operation).unasked());
         }
-        for attempt in 0..if self.local { 1 } else { 2 } {
+        let attempts = if self.local { 1 } else { 2 };
+        for attempt in 0..attempts {
             let result = self.once(&key.remote, operation, input, deadline);
             if attempt == 0 {
                 self.count_wait();
@@ -260,7 +261,7 @@ mod tests {
         process: Arc<Process>,
         config: Config,
         stats: Arc<Stats>,
-        key: Arc<Identity>,
+        key: Arc<KeyIdentity>,
         script: Script,
     }
 
@@ -271,7 +272,7 @@ mod tests {
                 process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
                 config: Config::default(),
                 stats: Arc::default(),
-                key: Arc::new(Identity {
+                key: Arc::new(KeyIdentity {
                     spki: vec![1, 2, 3],
                     name: Some("key".to_owned()),
                 }),
@@ -408,6 +409,23 @@ mod tests {
     }
 
     #[test]
+    fn denial_without_asking_says_nothing_about_a_silent_pool() {
+        let dead = || Err(FailureKind::TimedOut);
+        let bench = Bench::new([dead(), dead(), dead(), right()]);
+        for _ in 0..3 {
+            // The key does not have SHA-384, which its opening has told.
+            let denied = bench.sign(true, Hash::Sha384).err();
+            assert_eq!(denied, Some(FailureKind::Denied));
+            let silent = bench.sign(true, Hash::Sha256).err();
+            assert_eq!(silent, Some(FailureKind::TimedOut));
+        }
+        assert_eq!(
+            bench.sign(true, Hash::Sha256).err(),
+            Some(FailureKind::Breaker)
+        );
+    }
+
+    #[test]
     fn every_reason_is_counted_once_and_only_silence_opens_the_breaker() {
         type Pick = fn(&Stats) -> u64;
         let reasons: [(FailureKind, Pick); 8] = [
@@ -459,7 +477,7 @@ mod tests {
     #[test]
     fn pool_key_with_another_public_half_is_refused() {
         let mut bench = Bench::new([right()]);
-        bench.key = Arc::new(Identity {
+        bench.key = Arc::new(KeyIdentity {
             spki: vec![9],
             name: Some("key".to_owned()),
         });

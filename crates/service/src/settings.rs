@@ -61,8 +61,8 @@ pub struct IdentityLimits {
     pub connections: Option<usize>,
     /// Operations per second of this identity; 0 for no limit.
     pub quota_ops_per_second: Option<u32>,
-    /// Share of a busy engine, relative to 1 for an identity without an entry. Applies to connections opened
-    /// after the change.
+    /// Share of a busy engine, relative to 1 for an identity without an entry. Applies to open connections,
+    /// too.
     pub weight: Option<u32>,
 }
 

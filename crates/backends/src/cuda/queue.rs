@@ -27,7 +27,8 @@ use super::{Shared, State};
 /// Most tasks of a launch: four blocks of 16, which occupy a few multiprocessors.
 pub(super) const LAUNCH_TASKS: usize = 64;
 
-/// Streams of a queue for keys of one size. While one computes, the next is filled and a third is collected.
+/// Streams of a queue for keys of one size: one computes, one is filled, one is collected, and one waits on the
+/// device, so that the device has work when a launch ends.
 const STREAMS: usize = 4;
 
 /// Capacity of a queue, in tasks: full launches on all streams of one size of key.
@@ -68,7 +69,7 @@ struct Ready {
 }
 
 /// A stream and the launch in flight on it.
-struct Lane {
+struct LaunchStream {
     stream: Box<dyn Stream>,
     running: Option<Running>,
 }
@@ -82,7 +83,7 @@ pub(super) struct CudaQueue {
     shared: Arc<Shared>,
     waiting: VecDeque<Waiting>,
     /// Streams per size of key, opened when first needed.
-    lanes: [Vec<Lane>; SIZES.len()],
+    streams: [Vec<LaunchStream>; SIZES.len()],
     results: u64,
 }
 
@@ -91,32 +92,32 @@ impl CudaQueue {
         Self {
             shared,
             waiting: VecDeque::with_capacity(CAPACITY),
-            lanes: Default::default(),
+            streams: Default::default(),
             results: 0,
         }
     }
 
     fn in_flight(&self) -> usize {
         let running = self
-            .lanes
+            .streams
             .iter()
             .flatten()
-            .filter_map(|lane| lane.running.as_ref());
+            .filter_map(|stream| stream.running.as_ref());
         running.map(|running| running.tasks.len()).sum()
     }
 
     /// Returns the results of the launches that have ended.
     fn collect(&mut self, done: &mut Vec<Done>) {
-        for lane in self.lanes.iter_mut().flatten() {
-            let Some(running) = lane.running.take() else {
+        for stream in self.streams.iter_mut().flatten() {
+            let Some(running) = stream.running.take() else {
                 continue;
             };
-            match lane.stream.is_done() {
-                Ok(false) => lane.running = Some(running),
+            match stream.stream.is_done() {
+                Ok(false) => stream.running = Some(running),
                 Ok(true) => settle(
                     &self.shared,
                     running,
-                    lane.stream.take(),
+                    stream.stream.take(),
                     &mut self.results,
                     done,
                 ),
@@ -128,14 +129,14 @@ impl CudaQueue {
         }
         if self.shared.health.is_lost() {
             for running in self
-                .lanes
+                .streams
                 .iter_mut()
                 .flatten()
-                .filter_map(|lane| lane.running.take())
+                .filter_map(|stream| stream.running.take())
             {
                 fail(running, done);
             }
-            self.lanes = Default::default();
+            self.streams = Default::default();
         }
     }
 
@@ -160,38 +161,38 @@ impl CudaQueue {
             self.alone(done);
             return false;
         }
-        let Some(lane) = self.free_lane(group.0, &size) else {
+        let Some(stream) = self.free_stream(group.0, &size) else {
             return false;
         };
         let batch = self.next_batch(group);
-        self.launch(group, lane, batch, done);
+        self.launch(group, stream, batch, done);
         true
     }
 
     /// Index of a stream without a launch in flight.
-    fn free_lane(&mut self, size_at: usize, size: &Size) -> Option<usize> {
-        let lanes = &mut self.lanes[size_at];
-        if let Some(free) = lanes.iter().position(|lane| lane.running.is_none()) {
+    fn free_stream(&mut self, size_at: usize, size: &Size) -> Option<usize> {
+        let streams = &mut self.streams[size_at];
+        if let Some(free) = streams.iter().position(|stream| stream.running.is_none()) {
             return Some(free);
         }
-        if lanes.len() >= STREAMS {
+        if streams.len() >= STREAMS {
             return None;
         }
         match size.store.open_stream(LAUNCH_TASKS) {
-            Ok(stream) => lanes.push(Lane {
+            Ok(stream) => streams.push(LaunchStream {
                 stream,
                 running: None,
             }),
             Err(error) => {
                 self.shared.health.note(&error);
                 // Without any stream no launch could ever start.
-                if lanes.is_empty() {
+                if streams.is_empty() {
                     self.shared.health.give_up(&error);
                 }
                 return None;
             }
         }
-        Some(lanes.len() - 1)
+        Some(streams.len() - 1)
     }
 
     /// Takes the tasks of this group out of the queue, the oldest first, up to a full launch.
@@ -214,7 +215,7 @@ impl CudaQueue {
     fn launch(
         &mut self,
         group: (usize, u64),
-        lane: usize,
+        stream: usize,
         batch: Vec<Waiting>,
         done: &mut Vec<Done>,
     ) {
@@ -249,8 +250,8 @@ impl CudaQueue {
             make: &make,
             tasks: &entries,
         };
-        let lane = &mut self.lanes[group.0][lane];
-        let started_launch = lane.stream.launch(&launch);
+        let stream = &mut self.streams[group.0][stream];
+        let started_launch = stream.stream.launch(&launch);
         let running = Running {
             tasks: ready,
             started,
@@ -262,7 +263,7 @@ impl CudaQueue {
                 counters
                     .launched
                     .fetch_add(running.tasks.len() as u64, Ordering::Relaxed);
-                lane.running = Some(running);
+                stream.running = Some(running);
             }
             Err(error) => {
                 self.shared.health.note(&error);

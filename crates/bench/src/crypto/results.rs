@@ -46,7 +46,7 @@ pub(super) fn render(report: &CryptoReport) -> String {
     let mut text = format!(
         "{}\n\nOn core {}, jobs by load from core {}{}; {} rounds of {:.2} s, interleaved in changing order;\n\
          rates per second of CPU time and by the clock, medians; ratios of the former with their range over the\n\
-         rounds; every output checked\n",
+         rounds; outputs checked, of randomised ones a sample\n",
         report.machine.describe(),
         plan.core,
         plan.load_core,

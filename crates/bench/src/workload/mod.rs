@@ -7,7 +7,7 @@
 //! ```text
 //!  BenchKey ─► Keys (4 of a type, in PKCS#8 and inside the library)
 //!                │
-//!  Case ─────────┴─► Requests: operation, inputs, expected outputs ─► Checks: every output verified
+//!  Case ─────────┴─► Requests: operation, inputs, expected outputs ─► Checks: outputs verified
 //!                       │
 //!                       └─► Contender: the library called directly, or a backend's queue
 //! ```

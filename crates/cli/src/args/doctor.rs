@@ -20,7 +20,7 @@ Examples:
 Nothing is changed: read a remedy before you use it. Without root some files
 cannot be read, and the checks that need them report nothing.
 
-Exit codes, besides those of every command:
+Exit codes of an examination (others as of every command):
   0   nothing worse than a notice
   3   this is not a machine that can be examined: a mount is missing?
   10  warnings

@@ -23,7 +23,7 @@ Examples:
   millrace gateway nginx --key www
   millrace gateway nginx --write --dry-run
   millrace gateway nginx --write --connections 20000
-  millrace gateway haproxy --pool tcp:node-1.example.net:7433 --certs /etc/millrace/gateway-1
+  millrace gateway haproxy --pool tcp:node-1.example.net:7400 --certs /etc/millrace/gateway-1
   millrace gateway openssl --plain-keys --fallback-after-ms 200 > openssl.cnf
   millrace gateway check nginx
 

@@ -385,7 +385,8 @@ impl<T: Waiting> FairQueue<T> {
 
     /// Takes the next job of an owner.
     fn pop_of(&mut self, owner: u64, now: Instant, ready: &mut Vec<T>, expired: &mut Vec<T>) {
-        // Not the time of this owner: that may be ahead, and would take the others' lag from them.
+        // The least virtual time, not this owner's: his may be ahead, and the others would lose what is due to
+        // them.
         if let Some((least, _)) = self.order.first() {
             self.virtual_time = self.virtual_time.max(*least);
         }

@@ -21,7 +21,7 @@ use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
 use crate::config::Mode;
 use crate::error::{Error, Reason, Result};
-use crate::process::{Identity, Source};
+use crate::process::{KeyIdentity, Source};
 use crate::remote::{FailureKind, PoolError};
 
 /// Where the private part is.
@@ -114,7 +114,7 @@ pub(crate) struct Key {
     imported: AtomicBool,
     /// Its name in the pool.
     name: Option<String>,
-    identity: OnceLock<Arc<Identity>>,
+    identity: OnceLock<Arc<KeyIdentity>>,
 }
 
 // SAFETY: inner key data is reference counted and safe to read from any thread; it is written only
@@ -167,7 +167,7 @@ impl Key {
 
     /// A key that only the pool has, under `name`; `spki` is its public half.
     pub(crate) fn resident(provider: &'static Provider, name: &str, spki: &[u8]) -> Result<Self> {
-        let identity = Identity {
+        let identity = KeyIdentity {
             spki: spki.to_vec(),
             name: Some(name.to_owned()),
         };
@@ -281,7 +281,7 @@ impl Key {
     }
 
     /// Who the key is, for the pool.
-    pub(crate) fn identity(&self) -> Result<Arc<Identity>> {
+    pub(crate) fn identity(&self) -> Result<Arc<KeyIdentity>> {
         if let Some(identity) = self.identity.get() {
             return Ok(Arc::clone(identity));
         }
@@ -290,7 +290,7 @@ impl Key {
         // SAFETY: `i2d_PUBKEY` takes a live EVP_PKEY, and null or a place with room for what it wrote
         // the length of before.
         let spki = encode(&|out| unsafe { (context.lib.i2d_PUBKEY)(pkey.0, out) })?;
-        let made = Arc::new(Identity {
+        let made = Arc::new(KeyIdentity {
             spki: spki.to_vec(),
             name: None,
         });

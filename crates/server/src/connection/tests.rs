@@ -133,6 +133,25 @@ async fn a_client_that_reads_late_gets_every_answer() {
 }
 
 #[tokio::test]
+async fn connection_gives_way_after_one_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let pings = 4 * REPLIES_PER_TURN;
+    let mut connection = pinged(pings, directory.path());
+    connection.stream.room = usize::MAX;
+    let mut context = Context::from_waker(Waker::noop());
+    let mut polls = 0;
+    while connection.stream.heard.lock().unwrap().len() < pings * 16 {
+        let heard = connection.stream.heard.lock().unwrap().len();
+        assert!(Pin::new(&mut connection).poll(&mut context).is_pending());
+        let answers = connection.stream.heard.lock().unwrap().len() - heard;
+        // The first turn has the answer to the hello, too.
+        assert!(answers <= REPLIES_PER_TURN * 16 + 200, "{answers} bytes");
+        polls += 1;
+    }
+    assert!(polls >= 4, "{polls}");
+}
+
+#[tokio::test]
 async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = pinged(1, directory.path());
