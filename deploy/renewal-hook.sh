@@ -32,6 +32,9 @@ if [ -z "$first" ]; then
     millrace key import "$KEY" "$private" --replace
 fi
 
+# A node serves a new key within a second.
+sleep 2
+
 # Both files are complete before the server looks at them.
 umask 022
 if [ -n "$first" ]; then

@@ -23,6 +23,9 @@ run gateway-1 "cd $SOURCE && make install"
 if [[ $INIT == systemd ]]; then run gateway-1 'systemctl reload haproxy'; else run gateway-1 'pkill -USR2 -o haproxy'; fi
 load_more 100
 load_stop "HAProxy, reloaded with a new provider"
+# A reload takes effect after the command: the workers before it go on until they have served their connections.
+has_new_provider() { run gateway-1 'millrace gateway check haproxy || true' && [[ $OUTPUT != *"was replaced"* ]]; }
+poll "HAProxy has the new provider" has_new_provider
 run gateway-1 'millrace gateway check haproxy'
 pooled_and_asynchronous
 
