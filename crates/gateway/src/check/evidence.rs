@@ -232,10 +232,13 @@ impl Variable {
                 );
                 Self::new(None, source, false)
             }
+            // A process that is to be started gets its environment from the unit.
+            ServiceVariable::NotNamed if pid.is_none() => {
+                Self::new(None, format!("the unit files of {unit}"), true)
+            }
             ServiceVariable::NotNamed => {
                 let source = format!("no unit file of {unit} sets it, and {why}");
-                // A process that is to be started gets its environment from the unit.
-                Self::new(None, source, pid.is_none())
+                Self::new(None, source, false)
             }
         }
     }
