@@ -851,7 +851,12 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
         options.binds = binds;
     });
     let root = fs::read_link(format!("/proc/{}/root", bound.process.id())).expect("its root");
-    assert_eq!(root, jail, "it is confined");
+    // A release in a folder of its own has the jail below that folder.
+    assert!(
+        root.ends_with(jail.strip_prefix("/").expect("absolute")),
+        "{}",
+        root.display()
+    );
     setup.check("haproxy", bound.process.id(), None).is_good();
 }
 
